@@ -1,0 +1,36 @@
+# make quickstart   train, evaluate and use a small translator of number words (minutes, no download of data)
+# make test         the fast tests
+# make slow         the tests that train for minutes
+# make lint         ruff, as the code is kept
+
+PYTHON ?= python3
+RUN := .venv/bin/python
+
+.PHONY: quickstart test slow lint
+
+quickstart: .venv/installed
+	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
+	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -m scripts.require_score exact_match 0.99
+	printf '%s\n' 'twenty-one' 'three hundred forty-five' 'six million seven thousand eight' \
+		| $(RUN) -m transformer.translate --workdir=runs/quickstart
+
+test: .venv/installed-dev
+	$(RUN) -m pytest -n 2
+
+slow: .venv/installed-dev
+	$(RUN) -m pytest -m slow
+
+lint: .venv/installed-dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+.venv/installed: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'error: $(PYTHON) is missing or older than 3.11; name another by make PYTHON=python3.12' >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@

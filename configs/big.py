@@ -1,0 +1,21 @@
+"""The paper's big model on WMT14 English-German: Table 3's last row, BLEU 28.4 in Table 2.
+
+Command:   python -m transformer.train --config=configs/big.py --workdir=runs/big
+           python -m transformer.evaluate --workdir=runs/big --average=20
+Hardware:  the paper used 8 P100 GPUs for 3.5 days.
+"""
+
+import ml_collections
+
+from configs import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = base.get_config()
+    config.model.d_model = 1024
+    config.model.d_ff = 4096
+    config.model.num_heads = 16
+    config.model.dropout = 0.3
+    config.training.steps = 300_000
+    config.checkpoint.keep = 20
+    return config

@@ -1,0 +1,54 @@
+"""Multi30k English-German: real image captions, small enough for two CPU cores.
+
+Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
+           python -m transformer.evaluate --workdir=runs/multi30k --split=test
+The files are downloaded, or taken from a folder: --config.data.path=FOLDER with train, valid and test2016 .en and .de.
+"""
+
+import ml_collections
+
+from configs import base
+
+REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = base.get_config()
+    config.model.num_layers = 4
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+    config.model.dropout = 0.3
+    config.model.dtype = "float32"
+
+    config.data.source = "text"
+    config.data.name = "multi30k"
+    config.data.downloads = (
+        ("train.en.gz", REPOSITORY + "train.en.gz", "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+        ("train.de.gz", REPOSITORY + "train.de.gz", "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+        ("valid.en.gz", REPOSITORY + "val.en.gz", "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+        ("valid.de.gz", REPOSITORY + "val.de.gz", "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+        (
+            "test2016.en.gz",
+            REPOSITORY + "test_2016_flickr.en.gz",
+            "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+        ),
+        (
+            "test2016.de.gz",
+            REPOSITORY + "test_2016_flickr.de.gz",
+            "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+        ),
+    )
+    config.data.valid_split = "valid"
+    config.data.test_split = "test2016"
+    config.tokenizer.vocab_size = 6000
+    config.batch.tokens = 4096
+
+    config.optimizer.learning_rate = 2.0
+    config.optimizer.warmup_steps = 2000
+    config.training.steps = 8000
+    config.training.eval_every = 500
+    config.checkpoint.every = 250
+    config.checkpoint.keep = 10
+    config.decoding.beam_size = 5
+    return config

@@ -1,0 +1,56 @@
+"""Sentences in memory, and the lengths of real ones, for the tests of plans and batches."""
+
+import functools
+import io
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+
+class MemorySentences:
+    """As much of a `corpus.Corpus` as plans and batches need; every epoch is the same."""
+
+    def __init__(self, pairs):
+        self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
+        self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
+
+    def source(self, index):
+        return self.pairs[index][0]
+
+    def target(self, index):
+        return self.pairs[index][1]
+
+    def epoch(self, epoch, seed):
+        return self
+
+
+def random_sentences(count, longest, seed=0):
+    """Pairs whose pieces are all different, so that a sentence is known by its pieces."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, longest, (count, 2))
+    ids = iter(range(4, 4 + int(sizes.sum())))
+    return MemorySentences([[[next(ids) for _ in range(size)] for size in pair] for pair in sizes])
+
+
+@functools.cache
+def caption_lengths(folder: Path) -> np.ndarray:
+    """Lengths of Multi30k's training pairs in a joint BPE of 6000 pieces, end-of-sentence included.
+
+    Where there is only a sample of it, as many pairs are drawn from the sample, in fewer pieces.
+    """
+    files = [folder / "train.en", folder / "train.de"]
+    sides = [file.read_text(encoding="utf-8").splitlines() for file in files]
+    whole = len(sides[0]) == 29_000
+    model = train_bpe([line for side in sides for line in side], vocab_size=6000 if whole else 600)
+    lengths = np.array([[len(pieces) + 1 for pieces in model.encode(side)] for side in sides], np.int32).T
+    return lengths if whole else lengths[np.random.default_rng(0).integers(0, len(lengths), 29_000)]
+
+
+def train_bpe(lines, vocab_size):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=vocab_size, model_type="bpe",
+        character_coverage=1.0, minloglevel=2,
+    )  # fmt: skip
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())

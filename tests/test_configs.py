@@ -1,0 +1,43 @@
+"""Every file in configs/ is a run that could start: it validates, and its model and train step trace."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer import config as configuration
+from transformer.training import optimizer as optimizers
+from transformer.training import sharding, state, step
+
+CONFIGS = sorted(str(path) for path in Path("configs").rglob("*.py") if path.name != "__init__.py")
+
+
+def abstract_batch(config) -> dict[str, jax.ShapeDtypeStruct]:
+    """The largest batch there may be."""
+    packed = config.batch.plan == "packed"
+    length = config.batch.packed_length if packed else config.data.max_length
+    names = ["source", "target_input", "target_output"]
+    if packed:
+        names += ["source_segments", "target_segments", "source_positions", "target_positions"]
+    return {name: jax.ShapeDtypeStruct((config.batch.tokens // length, length), jnp.int32) for name in names}
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_every_config_validates_and_traces(path):
+    config = configuration.load_file(path, [])
+    sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
+    mesh = sharding.make_mesh(config.mesh)
+    schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
+    optimizer = optimizers.make_optimizer(config.optimizer, schedule)
+    graph = state.abstract_model(config, *sizes)
+    before = jax.eval_shape(lambda: state.init_state(config, optimizer, mesh, sizes))
+    train_step = step.TrainStep(config, graph, optimizer, schedule, mesh)
+    after, metrics = jax.eval_shape(train_step.single, before, abstract_batch(config))
+
+    def types(tree) -> list:
+        return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+    assert types(after) == types(before)
+    assert {leaf.dtype for leaf in jax.tree.leaves(after.parameters)} == {jnp.dtype("float32")}
+    assert metrics["gradient_norm"].shape == ()

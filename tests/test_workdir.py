@@ -1,0 +1,122 @@
+import json
+import subprocess
+from pathlib import Path
+
+import jax
+import pytest
+
+from configs import base
+from transformer import files
+from transformer import workdir as workdirs
+from transformer.config_keys import flatten, freeze
+from transformer.errors import UserError
+
+BASE = flatten(base.get_config())
+CONFIG = freeze(BASE)
+
+
+@pytest.fixture
+def begun(tmp_path) -> workdirs.Workdir:
+    """The workdir of a run of the base config that has learned something."""
+    workdir = workdirs.create(tmp_path / "runs" / "first", CONFIG)
+    workdir.metrics.write_text("{}\n")
+    return workdir
+
+
+def refusal(function, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_new_workdir_holds_config_and_environment(tmp_path):
+    workdir = workdirs.create(tmp_path / "a" / "b", CONFIG)
+    assert sorted(path.name for path in workdir.path.iterdir()) == ["config.json", "environment.json"]
+    opened, config = workdirs.open_existing(tmp_path / "a" / "b")
+    assert (opened, config) == (workdir, CONFIG)
+    environment = json.loads(workdir.environment.read_text())
+    assert environment["packages"]["jax"] == jax.__version__
+    assert environment["devices"] == [device.device_kind for device in jax.devices()]
+    assert environment["resumed"] == []
+
+
+def test_the_commit_is_recorded(tmp_path, monkeypatch):
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", tmp_path, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    (tmp_path / "requirements.txt").write_text("jax==1\n")
+    monkeypatch.setattr(workdirs, "REPOSITORY", tmp_path)
+    assert workdirs.environment()["commit"] is None
+    git("init")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+    environment = workdirs.environment()
+    assert environment["commit"] == git("rev-parse", "HEAD") and environment["uncommitted_changes"] is False
+    (tmp_path / "requirements.txt").write_text("jax==2\n")
+    assert workdirs.environment()["uncommitted_changes"] is True
+
+
+def test_the_same_run_is_taken_up(begun):
+    elsewhere = freeze(BASE | {"data.workers": 3, "mesh.data": 1})
+    assert workdirs.create(begun.path, elsewhere) == begun
+    assert workdirs.open_existing(begun.path)[1] == CONFIG
+    assert len(json.loads(begun.environment.read_text())["resumed"]) == 1
+
+
+def test_another_config_is_refused_and_nothing_changes(begun):
+    before = contents(begun.path)
+    message = refusal(workdirs.create, begun.path, freeze(BASE | {"model.d_model": 256, "model.d_k": 32}))
+    assert f"--workdir={begun.path}: " in message and f"--config={begun.config}" in message
+    assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
+    assert contents(begun.path) == before
+
+
+def test_a_long_difference_is_cut(begun):
+    changes = {f"model.{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
+    changes |= {f"optimizer.{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
+    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(workdirs.create, begun.path, freeze(BASE | changes))
+
+
+def test_a_run_that_never_began_gives_way(tmp_path):
+    workdirs.create(tmp_path, freeze(BASE | {"data.path": "wrong"}))
+    workdirs.create(tmp_path, CONFIG)
+    assert workdirs.open_existing(tmp_path)[1] == CONFIG
+
+
+def test_workdirs_that_cannot_be_opened(begun, tmp_path):
+    assert "no such folder; did you mean" in refusal(workdirs.open_existing, begun.path.with_name("fist"))
+    assert "config.json: no such file" in refusal(workdirs.open_existing, tmp_path)
+    begun.config.write_text("{")
+    assert "config.json: not a saved configuration" in refusal(workdirs.open_existing, begun.path)
+    assert "config.json: not a saved configuration" in refusal(workdirs.create, begun.path, CONFIG)
+
+
+def test_a_file_is_no_workdir(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "file is a file, must be a folder" in refusal(workdirs.create, tmp_path / "file", CONFIG)
+    assert "file is a file, must be a folder" in refusal(workdirs.create, tmp_path / "file" / "inside", CONFIG)
+    assert "no such folder" in refusal(workdirs.open_existing, tmp_path / "file")
+
+
+def test_the_mark_of_completion(begun):
+    assert not begun.is_complete()
+    begun.mark_complete(100)
+    assert begun.is_complete()
+    assert json.loads(begun.complete.read_text()) == {"step": 100}
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "file.json"
+    files.write_json(path, {"a": 1})
+    with pytest.raises(ValueError):
+        files.write_json(path, {"a": float("nan")})
+    with pytest.raises(UnicodeEncodeError):
+        files.write_text(path, "\ud800")
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,152 @@
+"""A split as token ids: made once, by several processes, and memory-mapped from the cache ever after."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+from jaxtyping import Int32
+
+from transformer import files
+from transformer.data import cache, cleaning, sources, storage
+from transformer.data.corpus_writer import append_all, make_folder
+from transformer.data.encoding import Encoder, RawPairs, Resampler
+from transformer.data.tokenizer import Tokenizer
+from transformer.errors import UserError
+
+_FORMAT = 1  # part of every key: raise it when the same inputs would give other files
+_STRETCH = 8192  # pairs encoded at once
+_REPORT = "corpus.json"
+
+
+class Corpus:
+    """Pairs of sentences as ids, without special ones, in memory-mapped files.
+
+    Attributes:
+      lengths: pieces of each source and target, each counted with the end-of-sentence that a batch adds.
+      report: `kept`, and `dropped` by reason.
+    """
+
+    lengths: Int32[np.ndarray, "N 2"]
+    report: dict[str, Any]
+
+    def __init__(self, folder: Path, vocab_size: int, resample: Callable[[int, int], "Corpus"] | None) -> None:
+        self.report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+        self.lengths = storage.open_array(folder, "lengths")
+        self._offsets = storage.open_array(folder, "offsets")
+        self._ids = storage.open_array(folder, "ids", storage.ids_type(vocab_size))
+        self._resample = resample
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def source(self, index: int) -> Int32[np.ndarray, "S"]:
+        """The source ids of pair `index`."""
+        start = self._offsets[index]
+        return self._ids[start : start + self.lengths[index, 0] - 1].astype(np.int32)
+
+    def target(self, index: int) -> Int32[np.ndarray, "T"]:
+        """The target ids of pair `index`."""
+        start = self._offsets[index] + self.lengths[index, 0] - 1
+        return self._ids[start : start + self.lengths[index, 1] - 1].astype(np.int32)
+
+    def epoch(self, epoch: int, seed: int) -> "Corpus":
+        """The same pairs as epoch number `epoch` sees them: with subword sampling encoded anew, else this very corpus.
+
+        No side becomes longer than data.max_length. Files of earlier epochs with the same seed are deleted.
+        """
+        return self if self._resample is None else self._resample(epoch, seed)
+
+
+def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
+    """The corpus of a split, from the cache or made now. From a held-out one only pairs with an empty side are dropped.
+
+    Raises:
+      UserError: the data is not there or cannot be used, or nothing of it is left.
+    """
+    source = sources.open_source(config.data, split)
+    rules = cleaning.Rules.of(config.data) if split == "train" else None
+    encoder = Encoder(source, tokenizer, rules, keep_text=split == "train" and config.tokenizer.sampling > 0)
+    home = cache.folder(config.data) / "corpora"
+    home.mkdir(exist_ok=True)
+    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{_key(encoder)}"
+    vocab_size = max(tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+
+    def resample(epoch: int, seed: int) -> Corpus:
+        resampler = Resampler(folder, tokenizer, config.data.max_length, seed, epoch)
+        with cache.turn(_lock(folder)):
+            return Corpus(_prepare_epoch(resampler, config.data.workers), vocab_size, None)
+
+    with cache.turn(_lock(folder)):
+        if not folder.exists():
+            make_folder(folder, lambda unfinished: _encode(unfinished, encoder, config.data.workers))
+        corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
+    logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
+    return corpus
+
+
+def _key(encoder: Encoder) -> str:
+    content = {
+        "format": _FORMAT,
+        "source": encoder.source.identity,
+        "tokenizer": encoder.tokenizer.fingerprint,
+        "rules": dataclasses.asdict(encoder.rules) if encoder.rules else None,
+        "text": encoder.keep_text,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
+    """Fills `folder` with all pairs of the encoder's source that pass."""
+    source = encoder.source
+    description = f"Encoding {source.name}"
+    dropped = append_all(folder, encoder, _stretches(source), len(source), description, wanted_workers)
+    kept = (folder / "offsets").stat().st_size // 8 if (folder / "offsets").exists() else 0
+    if (folder / "hashes").exists():
+        rows = cleaning.first_occurrences(np.fromfile(folder / "hashes", np.uint64))
+        dropped["duplicate"], kept = kept - len(rows), len(rows)
+        storage.keep_rows(folder, rows)
+        (folder / "hashes").unlink()
+    if not kept:
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
+    counts = {reason: dropped[reason] for reason in cleaning.REASONS}
+    files.write_json(folder / _REPORT, {"source": source.identity, "kept": kept, "dropped": counts})
+
+
+def _stretches(source: sources.Source) -> Iterator[tuple[int, int, RawPairs | None]]:
+    total = len(source)
+    pairs = None if source.seekable else source.pairs(0, total)
+    for start in range(0, total, _STRETCH):
+        stop = min(start + _STRETCH, total)
+        yield start, stop, None if pairs is None else list(itertools.islice(pairs, stop - start))
+
+
+def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
+    """The folder of one epoch's encoding, inside its corpus, made if it is not there. The caller holds the lock."""
+    epochs = resampler.folder / f"epochs-{resampler.seed}-{resampler.tokenizer.sampling}"
+    epochs.mkdir(exist_ok=True)
+    folder = epochs / str(resampler.epoch)
+    if not folder.exists():
+        total = len(storage.open_array(resampler.folder, "text_offsets"))
+        stretches = [(start, min(start + _STRETCH, total)) for start in range(0, total, _STRETCH)]
+        description = f"Encoding epoch {resampler.epoch + 1}"
+
+        def fill(unfinished: Path) -> None:
+            append_all(unfinished, resampler, stretches, total, description, wanted_workers)
+            shutil.copy(resampler.folder / _REPORT, unfinished / _REPORT)
+
+        make_folder(folder, fill)
+    for earlier in epochs.iterdir():
+        if earlier.name.isdecimal() and int(earlier.name) < resampler.epoch:
+            shutil.rmtree(earlier)  # whoever has it mapped keeps its content until they let go
+    return folder

@@ -1,0 +1,134 @@
+"""One language's pieces and their ids. The four special ids are fixed here, for every kind of vocabulary."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import sentencepiece
+
+from transformer.errors import UserError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+SPECIAL = len(SPECIAL_PIECES)
+_UNSEEN = (PAD, BOS, EOS)  # what decoding leaves out
+
+QUIET = 2  # SentencePiece's log level: errors alone
+sentencepiece.set_min_log_level(QUIET)
+
+
+class Vocabulary(Protocol):
+    """Turns text into ids and back. Ids 0 to 3 are PAD, UNK, BOS and EOS; `encode` gives UNK at most of these."""
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, the special ones included."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """What each id stands for; a piece that starts a word begins with U+2581."""
+
+    @property
+    def serialized(self) -> bytes:
+        """What `load` makes it from."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, in its one best segmentation."""
+
+    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
+        """The ids of each text, in a segmentation that is a pure function of (text, seed, rate)."""
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids. PAD, BOS and EOS are left out."""
+
+
+class SentencePieceVocabulary:
+    """A SentencePiece model. Its own ids may be any: here they are numbered anew, the special ones first."""
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        ids = range(self._processor.get_piece_size())
+        special = (self._processor.is_control, self._processor.is_unknown, self._processor.is_unused)
+        ordinary = [id_ for id_ in ids if not any(test(id_) for test in special)]
+        self._model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
+        self._ids = {model_id: id_ for id_, model_id in enumerate(self._model_ids) if model_id >= 0}
+        self._same_ids = all(id_ == model_id for model_id, id_ in self._ids.items())
+
+    @property
+    def size(self) -> int:
+        return len(self._model_ids)
+
+    @property
+    def pieces(self) -> list[str]:
+        return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self._model_ids[SPECIAL:])]
+
+    @cached_property
+    def serialized(self) -> bytes:
+        return self._processor.serialized_model_proto()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._renumber(self._processor.encode(list(texts), num_threads=1))
+
+    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
+        """BPE merges are dropped with probability `rate`; unigram segmentations have probability p^rate, normalised."""
+        sequences = []
+        for text, seed in zip(texts, seeds, strict=True):
+            sentencepiece.set_random_generator_seed(int(seed))  # SentencePiece's generator belongs to the thread
+            sequences.append(self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1))
+        return self._renumber(sequences)
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [
+            self._processor.decode([self._model_ids[id_] for id_ in ids if id_ not in _UNSEEN]) for ids in sequences
+        ]
+
+    def _renumber(self, sequences: list[list[int]]) -> list[list[int]]:
+        if self._same_ids:
+            return sequences
+        return [[self._ids[model_id] for model_id in sequence] for sequence in sequences]
+
+
+class IdsVocabulary:
+    """Text that is integers already: n is id n + 4, and a number beyond the last one is UNK."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def pieces(self) -> list[str]:
+        return [*SPECIAL_PIECES, *map(str, range(self.size - SPECIAL))]
+
+    @property
+    def serialized(self) -> bytes:
+        return json.dumps({"kind": "ids", "size": self.size}).encode()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Raises UserError if a text has anything but integers from 0 on."""
+        return [[self._id(token) for token in text.split()] for text in texts]
+
+    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
+        """Integers have one segmentation only."""
+        return self.encode(texts)
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [" ".join(self._token(id_) for id_ in ids if id_ not in _UNSEEN) for ids in sequences]
+
+    def _token(self, id_: int) -> str:
+        return SPECIAL_PIECES[UNK] if id_ == UNK else str(id_ - SPECIAL)
+
+    def _id(self, token: str) -> int:
+        if not token.isdecimal():
+            raise UserError(f"'{token}': tokenizer.kind=ids takes space-separated integers from 0 on")
+        id_ = int(token) + SPECIAL
+        return id_ if id_ < self.size else UNK
+
+
+def load(serialized: bytes, where: str) -> Vocabulary:
+    """The vocabulary that a file holds. Raises UserError, saying `where`, if it is not one."""
+    try:
+        if serialized.startswith(b"{"):
+            return IdsVocabulary(json.loads(serialized)["size"])
+        return SentencePieceVocabulary(serialized)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise UserError(f"{where}: not a SentencePiece model, or damaged; give a .model file") from error

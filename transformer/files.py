@@ -1,0 +1,28 @@
+"""Files that are there whole or not at all."""
+
+import json
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text to `path` in one step, as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes `path` in one step: a reader, or a run killed at any moment, sees the old file or the new one."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes `value` as indented JSON, in one step."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,0 +1,1 @@
+"""Section 3 of the paper, a file a subsection."""

@@ -1,0 +1,116 @@
+"""Attention (section 3.2): scaled dot-product, additive, and multi-head."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from transformer.model.dropout import dropout
+
+xavier_uniform = nnx.initializers.xavier_uniform()
+
+
+class MultiHeadAttention(nnx.Module):
+    """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
+
+    The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
+    `transformer.attention_weights` collects what the method `weights` returns in every layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        kind: str,
+        use_bias: bool,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        def linear(fan_in: int, fan_out: int) -> nnx.Linear:
+            return nnx.Linear(
+                fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs
+            )
+
+        self.query = linear(d_model, num_heads * d_k)
+        self.key = linear(d_model, num_heads * d_k)
+        self.value = linear(d_model, num_heads * d_v)
+        self.output = linear(num_heads * d_v, d_model)
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.score = AdditiveScore(num_heads, d_k, rngs=rngs) if kind == "additive" else dot_product_score
+
+    def __call__(
+        self,
+        queries: Float[Array, "B T D"],
+        keys_values: Float[Array, "B S D"],
+        mask: Bool[Array, "B 1 #T S"],
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T D"]:
+        keys, values = self.project_keys_values(keys_values)
+        return self.attend(self.project_queries(queries), keys, values, mask, rngs)
+
+    def project_queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T H dk"]:
+        return self._split_heads(self.query(x))
+
+    def project_keys_values(
+        self, x: Float[Array, "B S D"]
+    ) -> tuple[Float[Array, "B S H dk"], Float[Array, "B S H dv"]]:
+        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+
+    def attend(
+        self,
+        queries: Float[Array, "B T H dk"],
+        keys: Float[Array, "B S H dk"],
+        values: Float[Array, "B S H dv"],
+        mask: Bool[Array, "B 1 #T S"],
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Everything after the projections of queries, keys and values; cached decoding enters here."""
+        weights = dropout(self.weights(queries, keys, mask), self.dropout_rate, rngs).astype(values.dtype)
+        heads = jnp.einsum("bhts,bshd->bthd", weights, values)
+        return self.output(heads.reshape(*heads.shape[:2], -1))
+
+    def weights(
+        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "B 1 #T S"]
+    ) -> Float[Array, "B H T S"]:
+        return masked_softmax(self.score(queries, keys), mask)
+
+    def _split_heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L H d"]:
+        return x.reshape(*x.shape[:2], self.num_heads, -1)
+
+
+def dot_product_score(
+    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+) -> Float[Array, "B H T S"]:
+    """q . k / sqrt(d_k), in float32 (equation 1)."""
+    queries = queries / jnp.asarray(math.sqrt(queries.shape[-1]), queries.dtype)
+    return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
+
+
+class AdditiveScore(nnx.Module):
+    """v . tanh(q + k) (Bahdanau et al. 2015): W_q and W_k are the projections of multi-head attention.
+
+    Each head has a v of its own, drawn like a (d_k, 1) matrix.
+    """
+
+    def __init__(self, num_heads: int, d_k: int, *, rngs: nnx.Rngs):
+        bound = math.sqrt(6.0 / (d_k + 1))
+        self.v = nnx.Param(jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound))
+
+    def __call__(
+        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+    ) -> Float[Array, "B H T S"]:
+        hidden = jnp.tanh(queries[:, :, None] + keys[:, None]).astype(jnp.float32)
+        return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
+
+
+def masked_softmax(scores: Float[Array, "B H T S"], mask: Bool[Array, "B 1 #T S"]) -> Float[Array, "B H T S"]:
+    """Softmax over the keys that may be attended to; a row with none gets zeros, not uniform weights."""
+    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    return jnp.where(mask, weights, 0.0)

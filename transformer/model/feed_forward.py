@@ -1,0 +1,47 @@
+"""Position-wise feed-forward networks (section 3.3) and their gated variants (Shazeer 2020)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer.model.attention import xavier_uniform
+from transformer.model.dropout import dropout
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "glu": jax.nn.sigmoid,
+    "geglu": jax.nn.gelu,
+    "swiglu": jax.nn.silu,
+}
+GATED = ("glu", "geglu", "swiglu")
+
+
+class FeedForward(nnx.Module):
+    """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2); gated: (f(x W1 + b1) * (x W3 + b3)) W2 + b2."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        activation: str,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        def linear(fan_in: int, fan_out: int) -> nnx.Linear:
+            return nnx.Linear(fan_in, fan_out, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs)
+
+        self.inner = linear(d_model, d_ff)
+        self.outer = linear(d_ff, d_model)
+        self.gate = linear(d_model, d_ff) if activation in GATED else None
+        self.activation = activation
+        self.dropout_rate = dropout_rate
+
+    def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:
+        hidden = ACTIVATIONS[self.activation](self.inner(x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        return self.outer(dropout(hidden, self.dropout_rate, rngs))

@@ -1,0 +1,114 @@
+"""Encoder and decoder layers (section 3.1): sub-layers, a residual connection and a norm around each."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import ml_collections
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from transformer.model.attention import MultiHeadAttention
+from transformer.model.dropout import dropout
+from transformer.model.feed_forward import FeedForward
+
+Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+
+
+class SublayerConnection(nnx.Module):
+    """LayerNorm(x + Dropout(Sublayer(x))), as published, or with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+
+    def __init__(self, config: Config, *, rngs: nnx.Rngs):
+        self.norm = layer_norm(config, rngs)
+        self.pre_norm = config.norm_position == "pre"
+        self.dropout_rate = config.dropout
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
+        rngs: nnx.Rngs | None,
+    ) -> Float[Array, "B T D"]:
+        if self.pre_norm:
+            return x + dropout(sublayer(self.norm(x)), self.dropout_rate, rngs)
+        return self.norm(x + dropout(sublayer(x), self.dropout_rate, rngs))
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention, then a feed-forward network (Figure 1, left)."""
+
+    def __init__(self, config: Config, *, rngs: nnx.Rngs):
+        self.self_attention = multi_head_attention(config, rngs)
+        self.self_attention_connection = SublayerConnection(config, rngs=rngs)
+        self.feed_forward = feed_forward(config, rngs)
+        self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B S D"], mask: Bool[Array, "B 1 S S"], rngs: nnx.Rngs | None
+    ) -> Float[Array, "B S D"]:
+        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs), rngs)
+        return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
+
+
+class DecoderLayer(nnx.Module):
+    """Masked self-attention, attention to the encoder's output, feed-forward network (Figure 1, right).
+
+    A decoder-only language model has no middle sub-layer: `cross_attention` False.
+    """
+
+    def __init__(self, config: Config, *, cross_attention: bool, rngs: nnx.Rngs):
+        self.self_attention = multi_head_attention(config, rngs)
+        self.self_attention_connection = SublayerConnection(config, rngs=rngs)
+        self.cross_attention = multi_head_attention(config, rngs) if cross_attention else None
+        self.cross_attention_connection = SublayerConnection(config, rngs=rngs) if cross_attention else None
+        self.feed_forward = feed_forward(config, rngs)
+        self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        attend_self: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
+        attend_memory: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]] | None,
+        rngs: nnx.Rngs | None,
+    ) -> Float[Array, "B T D"]:
+        """The caller says how each attention gets its keys and values: from the rows, or from a cache."""
+        x = self.self_attention_connection(x, attend_self, rngs)
+        if attend_memory is not None:
+            x = self.cross_attention_connection(x, attend_memory, rngs)
+        return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
+
+
+def layer_norm(config: Config, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Layer normalisation over D; its statistics are taken in float32 whatever the dtype of the products."""
+    # The two-pass variance: the fast one loses digits where the mean is large.
+    return nnx.LayerNorm(
+        config.d_model,
+        epsilon=config.layer_norm_epsilon,
+        dtype=jnp.dtype(config.dtype),
+        use_fast_variance=False,
+        rngs=rngs,
+    )
+
+
+def multi_head_attention(config: Config, rngs: nnx.Rngs) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        d_k=config.d_model // config.num_heads if config.d_k is None else config.d_k,
+        d_v=config.d_model // config.num_heads if config.d_v is None else config.d_v,
+        kind=config.attention,
+        use_bias=config.attention_bias,
+        dropout_rate=config.attention_dropout,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )
+
+
+def feed_forward(config: Config, rngs: nnx.Rngs) -> FeedForward:
+    return FeedForward(
+        d_model=config.d_model,
+        d_ff=config.d_ff,
+        activation=config.activation,
+        dropout_rate=config.activation_dropout,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )

@@ -1,0 +1,111 @@
+"""The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
+
+import jax.numpy as jnp
+import ml_collections
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer.model.attention import xavier_uniform
+from transformer.model.embedding import Embedding
+from transformer.model.masks import segments_of
+from transformer.model.stacks import Decoder, DecodingCache, Encoder
+
+Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+
+
+class Transformer(nnx.Module):
+    """Source and target tokens to the logits of each next target token.
+
+    With `rngs` (a stream named "dropout") it is training, without it is evaluation. Segments and positions are given
+    for packed rows only; without them a row is one sentence, padded at its end.
+    """
+
+    def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
+        """`config` is the group `config.model`. Raises ValueError where one table would need two sizes."""
+        if config.share_embeddings == "all" and source_vocab_size != target_vocab_size:
+            raise ValueError(
+                f"model.share_embeddings=all needs one vocabulary, "
+                f"not {source_vocab_size} source and {target_vocab_size} target tokens"
+            )
+        dtype = jnp.dtype(config.dtype)
+        target_embedding = Embedding(target_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
+        source_embedding = (
+            target_embedding
+            if config.share_embeddings == "all"
+            else Embedding(source_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
+        )
+        self.encoder = Encoder(config, source_embedding, rngs=rngs)
+        self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
+        self.projection = (
+            nnx.Linear(
+                config.d_model,
+                target_vocab_size,
+                use_bias=False,
+                dtype=dtype,
+                kernel_init=xavier_uniform,
+                preferred_element_type=jnp.float32,
+                rngs=rngs,
+            )
+            if config.share_embeddings == "none"
+            else None
+        )
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target_input: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        source_positions: Int[Array, "#B S"] | None = None,
+        target_positions: Int[Array, "#B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T V"]:
+        source_segments = segments_of(source) if source_segments is None else source_segments
+        memory = self.encoder(source, source_segments, source_positions, rngs)
+        x = self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
+        return self.logits(x)
+
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        return self.decoder.embedding.logits(x) if self.projection is None else self.projection(x)
+
+    def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
+        """Encodes the source once, for `beams` hypotheses of at most `length` tokens (BOS included) a sentence."""
+        return self.decoder.start_cache(self.encoder(source), segments_of(source), beams, length)
+
+    def decode_step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B K V"], DecodingCache]:
+        """Logits of the token after `tokens`, which stand at `position` (BOS at 0) of each hypothesis."""
+        x, cache = self.decoder.step(tokens, position, cache)
+        return self.logits(x), cache
+
+
+class LanguageModel(nnx.Module):
+    """The decoder alone: tokens to the logits of each next token."""
+
+    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
+        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
+        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
+
+    def __call__(self, tokens: Int[Array, "B T"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T V"]:
+        return self.decoder.embedding.logits(self.decoder(tokens, rngs=rngs))
+
+
+def attention_weights(
+    model: Transformer, source: Int[Array, "B S"], target_input: Int[Array, "B T"]
+) -> dict[str, Float[Array, "N B H Q K"]]:
+    """Who looked at whom: the weights of every layer (N) and head, from the one implementation that trains.
+
+    Returns "encoder" (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S).
+    """
+    _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(source, target_input)
+
+    def collect(stack: str, attention: str) -> Float[Array, "N B H Q K"]:
+        layers = captured[stack]["layers"]
+        return jnp.stack([layers[i][attention]["weights"].get_value()[0] for i in sorted(layers)])
+
+    return {
+        "encoder": collect("encoder", "self_attention"),
+        "decoder": collect("decoder", "self_attention"),
+        "cross": collect("decoder", "cross_attention"),
+    }

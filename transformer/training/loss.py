@@ -1,0 +1,51 @@
+"""Cross-entropy against smoothed targets (section 5.4), and the sums that a step reports."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from transformer.data.tokenizer import EOS, PAD
+
+
+@struct.dataclass
+class Sums:
+    """Totals over target tokens. Sums of parts add up to the sum of the whole; divide once, at the end."""
+
+    loss: Float[Array, ""]  # label-smoothed cross-entropy, nats
+    nll: Float[Array, ""]  # -log p(truth), nats
+    correct: Float[Array, ""]  # tokens whose truth has the highest logit
+    tokens: Float[Array, ""]
+    sentences: Float[Array, ""]
+
+
+def cross_entropy(
+    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str
+) -> Sums:
+    """Sums over the targets that are not padding.
+
+    With smoothing eps the target distribution over V entries is, for `form`
+    "uniform" (Szegedy et al. 2016): eps / V on every entry, and 1 - eps more on the truth;
+    "others" (the Annotated Transformer): eps / (V - 2) on all but truth and padding, 1 - eps on the truth.
+    """
+    vocab_size = logits.shape[-1]
+    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v, so no (B, T, V) array of log-probabilities is needed. The truth
+    # is picked by comparison, which the backward pass fuses with the softmax, where a gather would become a scatter.
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    is_truth = jnp.arange(vocab_size) == targets[..., None]
+    truth = jnp.sum(jnp.where(is_truth, logits, 0.0), axis=-1)
+    total = jnp.sum(logits, axis=-1)
+    nll = normalizer - truth
+    if form == "uniform":
+        smooth = total / vocab_size
+    else:
+        smooth = (total - truth - logits[..., PAD]) / (vocab_size - 2)
+    loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
+    weights = (targets != PAD).astype(jnp.float32)
+    return Sums(
+        loss=jnp.sum(weights * loss),
+        nll=jnp.sum(weights * nll),
+        correct=jnp.sum(weights * (truth >= jnp.max(logits, axis=-1))),
+        tokens=jnp.sum(weights),
+        sentences=jnp.sum(targets == EOS).astype(jnp.float32),
+    )

@@ -1,0 +1,114 @@
+"""One update: gradients of the summed loss over one or more batches, divided once by all their tokens."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from transformer.training.loss import Sums, cross_entropy
+from transformer.training.sharding import BATCH
+from transformer.training.state import TrainState
+
+Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+Batch = dict[str, jax.Array]
+
+
+def forward(graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None) -> jax.Array:
+    """Logits (B, T, V) of a batch as the loader makes it."""
+    inputs = {name: array for name, array in batch.items() if name != "target_output"}
+    return merge(graph, parameters)(**inputs, rngs=rngs)
+
+
+def merge(graph: nnx.GraphDef, parameters: dict):
+    """The model with these parameters."""
+    return nnx.merge(graph, nnx.State(parameters))
+
+
+class TrainStep:
+    """(state, batches) -> (state, metrics), compiled once a batch shape, over the devices of a mesh.
+
+    The random numbers of a part are a function of (config.seed, step, part), not of devices. With several batches their
+    gradients and token counts are summed and divided once, so the update is that of their union.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        graph: nnx.GraphDef,
+        optimizer: optax.GradientTransformation,
+        schedule: optax.Schedule,
+        mesh: Mesh,
+    ):
+        self.config, self.graph = config, graph
+        self.optimizer, self.schedule = optimizer, schedule
+        self.batch_sharding = NamedSharding(mesh, BATCH)
+        self.single = jax.jit(self._single, donate_argnums=0)
+        self.add = jax.jit(self._add, donate_argnums=1)
+        self.apply = jax.jit(self._apply, donate_argnums=(0, 1))
+        self.first = jax.jit(self._gradients)
+
+    def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, jax.Array]]:
+        batches = [self.place(batch) for batch in batches]
+        if len(batches) == 1:
+            return self.single(state, batches[0])
+        total = self.first(state, batches[0], 0)
+        for part, batch in enumerate(batches[1:], start=1):
+            total = self.add(state, total, batch, part)
+        return self.apply(state, total)
+
+    def place(self, batch: Batch) -> Batch:
+        return {name: jax.device_put(array, self.batch_sharding) for name, array in batch.items()}
+
+    def _single(self, state: TrainState, batch: Batch):
+        return self._apply(state, self._gradients(state, batch, 0))
+
+    def _add(self, state: TrainState, total, batch: Batch, part: int):
+        return jax.tree.map(jnp.add, total, self._gradients(state, batch, part))
+
+    def _gradients(self, state: TrainState, batch: Batch, part: int) -> tuple[dict, Sums]:
+        """Sums over the batch: of the loss's gradients, and of what is reported."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), part)
+        training = self.config.training
+
+        def loss(parameters):
+            logits = forward(self.graph, parameters, batch, nnx.Rngs(dropout=key))
+            sums = cross_entropy(
+                logits, batch["target_output"], training.label_smoothing, training.label_smoothing_form
+            )
+            return sums.loss, sums
+
+        return jax.grad(loss, has_aux=True)(state.parameters)
+
+    def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, jax.Array]]:
+        gradients, sums = total
+        gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
+        updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        average = state.average
+        if average is not None:
+            average = optax.incremental_update(parameters, average, 1.0 - self.config.training.ema_decay)
+        metrics = {
+            "sums": sums,
+            "gradient_norm": optax.global_norm(gradients),
+            "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+        }
+        return TrainState(state.step + 1, parameters, optimizer_state, average), metrics
+
+
+def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], Sums]:
+    """(parameters, batch) -> sums over the batch, without dropout."""
+    training = config.training
+    sharding = NamedSharding(mesh, BATCH)
+
+    @jax.jit
+    def sums(parameters: dict, batch: Batch) -> Sums:
+        logits = forward(graph, parameters, batch, None)
+        return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_form)
+
+    return lambda parameters, batch: sums(
+        parameters, {name: jax.device_put(array, sharding) for name, array in batch.items()}
+    )
