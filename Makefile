@@ -25,7 +25,7 @@ lint: .venv/installed-dev
 	$(RUN) -m ruff format --check .
 
 .venv/installed: requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo 'error: $(PYTHON) is missing or older than 3.11; name another by make PYTHON=python3.12' >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt

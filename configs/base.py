@@ -55,16 +55,16 @@ def get_config() -> ml_collections.ConfigDict:
     data.max_length_ratio = 0.0  # longer side over shorter, in pieces, above which a training pair is dropped; 0: off
     data.deduplicate = False  # drop training pairs seen before
     data.synthetic_examples = 100_000  # synthetic: training pairs; each held-out split has a hundredth, at least 200
-    data.synthetic_maximum = 999_999_999  # synthetic: the largest number spelled out
-    data.cache_dir = ""  # folder of prepared corpora and downloads; "": $XDG_CACHE_HOME/transformer or ~/.cache/transformer
-    data.workers = 0  # processes that prepare the corpus; 0: as many as cores
+    data.synthetic_maximum = 999_999_999  # synthetic: the largest number spelled out, from 999 on
+    data.cache_dir = ""  # of corpora and downloads; "": transformer in $XDG_CACHE_HOME or ~/.cache
+    data.workers = 0  # processes that prepare the corpus; 0: as many as cores, or one if it is small
     data.prefetch = 4  # batches made ready ahead of the step
 
     config.tokenizer = tokenizer = ml_collections.ConfigDict()
     tokenizer.kind = "bpe"  # bpe | unigram | word | char; ids: for data.source = ids
     tokenizer.vocab_size = 37_000  # pieces, the four special ones included; a ceiling for word, char and ids
     tokenizer.shared = True  # one vocabulary for both languages; model.share_embeddings = all needs it
-    tokenizer.model_file = ""  # a ready SentencePiece .model ("SOURCE,TARGET" if not shared); "": train one
+    tokenizer.model_file = ""  # a ready SentencePiece .model, of any size ("SOURCE,TARGET" unless shared); "": train
     tokenizer.normalization = "nmt_nfkc"  # SentencePiece's rule: nmt_nfkc | nfkc | nmt_nfkc_cf | nfkc_cf | identity
     tokenizer.character_coverage = 1.0  # share of characters the vocabulary must cover
     tokenizer.byte_fallback = False  # spell unknown characters as bytes instead of <unk>

@@ -3,18 +3,15 @@
 Example:   python -m transformer.evaluate --workdir=runs/quickstart | python -m scripts.require_score exact_match 0.99
 """
 
+import argparse
 import json
 import sys
 
 from transformer import command
 from transformer.errors import UserError
 
-PARSER = command.Parser("scripts.require_score", __doc__)
-PARSER.add_argument("score", help="its name in the JSON, such as bleu")
-PARSER.add_argument("least", type=float, help="the least value that passes")
 
-
-def main(arguments) -> None:
+def main(arguments: argparse.Namespace) -> None:
     text = sys.stdin.read()
     sys.stdout.write(text)
     try:
@@ -25,5 +22,12 @@ def main(arguments) -> None:
         raise UserError(f"{arguments.score} is {value}, must be at least {arguments.least}")
 
 
+def make_parser() -> command.Parser:
+    parser = command.Parser("scripts.require_score", __doc__)
+    parser.add_argument("score", help="its name in the JSON, such as bleu")
+    parser.add_argument("least", type=float, help="the least value that passes")
+    return parser
+
+
 if __name__ == "__main__":
-    command.run(PARSER, main)
+    command.run(make_parser(), main)

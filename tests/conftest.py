@@ -13,9 +13,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Shapes and types in signatures are checked at every call. It has to come before anything of `transformer` is imported.
 install_import_hook("transformer", "beartype.beartype")
 
-# A shape or a type that changes by itself is a mistake here, whatever NumPy makes of it.
+# A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly: the
+# LayerNorm of Flax and the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # The first example of a test may compile, so that time says nothing; and a failure must come again.
 hypothesis.settings.register_profile("here", deadline=None, derandomize=True, database=None)
@@ -24,9 +24,8 @@ hypothesis.settings.load_profile("here")
 
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    """The folder with train, valid and test2016 .en and .de: $MULTI30K, else the shared one, else a small sample."""
+    """The folder with train, valid and test2016 .en and .de: $MULTI30K, ../shared/multi30k, or a small stand-in."""
     if "MULTI30K" in os.environ:
         return Path(os.environ["MULTI30K"])
     beside = REPOSITORY.parent / "shared" / "multi30k"
-    sample = REPOSITORY / "tests" / "fixtures" / "multi30k"
-    return beside if beside.is_dir() else sample
+    return beside if beside.is_dir() else REPOSITORY / "tests" / "fixtures" / "multi30k"

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -84,9 +86,14 @@ def test_a_long_difference_is_cut(begun):
 
 
 def test_a_run_that_never_began_gives_way(tmp_path):
-    workdirs.create(tmp_path, freeze(BASE | {"data.path": "wrong"}))
+    planned = freeze(BASE | {"tokenizer.vocab_size": 100})
+    workdirs.create(tmp_path, planned)
+    (tmp_path / "tokenizer.model").write_text("100 pieces")
+    workdirs.create(tmp_path, planned)
+    assert (tmp_path / "tokenizer.model").exists()
     workdirs.create(tmp_path, CONFIG)
     assert workdirs.open_existing(tmp_path)[1] == CONFIG
+    assert not (tmp_path / "tokenizer.model").exists()
 
 
 def test_workdirs_that_cannot_be_opened(begun, tmp_path):
@@ -111,12 +118,19 @@ def test_the_mark_of_completion(begun):
     assert json.loads(begun.complete.read_text()) == {"step": 100}
 
 
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     path = tmp_path / "file.json"
     files.write_json(path, {"a": 1})
     with pytest.raises(ValueError):
         files.write_json(path, {"a": float("nan")})
     with pytest.raises(UnicodeEncodeError):
         files.write_text(path, "\ud800")
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]

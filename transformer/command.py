@@ -102,9 +102,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     except KeyboardInterrupt as interruption:
         logging.error("%s", str(interruption) or "interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader has gone, `| head` for one. The interpreter would complain when it flushes once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone: `| head`, for one
         return 128 + signal.SIGPIPE
     except Exception as error:
         if advice := _advice(error):
@@ -113,6 +111,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
         logging.exception("unexpected %s; this is a bug", type(error).__name__)
         return 1
     finally:
+        _end_output()
         for handler in set(root.handlers) - set(handlers):
             root.removeHandler(handler)
             handler.close()
@@ -168,6 +167,14 @@ def _advice(error: BaseException | None) -> str | None:
             return "out of device memory; lower config.batch.tokens and raise config.training.accumulation in return"
         error = error.__cause__ or error.__context__
     return None
+
+
+def _end_output() -> None:
+    """Writes what is left of standard output. If that fails, the interpreter must not try again when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -42,11 +42,6 @@ COMBINATIONS = (
         "one matrix for both languages needs one vocabulary; take share_embeddings=target or shared=true",
     ),
     Combination(
-        ("model.share_embeddings", "model.target_vectors"),
-        lambda c: c.model.share_embeddings == "all" and c.model.target_vectors != "",
-        "with one matrix for both languages, give its vectors as model.source_vectors",
-    ),
-    Combination(
         ("data.source", "tokenizer.kind"),
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids"),
         "ids go with ids alone: set both, or neither",

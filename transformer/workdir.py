@@ -86,6 +86,7 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
         record = json.loads(workdir.environment.read_text(encoding="utf-8"))
         record["resumed"].append(environment())
     else:
+        _remove_stale_tokenizer(workdir, config)
         configuration.save(config, path)
         record = environment() | {"resumed": []}
     files.write_json(workdir.environment, record)
@@ -133,9 +134,15 @@ def environment() -> dict[str, Any]:
 
 
 def _has_begun(workdir: Workdir) -> bool:
-    """Whether there is anything to lose. A run that failed at once, over its data say, leaves only its config."""
-    made = (workdir.checkpoints, workdir.metrics, workdir.path / "tokenizer.model")
-    return workdir.config.exists() and any(path.exists() for path in made)
+    """Whether there is anything to lose. What was only planned, or failed over its data, is soon made again."""
+    return workdir.config.exists() and (workdir.checkpoints.exists() or workdir.metrics.exists())
+
+
+def _remove_stale_tokenizer(workdir: Workdir, config: ml_collections.ConfigDict) -> None:
+    """What an attempt with another configuration may have left: this run would take it for its own."""
+    if workdir.config.exists() and configuration.difference(configuration.load(workdir.path), config):
+        for path in workdir.path.glob("tokenizer*.model"):
+            path.unlink()
 
 
 def _git(*arguments: str) -> str | None:

@@ -42,7 +42,7 @@ def caption_lengths(folder: Path) -> np.ndarray:
     files = [folder / "train.en", folder / "train.de"]
     sides = [file.read_text(encoding="utf-8").splitlines() for file in files]
     whole = len(sides[0]) == 29_000
-    model = train_bpe([line for side in sides for line in side], vocab_size=6000 if whole else 600)
+    model = train_bpe([line for side in sides for line in side], vocab_size=6000 if whole else 150)
     lengths = np.array([[len(pieces) + 1 for pieces in model.encode(side)] for side in sides], np.int32).T
     return lengths if whole else lengths[np.random.default_rng(0).integers(0, len(lengths), 29_000)]
 

@@ -8,33 +8,36 @@ from hypothesis import strategies as st
 
 from tests.data.sentences import MemorySentences, caption_lengths
 from transformer.data import batching
-from transformer.data.buckets import Bucket, assign, choose_buckets, fill
+from transformer.data.assembly import assemble
+from transformer.data.buckets import Bucket, assign, choose_buckets, close
 from transformer.errors import UserError
 
 
 def batch_config(tokens=4096, max_buckets=12, row_multiple=8):
-    return ml_collections.FrozenConfigDict(
-        {"tokens": tokens, "max_buckets": max_buckets, "row_multiple": row_multiple}
-    )
+    return ml_collections.FrozenConfigDict({"tokens": tokens, "max_buckets": max_buckets, "row_multiple": row_multiple})
 
 
 def as_lengths(pairs):
     return np.array(pairs, np.int32).reshape(-1, 2)
 
 
-sides = st.integers(1, 40)
-corpora = st.lists(st.tuples(sides, sides), min_size=1, max_size=300).map(as_lengths)
-
-
-@settings(max_examples=60, deadline=None)
-@given(lengths=corpora, max_buckets=st.integers(1, 12), row_multiple=st.integers(1, 8), seed=st.integers(0, 9))
-def test_every_sentence_once_within_budget_and_shapes(lengths, max_buckets, row_multiple, seed):
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 1000),
+    longest=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    count=st.integers(1, 600),
+    max_buckets=st.integers(1, 12),
+    row_multiple=st.integers(1, 8),
+)
+def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_buckets, row_multiple):
+    lengths = 1 + np.random.default_rng(seed).integers(0, longest, (count, 2), np.int32)
     config = batch_config(tokens=320, max_buckets=max_buckets, row_multiple=row_multiple)
     buckets = choose_buckets(lengths, config)
     assert 1 <= len(set(buckets)) <= max_buckets
     for bucket in buckets:
         assert bucket.rows > 0 and bucket.rows % row_multiple == 0
         assert bucket.rows * max(bucket.source_length, bucket.target_length) <= 320
+    lengths = lengths[: 1 + count // 2]  # an epoch that the buckets do not fit so well, as with subword sampling
     for plan in (batching.plan_epoch(lengths, buckets, seed, epoch=3), batching.plan_in_order(lengths, buckets)):
         batches = [plan[number] for number in range(len(plan))]
         assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(range(len(lengths)))
@@ -61,8 +64,7 @@ def test_filling_is_the_best_choice_of_closed_buckets():
 
     for counts in ([5, 4, 3], [1, 1, 1], [0, 0, 1], [7, 0, 0], [3, 2, 2]):
         every = [(first, second, True) for first in (False, True) for second in (False, True)]
-        best, closed = fill(counts, buckets)
-        assert best == positions_when(closed, counts) == min(positions_when(choice, counts) for choice in every)
+        assert positions_when(close(counts, buckets), counts) == min(positions_when(each, counts) for each in every)
 
 
 def test_a_pair_goes_to_the_first_bucket_that_holds_it():
@@ -73,7 +75,7 @@ def test_a_pair_goes_to_the_first_bucket_that_holds_it():
         batching.plan_epoch(lengths, buckets, seed=0, epoch=0)
 
 
-@pytest.mark.parametrize("tokens, most", [(2048, 0.12), (4096, 0.12), (8192, 0.12), (25_000, 0.15)])
+@pytest.mark.parametrize("tokens, most", [(4096, 0.105), (25_000, 0.105)])
 def test_padding_on_captions(multi30k, tokens, most):
     lengths = caption_lengths(multi30k)
     buckets = choose_buckets(lengths, batch_config(tokens=tokens))
@@ -97,7 +99,7 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
     buckets = choose_buckets(lengths, batch_config(tokens=320, row_multiple=1))
     plan = batching.plan_epoch(lengths, buckets, seed=0, epoch=0)
     batches = [plan[number] for number in range(len(plan))]
-    assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 64), (20, 16)}
+    assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 62), (20, 16)}  # 800 in 13 batches: 62
     long_ones = [number for number, batch in enumerate(batches) if batch.bucket.source_length == 20]
     assert min(long_ones) < 13 and np.std(np.diff(long_ones)) > 0
     for batch in batches:
@@ -129,7 +131,7 @@ def test_very_long_sentences_share_cells_and_still_fit():
 def test_arrays_of_a_batch():
     sentences = MemorySentences([([11, 12], [21]), ([], [22, 23, 24]), ([13], [])])
     batch = batching.Batch(Bucket(3, 4, 5), np.array([2, 0]), np.array([0, 1]))
-    arrays = batching.assemble(sentences, batch, packed=False)
+    arrays = assemble(sentences, batch, packed=False)
     assert {name: array.tolist() for name, array in arrays.items()} == {
         "source": [[13, 3, 0, 0], [11, 12, 3, 0], [0, 0, 0, 0]],
         "target_input": [[2, 0, 0, 0, 0], [2, 21, 0, 0, 0], [0, 0, 0, 0, 0]],

@@ -1,56 +1,84 @@
-"""Tiny models for the tests of decoding."""
+"""Tiny models for the tests of decoding, and decoding without a cache to compare with."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from flax import nnx
 
 from configs import base
 from transformer.data.tokenizer import BOS, EOS, PAD
 from transformer.decoding import ensemble
+from transformer.decoding.batches import pad
 from transformer.model.transformer import Transformer
 
 
-def model_config(**changes) -> ml_collections.ConfigDict:
-    """A model small enough to search exhaustively, in float32."""
+class Model(NamedTuple):
+    """A model's structure and its parameters, as training keeps them."""
+
+    graph: nnx.GraphDef
+    parameters: dict
+
+
+def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
+    """A random model in float32, small enough to search exhaustively, whose choices are far from all alike."""
     config = base.get_config().model
-    config.update(num_layers=2, d_model=16, d_ff=32, num_heads=2, dropout=0.0, dtype="float32", max_positions=64)
-    config.update(changes)
-    return config
+    config.update({"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32", **changes})
+    shapes = nnx.eval_shape(lambda: Transformer(config, vocab_size, vocab_size, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(shapes, nnx.Param)
+    random = np.random.default_rng(seed)
 
+    def draw(path, leaf) -> np.ndarray:
+        values = random.normal(size=leaf.shape).astype(np.float32) * 0.6
+        return 1.0 + values if path[-1].key == "scale" else values
 
-def tiny_model(vocab_size: int, seed: int, **changes) -> Transformer:
-    """A random model, its embeddings scaled up so that its choices are not all alike."""
-    model = Transformer(model_config(**changes), vocab_size, vocab_size, rngs=nnx.Rngs(seed))
-    table = model.decoder.embedding.table
-    table[...] = table[...] * 3.0
-    return model
+    parameters = jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
+    # A longer vector is more often the likeliest, and more often not: outputs end, at many lengths.
+    parameters["decoder"]["embedding"]["table"][EOS] *= 2.0
+    return Model(graph, parameters)
 
 
 def random_sources(rows: int, length: int, vocab_size: int, seed: int) -> np.ndarray:
     """Rows of 1 to length - 1 random pieces and EOS, PAD after."""
     random = np.random.default_rng(seed)
-    source = np.full((rows, length), PAD, np.int32)
-    for row in source:
-        pieces = random.integers(1, length)
-        row[:pieces] = random.integers(EOS + 1, vocab_size, pieces)
-        row[pieces] = EOS
-    return source
+    counts = random.integers(1, length, rows)
+    return pad([[*random.integers(EOS + 1, vocab_size, count).tolist(), EOS] for count in counts], rows, length)
 
 
-def teacher_forced(models: list[Transformer], source: np.ndarray, output: list[int]) -> np.ndarray:
-    """log p of every token of `output` (with its EOS), given the one source row: (T, V), by the uncached model."""
-    target_input = jnp.array([[BOS, *output[:-1]]])
-    return np.asarray(ensemble.log_probabilities([model(jnp.array(source)[None], target_input) for model in models])[0])
+def teacher_forced(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
+    """log p of every token at every place of each output (with its EOS), by the uncached models: (N, T, V).
+
+    source: (S,) for all outputs, or (N, S).
+    """
+    outputs = pad(outputs, len(outputs), max(map(len, outputs)))
+    target_input = np.concatenate([np.full((len(outputs), 1), BOS, np.int32), outputs[:, :-1]], axis=1)
+    source = np.broadcast_to(source, (len(outputs), source.shape[-1]))
+    graphs, parameters = zip(*models, strict=True)
+    return np.array(_log_p(graphs, parameters, source, target_input))
 
 
-def log_probability(models: list[Transformer], source: np.ndarray, output: list[int]) -> float:
-    """Of the whole output, summed in float64 from the uncached model."""
-    log_p = teacher_forced(models, source, output).astype(np.float64)
-    return float(log_p[np.arange(len(output)), output].sum())
+@functools.partial(jax.jit, static_argnums=0)
+def _log_p(graphs, parameters, source, target_input):
+    models = ensemble.merge(graphs, parameters)
+    return ensemble.log_probabilities([model(source, target_input) for model in models])
 
 
-def split(model: Transformer) -> tuple[nnx.GraphDef, dict]:
-    graph, state = nnx.split(model, nnx.Param)
-    return graph, jax.tree.map(lambda x: x, nnx.to_pure_dict(state))
+def log_probabilities(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
+    """Of each whole output, summed in float64."""
+    log_p = teacher_forced(models, source, outputs).astype(np.float64)
+    return np.array([sum(log_p[i, t, token] for t, token in enumerate(tokens)) for i, tokens in enumerate(outputs)])
+
+
+def greedy(models: Sequence[Model], sources: np.ndarray, limits: np.ndarray) -> list[list[int]]:
+    """The likeliest token again and again, by the uncached models; EOS where no more may come."""
+    outputs = [[] for _ in sources]
+    for step in range(max(limits) + 1):
+        padded = [[*tokens, *[EOS] * (max(limits) + 1 - len(tokens))] for tokens in outputs]
+        log_p = teacher_forced(models, sources, padded)[:, step]
+        log_p[:, [PAD, BOS]] = -np.inf
+        for tokens, row, limit in zip(outputs, log_p, limits, strict=True):
+            if EOS not in tokens:
+                tokens.append(EOS if step == limit else int(np.argmax(row)))
+    return outputs

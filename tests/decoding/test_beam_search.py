@@ -1,5 +1,6 @@
 """Beam search against greedy search, exhaustive search and the uncached model."""
 
+import functools
 import itertools
 
 import jax
@@ -7,17 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import log_probability, random_sources, teacher_forced, tiny_model
+from tests.decoding.models import greedy, log_probabilities, random_sources, tiny_model
 from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search, best_extensions, penalty
 
 VOCAB_SIZE = 12
 
 
 def search(models, source, limits, **settings):
-    settings = {"length_penalty": 0.6, "max_length": int(np.max(limits)) + 1} | settings
-    found = beam_search(models, jnp.array(source), jnp.array(limits, jnp.int32), **settings)
-    return jax.device_get(found)
+    graphs, parameters = zip(*models, strict=True)
+    settings = {"length_penalty": 0.6, "max_length": 16} | settings
+    return jax.device_get(_search(graphs, parameters, source, np.array(limits, np.int32), tuple(settings.items())))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _search(graphs, parameters, source, limits, settings):
+    return beam_search(ensemble.merge(graphs, parameters), source, limits, **dict(settings))
 
 
 def output(row: np.ndarray) -> list[int]:
@@ -27,41 +34,29 @@ def output(row: np.ndarray) -> list[int]:
     return row[: end + 1].tolist()
 
 
-def greedy(models, source: np.ndarray, limit: int) -> list[int]:
-    """The likeliest token again and again, by the uncached model; EOS where no more may come."""
-    tokens: list[int] = []
-    while not tokens or tokens[-1] != EOS:
-        log_p = teacher_forced(models, source, [*tokens, EOS])[-1]
-        log_p[[PAD, BOS]] = -np.inf
-        tokens.append(EOS if len(tokens) == limit else int(np.argmax(log_p)))
-    return tokens
-
-
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6])
-def test_beam_of_one_is_greedy(length_penalty):
+def test_beam_of_one_is_greedy():
     model = tiny_model(VOCAB_SIZE, seed=0)
     sources = random_sources(24, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
-    found = search([model], sources, limits, beam_size=1, n_best=1, length_penalty=length_penalty)
+    found = search([model], sources, limits, beam_size=1, n_best=1)
     outputs = [output(row) for row in found.tokens[:, 0]]
-    assert outputs == [greedy([model], source, limit) for source, limit in zip(sources, limits, strict=True)]
-    ended_by_themselves = [len(tokens) <= limit for tokens, limit in zip(outputs, limits, strict=True)]
-    assert any(ended_by_themselves) and not all(ended_by_themselves)
+    assert outputs == greedy([model], sources, limits)
+    assert len({len(tokens) for tokens in outputs}) > 4, "the model is too simple a case"
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("alpha", "count"), [(0.0, 1), (0.6, 1), (1.5, 2)])
 def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, count):
     vocab_size, limit = 6, 3
     models = [tiny_model(vocab_size, seed=seed) for seed in range(count)]
     source = random_sources(1, 5, vocab_size, seed=4)
     pieces = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
     space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(pieces, repeat=length)]
-    log_p = np.array([log_probability(models, source[0], tokens) for tokens in space])
+    log_p = log_probabilities(models, source[0], space)
     scores = log_p / np.array([((5 + len(tokens)) / 6) ** alpha for tokens in space])
     ranking = np.argsort(-scores)
 
-    found = search(models, source, [limit], beam_size=len(space), n_best=len(space), length_penalty=alpha)
+    settings = {"beam_size": len(space), "n_best": len(space), "length_penalty": alpha, "max_length": limit + 1}
+    found = search(models, source, [limit], **settings)
     assert [output(row) for row in found.tokens[0]] == [space[i] for i in ranking]
     np.testing.assert_allclose(found.scores[0], scores[ranking], rtol=1e-5)
     np.testing.assert_allclose(found.log_probabilities[0], log_p[ranking], rtol=1e-5)
@@ -76,33 +71,32 @@ def test_n_best_is_sorted_distinct_and_scored_as_by_the_uncached_model():
     for row, source in enumerate(sources):
         outputs = [output(tokens) for tokens in found.tokens[row]]
         assert len({tuple(tokens) for tokens in outputs}) == 4
-        expected = [log_probability([model], source, tokens) for tokens in outputs]
+        expected = log_probabilities([model], source, outputs)
         np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=1e-5)
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(found.scores[row], np.array(expected) / divisors, rtol=1e-5)
+        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=1e-5)
 
 
-def test_asking_for_fewer_hypotheses_stops_sooner_and_changes_none():
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_asking_for_fewer_hypotheses_changes_none(alpha):
+    """It may end the search sooner, by the bound on what live hypotheses can reach."""
     model = tiny_model(VOCAB_SIZE, seed=2)
-    sources = random_sources(16, 6, VOCAB_SIZE, seed=5)
+    sources = random_sources(32, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 8
-    for alpha in (0.0, 0.6):
-        every = search([model], sources, limits, beam_size=4, n_best=4, length_penalty=alpha)
-        for n_best in (1, 2):
-            some = search([model], sources, limits, beam_size=4, n_best=n_best, length_penalty=alpha)
-            np.testing.assert_array_equal(some.tokens, every.tokens[:, :n_best])
+    every = search([model], sources, limits, beam_size=4, n_best=4, length_penalty=alpha)
+    one = search([model], sources, limits, beam_size=4, n_best=1, length_penalty=alpha)
+    np.testing.assert_array_equal(one.tokens, every.tokens[:, :1])
 
 
 def test_neighbours_and_fillers_change_nothing():
     model = tiny_model(VOCAB_SIZE, seed=0)
-    sources = random_sources(9, 6, VOCAB_SIZE, seed=6)
+    sources = random_sources(8, 6, VOCAB_SIZE, seed=6)
     limits = (sources != PAD).sum(axis=1) + 6
-    settings = {"beam_size": 3, "n_best": 3, "max_length": int(limits.max()) + 1}
-    together = search([model], sources, limits, **settings)
+    together = search([model], sources, limits, beam_size=3, n_best=3)
     for row in range(len(sources)):
         batch = np.full_like(sources[:4], PAD)
         batch[2] = sources[row]
-        alone = search([model], batch, [-1, -1, limits[row], -1], **settings)
+        alone = search([model], batch, [-1, -1, limits[row], -1], beam_size=3, n_best=3)
         np.testing.assert_array_equal(alone.tokens[2], together.tokens[row])
         np.testing.assert_allclose(alone.scores[2], together.scores[row], atol=1e-4)
         assert (alone.scores[[0, 1, 3]] == -np.inf).all()
@@ -110,16 +104,23 @@ def test_neighbours_and_fillers_change_nothing():
 
 def test_limits_hold_and_special_tokens_are_never_written():
     model = tiny_model(VOCAB_SIZE, seed=7)
-    # Left to itself this model writes what it must not.
-    bias = jnp.zeros((VOCAB_SIZE, 16)).at[jnp.array([PAD, BOS])].set(5.0)
-    model.decoder.embedding.table[...] = model.decoder.embedding.table[...] + bias
-    sources = random_sources(5, 6, VOCAB_SIZE, seed=8)
-    limits = np.array([0, 1, 2, 5, 9])
-    found = search([model], sources, limits, beam_size=2, n_best=1)
-    for tokens, limit in zip(found.tokens[:, 0], limits, strict=True):
-        tokens = output(tokens)
-        assert len(tokens) <= limit + 1
-        assert PAD not in tokens and BOS not in tokens
+    # Left to itself this model would mostly write what it must not.
+    model.parameters["decoder"]["embedding"]["table"][[PAD, BOS]] *= 20.0
+    sources = random_sources(8, 6, VOCAB_SIZE, seed=8)
+    limits = np.array([0, 1, 2, 3, 5, 7, 9, 11])
+    found = search([model], sources, limits, beam_size=2, n_best=2)
+    for row, limit in zip(found.tokens, limits, strict=True):
+        for tokens in map(output, row[:1] if limit == 0 else row):
+            assert len(tokens) <= limit + 1
+            assert PAD not in tokens and BOS not in tokens
+
+
+def test_a_slot_without_hypothesis_has_no_score():
+    found = search(
+        [tiny_model(VOCAB_SIZE, seed=0)], random_sources(1, 6, VOCAB_SIZE, seed=0), [0], beam_size=3, n_best=3
+    )
+    assert output(found.tokens[0, 0]) == [EOS]
+    assert np.isfinite(found.scores[0]).tolist() == [True, False, False]
 
 
 def test_best_extensions_by_hand():

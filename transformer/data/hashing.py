@@ -1,12 +1,12 @@
 """Random numbers as a pure function of integers: any part of a stream can be made anywhere, in any order."""
 
 import numpy as np
-from jaxtyping import UInt64
+from jaxtyping import Integer, UInt64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def mix(*values: int | UInt64[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
+def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
     """Hashes integers, or arrays of them elementwise, into well-mixed 64-bit values: SplitMix64, value by value."""
     state = np.zeros(1, np.uint64)
     for value in values:

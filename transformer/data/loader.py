@@ -1,7 +1,8 @@
 """Batches in the order of the plan, made ready ahead of the step.
 
-Assembling a batch is a pure function of the epoch's corpus and plan, so threads make the next few while the step runs, and another plans the
-epoch after this one. (Grain's prefetch is the same pool of futures, an epoch at a time; importing it takes seconds.)
+A batch is a pure function of the epoch's corpus and plan, so a thread makes the next few while the step runs, and
+another plans the next epoch. (Grain's prefetch is the same queue of futures, but it would drain at the end of every
+epoch, and importing it takes seconds.)
 """
 
 import collections
@@ -13,13 +14,17 @@ from concurrent import futures
 
 import ml_collections
 import numpy as np
-from absl import logging
-from jaxtyping import Int
+from jaxtyping import Int32
 
 from transformer.data import batching, packing
+from transformer.data.assembly import Sentences, assemble
+from transformer.data.batching import Batch, EpochPlan
 from transformer.data.buckets import Bucket, choose_buckets
+from transformer.data.packing import PackedPlan
+from transformer.errors import UserError
 
-Arrays = dict[str, Int[np.ndarray, "B _"]]
+Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+Arrays = dict[str, Int32[np.ndarray, "_ _"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,26 +48,34 @@ class BatchStats:
 class Loader:
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
+    Starting anywhere costs the same: the plan of that epoch, which takes the lengths and nothing else of the corpus.
+    What fails in the background is raised by `next()`. Close it, or use it in a `with` statement.
+
     Attributes:
       buckets: the shapes of all batches of the run.
       plan: the plan of the epoch that `start` is in.
-      waited: seconds that the caller has spent in `next()`.
+      waited: seconds spent in `next()`, the caller's time lost to data.
 
-    What fails in the background is raised by `next()`. Close it, or use it in a `with` statement.
+    Raises:
+      UserError: the corpus cannot be batched as `config.batch` says, or has no such `start`.
     """
 
-    def __init__(self, corpus, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict, start: Position):
+    def __init__(self, corpus: Sentences, config: Config, start: Position) -> None:
         self._corpus, self._config, self._start = corpus, config, start
         self._packed = config.batch.plan == "packed"
         self.buckets = choose_shapes(corpus, config)
+        self._epoch, self.plan = self._prepare(start.epoch)
+        if start.batch >= len(self.plan):
+            raise UserError(
+                f"data: the run stopped at batch {start.batch} of epoch {start.epoch}, which has {len(self.plan)} now; "
+                f"the data has changed since: restore it, or start in another workdir"
+            )
         self.waited = 0.0
         self._planner = futures.ThreadPoolExecutor(1, "plan")
-        self._workers = futures.ThreadPoolExecutor(2, "batch")
-        self._first = self._plan(start.epoch)
-        self.plan = self._first[1]
+        self._assembler = futures.ThreadPoolExecutor(1, "assemble")
         self._batches = self._run()
 
-    def __iter__(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
+    def __iter__(self) -> "Loader":
         return self
 
     def __next__(self) -> tuple[Position, Arrays, BatchStats]:
@@ -80,24 +93,22 @@ class Loader:
 
     def close(self) -> None:
         """Drops what was made ahead; the threads end with what they are doing."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._planner.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._assembler, self._planner):
+            executor.shutdown(wait=False, cancel_futures=True)
 
-    def _plan(self, epoch: int):
+    def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan | PackedPlan]:
         corpus = self._corpus.epoch(epoch, self._config.seed)
-        planned = packing.plan_epoch if self._packed else batching.plan_epoch
-        plan = planned(corpus.lengths, self.buckets, self._config.seed, epoch)
-        logging.info("Epoch %d: %d batches, %.1f %% padding.", epoch + 1, len(plan), 100 * plan.padding_fraction)
-        return corpus, plan
+        plan_epoch = packing.plan_epoch if self._packed else batching.plan_epoch
+        return corpus, plan_epoch(corpus.lengths, self.buckets, self._config.seed, epoch)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
-        """Every batch from the start on, being made from the moment it is asked for here."""
-        (corpus, plan), first = self._first, self._start.batch
+        """The batches from the start on; each is being made from the moment it is asked for here."""
+        corpus, plan, first = self._epoch, self.plan, self._start.batch
         for epoch in itertools.count(self._start.epoch):
-            following = self._planner.submit(self._plan, epoch + 1)
+            following = self._planner.submit(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
                 after = Position(epoch, number + 1) if number + 1 < len(plan) else Position(epoch + 1, 0)
-                yield after, self._workers.submit(_make, corpus, plan[number], self._packed)
+                yield after, self._assembler.submit(_make, corpus, plan[number], self._packed)
             (corpus, plan), first = following.result(), 0
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
@@ -106,11 +117,15 @@ class Loader:
         while True:
             ahead.append(next(jobs))
             after, job = ahead.popleft()
-            yield after, *job.result()
+            arrays, stats = job.result()
+            yield after, arrays, stats
 
 
-def choose_shapes(corpus, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict) -> tuple[Bucket, ...]:
-    """The shapes that a run trains with: fixed once, whatever lengths subword sampling gives a later epoch."""
+def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
+    """The shapes that a run trains with: fixed once, whatever lengths subword sampling gives a later epoch.
+
+    With sampling they suit the lengths of the first epoch, and the largest holds any sentence that training allows.
+    """
     if config.batch.plan == "packed":
         return (packing.row_shape(config.batch),)
     if config.tokenizer.sampling == 0:
@@ -119,7 +134,7 @@ def choose_shapes(corpus, config: ml_collections.ConfigDict | ml_collections.Fro
     return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)
 
 
-def in_order(corpus, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict) -> Iterator[tuple[Arrays, BatchStats]]:
+def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchStats]]:
     """Every batch of a held-out corpus once, without chance, in buckets of its own lengths."""
     plan = batching.plan_in_order(corpus.lengths, choose_buckets(corpus.lengths, config.batch))
     for number in range(len(plan)):
@@ -131,7 +146,7 @@ def host_rows(arrays: Arrays, host: int, hosts: int) -> Arrays:
     return {name: np.split(array, hosts)[host] for name, array in arrays.items()}
 
 
-def _make(corpus, batch: batching.Batch, packed: bool) -> tuple[Arrays, BatchStats]:
-    arrays = batching.assemble(corpus, batch, packed)
+def _make(corpus: Sentences, batch: Batch, packed: bool) -> tuple[Arrays, BatchStats]:
+    arrays = assemble(corpus, batch, packed)
     source_pieces, target_pieces = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
     return arrays, BatchStats(len(batch.sentences), source_pieces, target_pieces, batch.bucket.positions)

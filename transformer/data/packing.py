@@ -1,7 +1,7 @@
 """The packed plan: several sentences a row, one shape for the whole run, for accelerators that like one shape.
 
-Sentences of a row are told apart by segment numbers; attention stays within a segment, so what a sentence contributes is the same as
-in a row of its own.
+Segment numbers tell the sentences of a row apart; attention stays within a segment, so that a sentence contributes
+what it would in a row of its own.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import ml_collections
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.batching import Batch, BucketUse, bucket_use, count_up
+from transformer.data.assembly import count_up
+from transformer.data.batching import Batch, BucketUse, padding_fraction
 from transformer.data.buckets import Bucket
 from transformer.errors import UserError
 
@@ -23,29 +24,26 @@ class PackedPlan:
     """The batches of an epoch, in order: `len(plan)` of them, `plan[i]` the i-th.
 
     Attributes:
-      buckets: the one shape.
       sentences: every sentence once, row after row.
       starts: where each row starts in `sentences`, and where the last one stops.
-      order: the rows in the order in which batches take them.
-      uses: what the shape does.
+      order: the rows, in the order in which batches take them.
+      uses: the one shape, and what is in it.
     """
 
-    buckets: tuple[Bucket]
     sentences: Int[np.ndarray, " N"]
-    starts: Int[np.ndarray, " R1"]
+    starts: Int[np.ndarray, " _"]
     order: Int[np.ndarray, " R"]
     uses: tuple[BucketUse]
 
     @property
     def padding_fraction(self) -> float:
-        """Positions without a piece, filler rows included, over all positions of both sides."""
-        return self.uses[0].padding_fraction
+        return padding_fraction(self.uses)
 
     def __len__(self) -> int:
-        return -(-len(self.order) // self.buckets[0].rows)
+        return self.uses[0].batches
 
     def __getitem__(self, number: int) -> Batch:
-        (bucket,) = self.buckets
+        bucket = self.uses[0].bucket
         rows = self.order[number * bucket.rows : (number + 1) * bucket.rows]
         counts = self.starts[rows + 1] - self.starts[rows]
         sentences = self.sentences[np.repeat(self.starts[rows], counts) + count_up(counts)]
@@ -77,41 +75,41 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed:
       buckets: the one shape, from `row_shape`.
 
     Raises:
-      UserError: a sentence does not fit a row.
+      UserError: no pair is given, or one does not fit a row.
     """
     (bucket,) = buckets
-    capacity = bucket.source_length
-    if len(lengths) and int(lengths.max()) > capacity:
+    if len(lengths) == 0:
+        raise UserError("data: no sentence pair is left; the log counts what was dropped, and why")
+    if (longest := int(lengths.max())) > bucket.source_length:
         raise UserError(
-            f"batch.packed_length={capacity}: the longest sentence has {lengths.max()} pieces; raise batch.packed_length, "
-            f"or lower data.max_length to it"
+            f"batch.packed_length={bucket.source_length}: the longest sentence has {longest} pieces; raise it to "
+            f"{longest} or more, or lower data.max_length"
         )
     random = np.random.default_rng([seed, epoch])
     shuffled = random.permutation(np.arange(len(lengths), dtype=np.int32))
-    sentences, sizes = [], []
-    unplaced = shuffled[:0]
-    for start in [*range(0, len(shuffled), CHUNK), len(shuffled)]:
-        items = np.concatenate([unplaced, shuffled[start : start + CHUNK]])
-        while len(items) >= CHUNK or (start == len(shuffled) and len(items)):
-            rows = _pack(np.asarray(lengths[items], np.int64), capacity)
-            by_row = np.argsort(rows, kind="stable")
-            placed = by_row[np.searchsorted(rows[by_row], 0) :]
-            sentences.append(items[placed])
+    sentences, sizes, pieces, waiting = [], [], 0, shuffled[:0]
+    for start in range(0, len(shuffled), CHUNK):
+        waiting = np.concatenate([waiting, shuffled[start : start + CHUNK]])
+        last = start + CHUNK >= len(shuffled)
+        while len(waiting) >= CHUNK or (last and len(waiting)):
+            waiting_lengths = np.asarray(lengths[waiting], np.int64)
+            rows = _pack(waiting_lengths, bucket.source_length)
+            placed = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+            sentences.append(waiting[placed])
             sizes.append(np.bincount(rows[placed]))
-            items = items[rows < 0]
-        unplaced = items
-    sizes = np.concatenate(sizes)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    order = random.permutation(len(sizes))
-    batches = -(-len(order) // bucket.rows)
-    return PackedPlan((bucket,), np.concatenate(sentences), starts, order, (bucket_use(bucket, batches, lengths, shuffled),))
+            pieces += int(waiting_lengths[placed].sum())
+            waiting = waiting[rows < 0]
+    starts = np.cumsum(np.concatenate([[0], *sizes]))
+    order = random.permutation(len(starts) - 1)
+    use = BucketUse(bucket, -(-len(order) // bucket.rows), len(shuffled), pieces)
+    return PackedPlan(np.concatenate(sentences), starts, order, (use,))
 
 
 def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> Int[np.ndarray, " N"]:
-    """Places sentences into as few rows as their sum allows; returns each one's row, -1 where it found no place.
+    """The row of each sentence, -1 where it found no place in as few rows as the sum of lengths allows.
 
-    First-fit decreasing in blocks: the longest sentences first, one for each row at a time. Within a block they are matched so that
-    source and target fill up together: the sentence with the most source over target goes to the row with the most room left so.
+    First-fit decreasing, a block at a time: the longest sentences first, one for each row. In a block, sentences and
+    rows are matched by what source has over target, in length and in room, so that both sides fill up together.
     """
     rows = -(-int(lengths.sum(axis=0).max()) // capacity)
     room = np.full((rows, 2), capacity)

@@ -1,7 +1,7 @@
 """Where sentence pairs come from: `data.source` names one of four kinds, all with the same few methods."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from transformer.data.lines import decode, read_lines
 from transformer.data.synthetic import SyntheticSource
@@ -15,6 +15,7 @@ SPLITS = ("train", "valid", "test")
 _KINDS = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
 
 
+@runtime_checkable
 class Source(Protocol):
     """The pairs of one split, in a fixed order. It can be pickled, so that several processes can read parts of it."""
 

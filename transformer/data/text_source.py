@@ -1,4 +1,4 @@
-"""Parallel text files, and pairs of integer sequences in the same form: line N of one file belongs to line N of another."""
+"""Parallel files: line N of one belongs to line N of the other, as text or as integers."""
 
 import bisect
 import itertools

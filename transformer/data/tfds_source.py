@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformer.errors import UserError
@@ -44,14 +45,14 @@ class TfdsSource:
     @property
     def identity(self) -> dict:
         info = self._builder().info
-        sizes = [[part.filename, part.skip, part.take] for part in info.splits[self.split].file_instructions]
+        parts = info.splits[self.split].file_instructions
         return {
             "source": "tfds",
             "dataset": info.full_name,
-            "folder": str(info.data_dir),
+            "folder": info.data_dir,
             "languages": self.languages,
-            "records": sizes,
-            "prepared": (info.data_dir / "dataset_info.json").stat().mtime,
+            "records": [[part.filename, part.skip, part.take] for part in parts],
+            "prepared": (Path(info.data_dir) / "dataset_info.json").stat().st_mtime_ns,
         }
 
     def where(self, index: int, side: int) -> str:

@@ -1,12 +1,15 @@
 """One language's pieces and their ids. The four special ids are fixed here, for every kind of vocabulary."""
 
 import json
+import random
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import sentencepiece
 
+from transformer.data.subword_sampling import BpeDropout, UnigramSampler
 from transformer.errors import UserError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -14,10 +17,13 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 SPECIAL = len(SPECIAL_PIECES)
 _UNSEEN = (PAD, BOS, EOS)  # what decoding leaves out
 
+_WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalised text
+
 QUIET = 2  # SentencePiece's log level: errors alone
 sentencepiece.set_min_log_level(QUIET)
 
 
+@runtime_checkable
 class Vocabulary(Protocol):
     """Turns text into ids and back. Ids 0 to 3 are PAD, UNK, BOS and EOS; `encode` gives UNK at most of these."""
 
@@ -47,13 +53,20 @@ class SentencePieceVocabulary:
     """A SentencePiece model. Its own ids may be any: here they are numbered anew, the special ones first."""
 
     def __init__(self, model: bytes) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.load_from_serialized_proto(model)
         ids = range(self._processor.get_piece_size())
         special = (self._processor.is_control, self._processor.is_unknown, self._processor.is_unused)
         ordinary = [id_ for id_ in ids if not any(test(id_) for test in special)]
         self._model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
         self._ids = {model_id: id_ for id_, model_id in enumerate(self._model_ids) if model_id >= 0}
+        self._id_of_piece = {self._processor.id_to_piece(model_id): id_ for model_id, id_ in self._ids.items()}
+        self._has_bytes = "<0x00>" in self._id_of_piece
+        self._samplers: dict[float, BpeDropout | UnigramSampler] = {}
         self._same_ids = all(id_ == model_id for model_id, id_ in self._ids.items())
+
+    def __reduce__(self):
+        return SentencePieceVocabulary, (self.serialized,)
 
     @property
     def size(self) -> int:
@@ -72,16 +85,40 @@ class SentencePieceVocabulary:
 
     def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
         """BPE merges are dropped with probability `rate`; unigram segmentations have probability p^rate, normalised."""
+        sampler = self._sampler(rate)
         sequences = []
-        for text, seed in zip(texts, seeds, strict=True):
-            sentencepiece.set_random_generator_seed(int(seed))  # SentencePiece's generator belongs to the thread
-            sequences.append(self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1))
-        return self._renumber(sequences)
+        for text, seed in zip(self._processor.normalize(list(texts)), seeds, strict=True):
+            generator = random.Random(seed)
+            pieces = (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
+            sequences.append(self._ids_of(pieces))
+        return sequences
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         return [
             self._processor.decode([self._model_ids[id_] for id_ in ids if id_ not in _UNSEEN]) for ids in sequences
         ]
+
+    def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
+        if rate not in self._samplers:
+            ids = [id_ for id_ in self._model_ids[SPECIAL:] if not self._processor.is_byte(id_)]
+            scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
+            # The scores of byte-pair encoding are ranks, 0, -1, -2 and so on; unigram's are log-probabilities.
+            ranks = all(score == round(score) for score in scores.values())
+            self._samplers[rate] = BpeDropout(scores, rate) if ranks else UnigramSampler(scores, rate)
+        return self._samplers[rate]
+
+    def _ids_of(self, pieces: Iterable[str]) -> list[int]:
+        """As SentencePiece does it: unknown pieces in a row are one UNK, or where the model has bytes all of these."""
+        ids: list[int] = []
+        for piece in pieces:
+            id_ = self._id_of_piece.get(piece, UNK)
+            if id_ != UNK:
+                ids.append(id_)
+            elif self._has_bytes:
+                ids += [self._id_of_piece[f"<0x{byte:02X}>"] for byte in piece.encode()]
+            elif not ids or ids[-1] != UNK:
+                ids.append(UNK)
+        return ids
 
     def _renumber(self, sequences: list[list[int]]) -> list[list[int]]:
         if self._same_ids:

@@ -5,6 +5,7 @@ module, JAX and all, anew in every process. So this module is itself the program
 unpickles arguments from standard input and pickles results to standard output.
 """
 
+import contextlib
 import os
 import pickle
 import queue
@@ -14,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from transformer.errors import UserError
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -57,9 +60,12 @@ def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int
         while pending:
             yield pending.popleft().result()
     finally:
+        threads.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            process.end()
-        threads.shutdown(cancel_futures=True)
+            process.kill()  # ends the calls that are waiting for it
+        threads.shutdown()
+        for process in processes:
+            process.close()
 
 
 class _Process:
@@ -85,13 +91,20 @@ class _Process:
             succeeded, result = pickle.load(self._popen.stdout)
         except (EOFError, BrokenPipeError) as error:
             code = self._popen.wait()
-            raise RuntimeError(f"a worker process died (exit code {code}; -9 usually means out of memory)") from error
+            raise UserError(
+                f"data.workers: a worker process died (exit code {code}); if memory ran out, lower it"
+            ) from error
         if not succeeded:
             raise result
         return result
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._popen.kill()
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # what it has not read is lost, and meant to be
+            self._popen.stdin.close()
+        self._popen.stdout.close()
         self._popen.wait()
 
 

@@ -1,8 +1,8 @@
 """Beam search (section 6.1): B sentences with K hypotheses each, in one compiled loop.
 
-A step extends every live hypothesis by its best tokens and keeps the K best extensions of a sentence alive. A hypothesis
-ends when end-of-sentence is among the K best continuations of its sentence, so a beam of 1 is greedy search. A sentence
-is done when K hypotheses have ended, or sooner when no live one can get among the best ended ones that were asked for.
+A step extends every live hypothesis by its best tokens; of the extensions the K best of a sentence live on.
+A hypothesis ends when end-of-sentence is among the K best continuations of its sentence, so a beam of 1 is greedy.
+A sentence is done when K hypotheses have ended, or sooner when no live one can get among the best that were asked for.
 Where the score counts length, it is that of the output with its end-of-sentence.
 """
 

@@ -92,15 +92,17 @@ class Translator:
         """Pieces with end-of-sentence of each text, cut to what positions allow; nothing for a text without pieces."""
         longest = self.config.max_source_length
         sources = []
-        for line, pieces in enumerate(self.tokenizer.encode_source(texts), start=first_line):
+        for line, text in enumerate(texts, start=first_line):
+            try:
+                (pieces,) = self.tokenizer.encode_source([text])
+            except UserError as error:
+                raise UserError(f"line {line}: {error}") from error
             if len(pieces) >= longest:
                 logging.warning(
-                    "line %d has %d pieces with its end; only the first %d are translated (decoding.max_source_length)",
-                    line,
-                    len(pieces) + 1,
-                    longest - 1,
+                    "Line %d has %d pieces with its end; the first %d are translated (decoding.max_source_length=%d).",
+                    *(line, len(pieces) + 1, longest - 1, longest),
                 )
-            sources.append([*pieces[: longest - 1], EOS] if len(pieces) else [])
+            sources.append([*pieces[: longest - 1], EOS] if pieces else [])
         return sources
 
     def _decode(
@@ -119,9 +121,7 @@ class Translator:
         for batch, hypotheses in launched:
             yield batch, jax.device_get(hypotheses)
 
-    def _search(
-        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"]
-    ) -> Hypotheses:
+    def _search(self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"]) -> Hypotheses:
         config = self.config
         models = ensemble.merge(self.graphs, parameters)
         # A filler row has no end-of-sentence: its limit comes out negative.

@@ -29,17 +29,16 @@ def cross_entropy(
     "others" (the Annotated Transformer): eps / (V - 2) on all but truth and padding, 1 - eps on the truth.
     """
     vocab_size = logits.shape[-1]
-    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v, so no (B, T, V) array of log-probabilities is needed. The truth
-    # is picked by comparison, which the backward pass fuses with the softmax, where a gather would become a scatter.
+    logits, targets = logits.reshape(-1, vocab_size), targets.reshape(-1)
+    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v, so no (B T, V) array of log-probabilities is needed.
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    is_truth = jnp.arange(vocab_size) == targets[..., None]
-    truth = jnp.sum(jnp.where(is_truth, logits, 0.0), axis=-1)
+    truth = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     total = jnp.sum(logits, axis=-1)
     nll = normalizer - truth
     if form == "uniform":
         smooth = total / vocab_size
     else:
-        smooth = (total - truth - logits[..., PAD]) / (vocab_size - 2)
+        smooth = (total - truth - logits[:, PAD]) / (vocab_size - 2)
     loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
     weights = (targets != PAD).astype(jnp.float32)
     return Sums(

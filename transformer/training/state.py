@@ -1,5 +1,7 @@
 """What training changes: parameters, optimizer state, step and, if wanted, the average of parameters."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -10,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.model.transformer import Transformer
 from transformer.training.sharding import tree_shardings
+from transformer.training.vectors import PretrainedRows
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
@@ -41,18 +44,37 @@ def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: i
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-def init_state(
-    config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
-) -> TrainState:
-    """The state before the first step, each leaf born where it will live on the mesh."""
+class Initializer:
+    """Makes the state before the first step, each array born where it will live on the mesh."""
 
-    def create() -> TrainState:
-        parameters = init_parameters(config, *vocab_sizes)
-        average = parameters if config.training.ema_decay > 0 else None
-        return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
+    def __init__(
+        self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
+    ):
+        def create() -> TrainState:
+            parameters = init_parameters(config, *vocab_sizes)
+            average = parameters if config.training.ema_decay > 0 else None
+            return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
 
-    return jax.jit(create, out_shardings=state_shardings(mesh, jax.eval_shape(create)))()
+        shapes = jax.eval_shape(create)
+        shardings = tree_shardings(mesh, shapes).replace(step=NamedSharding(mesh, P()))
+        self.create = jax.jit(create, out_shardings=shardings)
+        self.abstract_state = jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, shardings
+        )
 
+    def __call__(self) -> TrainState:
+        return self.create()
 
-def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:
-    return tree_shardings(mesh, state).replace(step=NamedSharding(mesh, P()))
+    def with_embeddings(self, state: TrainState, rows: Mapping[str, PretrainedRows]) -> TrainState:
+        """The state with those rows of the embedding tables of "encoder" and "decoder" replaced.
+
+        A table that both share is filled from both, the decoder's last.
+        """
+        for stack, pretrained in rows.items():
+            # One table for both languages stands under the first stack that holds it.
+            owner = stack if "embedding" in state.parameters[stack] else "encoder"
+            variable = state.parameters[owner]["embedding"]
+            old = variable["table"]
+            table = jnp.where(pretrained.found[:, None], pretrained.table, old)
+            variable["table"] = jax.device_put(table, old.sharding)
+        return state if state.average is None else state.replace(average=jax.tree.map(jnp.copy, state.parameters))

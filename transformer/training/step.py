@@ -9,6 +9,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
+from transformer.data.buckets import Bucket
 from transformer.training.loss import Sums, cross_entropy
 from transformer.training.sharding import BATCH
 from transformer.training.state import TrainState
@@ -46,24 +47,48 @@ class TrainStep:
         self.config, self.graph = config, graph
         self.optimizer, self.schedule = optimizer, schedule
         self.batch_sharding = NamedSharding(mesh, BATCH)
-        self.single = jax.jit(self._single, donate_argnums=0)
+        self.whole = jax.jit(self._whole, donate_argnums=0)
+        self.gradients = jax.jit(self._gradients)
         self.add = jax.jit(self._add, donate_argnums=1)
         self.apply = jax.jit(self._apply, donate_argnums=(0, 1))
-        self.first = jax.jit(self._gradients)
+        self.compiled: dict[tuple, jax.stages.Compiled] = {}
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, jax.Array]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
-            return self.single(state, batches[0])
-        total = self.first(state, batches[0], 0)
+            return self.executable(state, batches[0])(state, batches[0])
+        total = self.gradients(state, batches[0], 0)
         for part, batch in enumerate(batches[1:], start=1):
             total = self.add(state, total, batch, part)
         return self.apply(state, total)
 
+    def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
+        """The compiled update for batches of this shape. Arrays may be abstract."""
+        shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
+        if shapes not in self.compiled:
+            self.compiled[shapes] = self.whole.lower(state, batch).compile()
+        return self.compiled[shapes]
+
+    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> None:
+        """Compiles for the largest batch there will be: what does not fit in memory fails now, not hours later."""
+        largest = max(buckets, key=lambda bucket: bucket.positions)
+        self.executable(state, self.abstract_batch(largest))
+
+    def abstract_batch(self, bucket: Bucket) -> Batch:
+        """Shapes and places of the arrays of a batch from this bucket."""
+        sides = {"source": bucket.source_length, "target_input": bucket.target_length, "target_output": bucket.target_length}
+        if self.config.batch.plan == "packed":
+            for side, length in (("source", bucket.source_length), ("target", bucket.target_length)):
+                sides |= {f"{side}_segments": length, f"{side}_positions": length}
+        return {
+            name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=self.batch_sharding)
+            for name, length in sides.items()
+        }
+
     def place(self, batch: Batch) -> Batch:
         return {name: jax.device_put(array, self.batch_sharding) for name, array in batch.items()}
 
-    def _single(self, state: TrainState, batch: Batch):
+    def _whole(self, state: TrainState, batch: Batch):
         return self._apply(state, self._gradients(state, batch, 0))
 
     def _add(self, state: TrainState, total, batch: Batch, part: int):

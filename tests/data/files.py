@@ -1,0 +1,29 @@
+"""Configs and files for the tests of sources and corpora."""
+
+import gzip
+
+from configs import base
+
+
+def text_config(folder, cache_dir):
+    """The base config, reading STEM.en and STEM.de in `folder`."""
+    config = base.get_config()
+    config.data.source = "text"
+    config.data.name = "test"
+    config.data.path = str(folder)
+    config.data.cache_dir = str(cache_dir)
+    config.data.valid_split = "valid"
+    config.data.workers = 1
+    return config
+
+
+def write(path, content):
+    """Writes bytes, or lines of text with an end each, gzipped if the name says so."""
+    if not isinstance(content, bytes):
+        content = "".join(f"{line}\n" for line in content).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def write_pairs(folder, stem, pairs, languages=("en", "de"), ending=""):
+    for side, language in enumerate(languages):
+        write(folder / f"{stem}.{language}{ending}", [pair[side] for pair in pairs])

@@ -1,0 +1,80 @@
+"""Sampling: which tokens may be drawn, how often, and that neighbours have no part in it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding.models import log_probabilities, random_sources, tiny_model
+from transformer.data.tokenizer import EOS, PAD
+from transformer.decoding import ensemble
+from transformer.decoding.sampling import draw, sample, sample_keys
+
+LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
+DRAWS = 4000
+
+
+def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    keys = sample_keys(0, jnp.arange(1), DRAWS)
+    log_p = jnp.broadcast_to(jnp.array(LOG_P, jnp.float32), (1, DRAWS, len(LOG_P)))
+    drawn = np.asarray(draw(keys, log_p, temperature, top_k, top_p))
+    return np.bincount(drawn[0], minlength=len(LOG_P)) / DRAWS
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "expected"),
+    [
+        (1.0, 0, 1.0, [0.4, 0.3, 0.2, 0.1]),
+        (0.5, 0, 1.0, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+        (1.0, 2, 1.0, [4 / 7, 3 / 7, 0, 0]),
+        (1.0, 9, 1.0, [0.4, 0.3, 0.2, 0.1]),
+        (1.0, 1, 1.0, [1, 0, 0, 0]),
+        (1.0, 0, 0.6, [4 / 7, 3 / 7, 0, 0]),
+        (1.0, 0, 0.8, [4 / 9, 3 / 9, 2 / 9, 0]),
+        (1.0, 0, 0.01, [1, 0, 0, 0]),
+        # Of the two likeliest, 4/7 and 3/7, the first already has half of the probability.
+        (1.0, 2, 0.5, [1, 0, 0, 0]),
+    ],
+)
+def test_tokens_are_drawn_as_often_as_they_are_probable(temperature, top_k, top_p, expected):
+    drawn = frequencies(temperature, top_k, top_p)
+    # Four standard deviations of a binomial frequency; what is left out never comes.
+    np.testing.assert_allclose(drawn, expected, atol=4 * np.sqrt(0.25 / DRAWS))
+    assert (drawn[np.array(expected) == 0] == 0).all()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def run(graph, parameters, source, limits, settings, lines):
+    keys = sample_keys(3, lines, 5)
+    return sample(ensemble.merge([graph], [parameters]), source, limits, keys, **dict(settings))
+
+
+def test_samples_end_are_scored_by_the_model_itself_and_fillers_stay_empty():
+    model = tiny_model(12, seed=1)
+    sources = random_sources(4, 6, 12, seed=0)
+    sources[1] = PAD
+    limits = np.array([3, -1, 0, 9])
+    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "length_penalty": 0.6, "max_length": 10}
+    found = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
+    found = jax.device_get(found)
+    assert (found.tokens[1] == PAD).all()
+    for row in (0, 2, 3):
+        outputs = [tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in found.tokens[row]]
+        assert max(map(len, outputs)) <= limits[row] + 1
+        expected = log_probabilities([model], sources[row], outputs)
+        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=1e-5)
+        divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
+        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=1e-5)
+    assert len({tuple(tokens) for tokens in found.tokens[3].tolist()}) > 1
+
+
+def test_keys_are_those_of_the_line_and_the_number_of_the_sample():
+    def data(lines: list[int], count: int, seed: int = 0) -> np.ndarray:
+        return np.asarray(jax.random.key_data(sample_keys(seed, jnp.array(lines), count)))
+
+    keys = data([4, 9], 3)
+    np.testing.assert_array_equal(keys[1], data([9], 3)[0])
+    np.testing.assert_array_equal(keys[:, :2], data([4, 9], 2))
+    assert len(np.unique(np.concatenate([keys, data([4, 9], 3, seed=1)]).reshape(-1, 2), axis=0)) == 12

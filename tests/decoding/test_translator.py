@@ -1,0 +1,137 @@
+"""The translator: buckets, order, cuts, what it never lets a neighbour change."""
+
+import jax
+import numpy as np
+import pytest
+from absl import logging
+
+from configs import base
+from tests.decoding.models import log_probabilities, tiny_model
+from transformer.data.tokenizer import EOS, Tokenizer
+from transformer.data.vocabulary import IdsVocabulary
+from transformer.decoding import batches
+from transformer.decoding.translator import EMPTY, Translator
+from transformer.errors import UserError
+
+VOCAB_SIZE = 12
+VOCABULARY = IdsVocabulary(VOCAB_SIZE)
+TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY, 0.0)
+MODEL = tiny_model(VOCAB_SIZE, seed=0)
+
+
+def make_translator(n_best: int = 1, **changes) -> Translator:
+    config = base.get_config().decoding
+    config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
+    return Translator([MODEL.graph], TOKENIZER, config, n_best)
+
+
+def translate(translator: Translator, texts: list[str], first_line: int = 1):
+    return translator.translate([MODEL.parameters], texts, first_line, lambda count: None)
+
+
+def random_texts(count: int, longest: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, longest + 1, count)
+    return [" ".join(map(str, random.integers(0, VOCAB_SIZE - 4, length))) for length in lengths]
+
+
+@pytest.fixture
+def warnings_logged(monkeypatch) -> list[str]:
+    logged: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
+    return logged
+
+
+def test_order_is_restored_and_neighbours_and_batch_size_change_nothing():
+    texts = random_texts(60, longest=19, seed=0)
+    translator = make_translator(n_best=2)
+    together = translate(translator, texts)
+    assert all(len(each) == 2 for each in together)
+    one_by_one = [translate(translator, [text])[0] for text in texts]
+    backwards = translate(translator, texts[::-1])[::-1]
+    other_rows = translate(make_translator(n_best=2, batch_tokens=1), texts)
+    for other in (one_by_one, backwards, other_rows):
+        for mine, its in zip(together, other, strict=True):
+            assert [each.text for each in mine] == [each.text for each in its]
+            np.testing.assert_allclose([each.score for each in mine], [each.score for each in its], atol=1e-4)
+
+
+def test_translation_says_what_the_uncached_model_says():
+    source = "1 2 3 4"
+    best, second = translate(make_translator(n_best=2), [source])[0]
+    assert best.score >= second.score
+    for each in (best, second):
+        assert VOCABULARY.decode([each.tokens]) == [each.text]
+        output = [*each.tokens, EOS]
+        expected = log_probabilities([MODEL], np.array([*VOCABULARY.encode([source])[0], EOS]), [output])[0]
+        assert each.log_probability == pytest.approx(expected, rel=1e-5)
+        assert each.score == pytest.approx(expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
+
+
+def test_lines_without_pieces_stay_empty_and_cost_no_search():
+    translator = make_translator()
+    translator.search = None
+    assert translate(translator, ["", "   ", "\t"]) == [[EMPTY]] * 3
+
+
+def test_too_long_a_line_is_cut_and_named(warnings_logged):
+    longest = " ".join(map(str, [1, 2, 3] * 6 + [4]))
+    translator = make_translator()
+    whole, cut = translate(translator, [longest, longest + " 5 6 7"], first_line=41)
+    assert whole == cut
+    assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 pieces" in warnings_logged[0]
+
+
+def test_compiles_once_a_bucket():
+    translator = make_translator()
+    for seed in range(3):
+        translate(translator, random_texts(40, longest=40, seed=seed))
+    assert translator.search._cache_size() == len(batches.ladder(20)) == 2
+
+
+def test_progress_counts_every_line_once():
+    counts = []
+    make_translator().translate([MODEL.parameters], ["", *random_texts(30, 12, seed=1)], 1, counts.append)
+    assert sum(counts) == 31
+
+
+def test_parameters_that_are_not_numbers_give_empty_translations():
+    broken = jax.tree.map(lambda x: x * np.nan, MODEL.parameters)
+    assert make_translator().translate([broken], ["1 2"], 1, lambda count: None) == [[EMPTY]]
+
+
+def test_sampling_gives_a_line_the_same_samples_wherever_it_stands():
+    texts = random_texts(20, longest=12, seed=2)
+    translator = make_translator(n_best=3, strategy="sample")
+    together = translate(translator, texts)
+    alone = translate(translator, texts[7:8], first_line=8)
+    assert [each.text for each in alone[0]] == [each.text for each in together[7]]
+    first_only = translate(make_translator(n_best=1, strategy="sample"), texts)
+    assert [each[0].text for each in together] == [each[0].text for each in first_only]
+    elsewhere = translate(translator, texts[7:8], first_line=9)
+    assert [each.text for each in elsewhere[0]] != [each.text for each in together[7]]
+    other_seed = translate(make_translator(n_best=3, strategy="sample", seed=1), texts)
+    assert together != other_seed
+
+
+def test_what_is_not_an_id_is_reported_with_its_line():
+    with pytest.raises(UserError, match="line 3: 'x'"):
+        translate(make_translator(), ["1", "2", "3 x"])
+
+
+def test_more_hypotheses_than_the_beam_has_are_refused():
+    with pytest.raises(UserError, match="--n_best=3: must be at most decoding.beam_size=2"):
+        make_translator(n_best=3)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
+def test_plan_holds_every_sequence_once_within_its_budget(longest):
+    lengths = np.random.default_rng(longest).integers(0, longest + 1, 300).tolist()
+    plan = batches.plan(lengths, longest, tokens=512)
+    assert sorted(i for batch in plan for i in batch.indices) == [i for i, length in enumerate(lengths) if length]
+    for batch in plan:
+        assert batch.length in batches.ladder(longest)
+        assert max(lengths[i] for i in batch.indices) <= batch.length
+        assert len(batch.indices) <= batch.rows
+        assert batch.rows * batch.length <= max(512, batch.length)
+    assert len({(batch.rows, batch.length) for batch in plan}) <= len(batches.ladder(longest)) <= 6

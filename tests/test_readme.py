@@ -1,0 +1,62 @@
+"""What the README says exists and runs: commands with their flags, paths, config keys, and the Python in it."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from transformer import config as configuration
+from transformer.config_keys import expected_types
+
+README = Path("README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines() if line]
+SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL))
+FOLDERS = ("configs", "transformer", "scripts", "tests", ".ci")
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_exists_and_takes_its_flags(line):
+    for part in re.split(r"[|]", line):
+        words = shlex.split(part.partition(" < ")[0])
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", Path("Makefile").read_text(), re.MULTILINE)
+        elif words[:2] == ["python", "-m"]:
+            module = importlib.import_module(words[2])
+            arguments = module.make_parser().parse(words[3:])
+            if "config" in arguments and not arguments.config.startswith("runs/"):
+                configuration.load_file(arguments.config, arguments.overrides)
+            else:
+                assert {key for key, _ in arguments.overrides} <= set(expected_types())
+        else:
+            assert words[0] in ("echo", "printf", ".venv/bin/python")
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_every_path_and_key_exists(span):
+    if span.partition("/")[0] in FOLDERS and " " not in span:
+        assert Path(span).exists()
+    if module := re.fullmatch(r"(?:python -m )?((?:transformer|scripts)\.[\w.]+)", span):
+        importlib.import_module(module[1])
+    if (key := re.match(r"(?:--)?config\.(\w+(?:\.\w+)?)", span)) and key[1] != "json":
+        assert any(name == key[1] or name.startswith(f"{key[1]}.") for name in expected_types())
+    if span.startswith("make "):
+        assert re.search(rf"^{span.split()[1]}:", Path("Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", [text for language, text in BLOCKS if language == "python"])
+def test_the_python_runs_and_its_shapes_are_right(code):
+    names: dict = {}
+    exec(code, names)
+    shapes = re.findall(r"^(\w+) = .*?#.*= (\([\d, ]+\))$", code, re.MULTILINE)
+    assert shapes
+    for name, shape in shapes:
+        assert names[name].shape == eval(shape), name
+
+
+def test_the_requirements_are_those_of_the_accelerators():
+    assert set(re.findall(r"jax\[\w+\](==[\d.]+)", README)) == set(
+        re.findall(r"^jax(==[\d.]+)$", Path("requirements.txt").read_text(), re.MULTILINE)
+    )

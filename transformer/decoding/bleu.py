@@ -1,0 +1,84 @@
+"""How good translations are: BLEU and chrF by sacreBLEU, each with the signature that says how it was computed.
+
+`bleu` is the one to compare across papers: cased, detokenised output against raw references (Post 2018). Beside it
+`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references both through Moses'
+punctuation normalisation and tokenisation for the language, with its usual escapes, then lower-cased.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sacremoses
+from absl import logging
+from sacrebleu.metrics import BLEU, CHRF
+
+PREPARED = f"prepared:sacremoses.{sacremoses.__version__}.normalized.tokenized.lowercased"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """BLEU and chrF from 0 to 100; exact_match is the fraction of sentences equal to their references."""
+
+    bleu: float
+    bleu_signature: str
+    bleu_lowercase_tokenized: float
+    bleu_lowercase_tokenized_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> Scores:
+    """Scores against one reference a sentence, of which there is at least one.
+
+    language: the code of what is translated into, such as "de"; None: no language but tokens with spaces between them.
+    """
+    bleu, bleu_signature = corpus_score(make_bleu(language), hypotheses, references)
+    chrf, chrf_signature = corpus_score(CHRF(), hypotheses, references)
+    prepared = [prepare(texts, language) for texts in (hypotheses, references)]
+    lowercase, lowercase_signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
+    pairs = zip(hypotheses, references, strict=True)
+    return Scores(
+        bleu=bleu,
+        bleu_signature=bleu_signature,
+        bleu_lowercase_tokenized=lowercase,
+        bleu_lowercase_tokenized_signature=f"{lowercase_signature}|{PREPARED}",
+        chrf=chrf,
+        chrf_signature=chrf_signature,
+        exact_match=sum(hypothesis.strip() == reference.strip() for hypothesis, reference in pairs) / len(hypotheses),
+    )
+
+
+def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """The score, and sacreBLEU's signature of how it was computed."""
+    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return value, str(metric.get_signature())
+
+
+def make_bleu(language: str | None) -> BLEU:
+    """sacreBLEU with its own choice of tokeniser for the language."""
+    if language is None:
+        return BLEU(tokenize="none", force=True)
+    code = base_code(language)
+    try:
+        return BLEU(trg_lang=code)
+    except RuntimeError:
+        logging.warning(
+            "BLEU is over characters: its tokeniser for %s is missing (pip install sacrebleu[%s]).", code, code
+        )
+        return BLEU(tokenize="char")
+
+
+def prepare(texts: Sequence[str], language: str | None) -> list[str]:
+    """Punctuation normalised, tokenised, lower-cased. Languages that Moses has no rules for get its general ones."""
+    if language is None:
+        return [text.lower() for text in texts]
+    code = base_code(language)
+    normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
+    return [tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts]
+
+
+def base_code(language: str) -> str:
+    """The language of codes such as "pt-BR" and "zh_cn"."""
+    return re.split("[-_]", language.lower())[0]

@@ -1,0 +1,85 @@
+"""What training left in workdirs, ready to decode with: one model, or several that translate together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+from absl import logging
+from flax import nnx
+
+from transformer import workdir as workdirs
+from transformer.command import decoding_overrides
+from transformer.data.tokenizer import Tokenizer
+from transformer.errors import UserError
+from transformer.training import checkpoint
+from transformer.training.state import abstract_model
+from transformer.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where one model's parameters come from. `averaged`: the steps whose mean they are; `step` is the last of them."""
+
+    workdir: str
+    step: int
+    averaged: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Models with what decoding needs beside them. Workdir, configuration and tokenizer are the first model's."""
+
+    workdir: Workdir
+    config: ml_collections.FrozenConfigDict
+    tokenizer: Tokenizer
+    graphs: tuple[nnx.GraphDef, ...]
+    parameters: tuple[dict, ...]
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
+    """The models of one workdir, or of several with commas between them, as an ensemble.
+
+    Args:
+      names: DIR or DIR,DIR,...
+      which: "best", "last" or a step, of each workdir.
+      average: how many checkpoints of each, up to that one, to take the mean of.
+      overrides: of the first workdir's decoding keys, as typed.
+
+    Raises:
+      UserError: a workdir, checkpoint, key or value cannot be used, or the workdirs' tokenizers differ.
+    """
+    if average < 1:
+        raise UserError(f"--average={average}: must be at least 1")
+    opened = [workdirs.open_existing(Path(name)) for name in names.split(",")]
+    first, first_config = opened[0]
+    config = decoding_overrides(first_config, overrides)
+    tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
+    for (other, _), tokenizer in zip(opened, tokenizers, strict=True):
+        if tokenizer.fingerprint != tokenizers[0].fingerprint:
+            raise UserError(
+                f"--workdir={names}: {first.path} and {other.path} have different tokenizers; models that translate "
+                "together need the same (give the second run the first one's by --config.tokenizer.model_file)"
+            )
+    sizes = tokenizers[0].source_vocab_size, tokenizers[0].target_vocab_size
+    parameters, checkpoints = [], []
+    for each, _ in opened:
+        tree, step, averaged = checkpoint.load_parameters(each.path, which, average)
+        parameters.append(tree)
+        checkpoints.append(Checkpoint(str(each.path), step, tuple(averaged)))
+        logging.info("%s: %s", each.path, describe(checkpoints[-1]))
+    graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)
+    return Trained(first, config, tokenizers[0], graphs, tuple(parameters), tuple(checkpoints))
+
+
+def describe(checkpoint: Checkpoint) -> str:
+    if len(checkpoint.averaged) == 1:
+        return f"the checkpoint of step {checkpoint.step}"
+    return f"the average of steps {', '.join(map(str, checkpoint.averaged))}"
+
+
+def bleu_language(data: Any) -> str | None:
+    """What `bleu.score` is to take translations for; integers are no language."""
+    return None if data.source == "ids" else data.target_language

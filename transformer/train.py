@@ -1,0 +1,120 @@
+"""Trains a model: prepares data and tokenizer, trains, validates, checkpoints; run again, it goes on where it stopped.
+
+python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
+"""
+
+import argparse
+import dataclasses
+import itertools
+import time
+from pathlib import Path
+
+from absl import logging
+
+from transformer import command
+from transformer import config as configuration
+from transformer import workdir as workdirs
+from transformer.data.loader import Loader
+from transformer.data.progress import bar
+from transformer.training.checkpoint import Checkpoints, Progress
+from transformer.training.interruption import Interruption
+from transformer.training.metrics import Recorder, TrainingWindow, log_training, log_validation
+from transformer.training.plan import describe
+from transformer.training.run import Run, prepare
+
+
+def train(run: Run) -> None:
+    """Trains until the configured step, or until validation has had no better score for `training.patience` times.
+
+    Raises:
+      KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step under way is done and saved.
+    """
+    config, training = run.config, run.config.training
+    with Checkpoints(run.workdir, config.checkpoint) as checkpoints:
+        state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
+        if progress.step:
+            logging.info("Going on from the checkpoint of step %d.", progress.step)
+        with (
+            Loader(run.corpus, config, progress.position) as loader,
+            Recorder(run.workdir, progress.step) as recorder,
+            Interruption() as interruption,
+            bar("Training", training.steps) as advance,
+        ):
+            advance(progress.step)
+            run.train_step.compile_largest(state, loader.buckets)
+            window, resumed_at = TrainingWindow(), time.perf_counter() - progress.seconds
+            while not finished(progress, training):
+                parts = list(itertools.islice(loader, training.accumulation))
+                state, metrics = run.train_step(state, [arrays for _, arrays, _ in parts])
+                progress = after(progress, parts, time.perf_counter() - resumed_at)
+                window.add(metrics, [stats for _, _, stats in parts])
+                advance(1)
+                if due(progress.step, training.log_every, training.steps):
+                    values = window.summary(loader.waited)
+                    recorder.write("train", progress, values)
+                    log_training(progress, values, training.steps)
+                    window.restart(loader.waited)
+                score = None
+                if due(progress.step, training.eval_every, training.steps):
+                    with window.pause():
+                        values = run.validation(state.evaluated)
+                    score = values[config.checkpoint.best_metric]
+                    progress = progress.validated(score, config.checkpoint.best_metric)
+                    recorder.write("valid", progress, values)
+                    log_validation(progress, values)
+                is_best = score is not None and progress.best_step == progress.step
+                if is_best or interruption.asked or due(progress.step, config.checkpoint.every, training.steps):
+                    with window.pause():
+                        checkpoints.save(state, progress, score)
+                if interruption.asked:
+                    raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
+    run.workdir.mark_complete(progress.step)
+    logging.info("Done: %d steps; best %s at step %s.", progress.step, config.checkpoint.best_metric, progress.best_step)
+
+
+def due(step: int, every: int, last: int) -> bool:
+    return step % every == 0 or step == last
+
+
+def finished(progress: Progress, training) -> bool:
+    waited_enough = 0 < training.patience <= progress.validations_since_best
+    return progress.step >= training.steps or waited_enough
+
+
+def after(progress: Progress, parts: list, seconds: float) -> Progress:
+    """Progress after an update made from these parts, as the loader gave them."""
+    position = parts[-1][0]
+    return dataclasses.replace(
+        progress,
+        step=progress.step + 1,
+        epoch=position.epoch,
+        batch=position.batch,
+        examples=progress.examples + sum(stats.sentences for _, _, stats in parts),
+        tokens=progress.tokens + sum(stats.target_pieces for _, _, stats in parts),
+        seconds=seconds,
+    )
+
+
+def main(arguments: argparse.Namespace) -> None:
+    config = configuration.load_file(arguments.config, arguments.overrides)
+    workdir = workdirs.create(Path(arguments.workdir), config)
+    command.log_to(workdir.log)
+    run = prepare(config, workdir)
+    if arguments.plan:
+        print(describe(run))
+    elif workdir.is_complete():
+        logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
+    else:
+        train(run)
+
+
+def make_parser() -> command.Parser:
+    parser = command.Parser("transformer.train", __doc__, overrides="config")
+    parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train, and how")
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="the whole record of the run; made if missing")
+    parser.add_argument("--plan", action="store_true", help="print what would be done, with its costs, and stop")
+    return parser
+
+
+if __name__ == "__main__":
+    command.run(make_parser(), main)

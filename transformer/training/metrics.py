@@ -1,0 +1,121 @@
+"""The record of a run: `metrics.jsonl`, TensorBoard scalars and log lines."""
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import jax
+from absl import logging
+from tensorboardX import SummaryWriter
+
+from transformer import files
+from transformer.data.loader import BatchStats
+from transformer.training.checkpoint import Progress
+from transformer.training.loss import Sums
+from transformer.workdir import Workdir
+
+Record = dict[str, float | int | str]
+
+
+def means(sums: Sums) -> Record:
+    """What sums over target tokens come to per token. Perplexity is that of the plain NLL."""
+    loss, nll, correct, tokens = (float(x) for x in (sums.loss, sums.nll, sums.correct, sums.tokens))
+    return {
+        "loss": loss / tokens,
+        "nll": nll / tokens,
+        "perplexity": math.exp(min(nll / tokens, 700.0)),
+        "accuracy": correct / tokens,
+    }
+
+
+class TrainingWindow:
+    """The steps since the last log line: their sums, on the device until asked for, and where their time went."""
+
+    def __init__(self) -> None:
+        self.restart(0.0)
+
+    def restart(self, waited: float) -> None:
+        self.steps: list[dict] = []
+        self.stats: list[BatchStats] = []
+        self.began, self.waited, self.paused = time.perf_counter(), waited, 0.0
+
+    def add(self, metrics: dict, stats: Sequence[BatchStats]) -> None:
+        self.steps.append(metrics)
+        self.stats.extend(stats)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """What happens in the block is no training: its time does not count."""
+        jax.block_until_ready(self.steps)
+        began = time.perf_counter()
+        yield
+        self.paused += time.perf_counter() - began
+
+    def summary(self, waited: float) -> Record:
+        """Means over the window. `waited`: seconds the loader has kept the loop waiting, in all."""
+        steps = jax.device_get(self.steps)
+        seconds = time.perf_counter() - self.began - self.paused
+        sums = jax.tree.map(lambda *x: sum(float(y) for y in x), *[step["sums"] for step in steps])
+        pieces = sum(stats.source_pieces + stats.target_pieces for stats in self.stats)
+        return means(sums) | {
+            "learning_rate": float(steps[-1]["learning_rate"]),
+            "gradient_norm": float(steps[-1]["gradient_norm"]),
+            "steps_per_second": len(steps) / seconds,
+            "tokens_per_second": sums.tokens / seconds,
+            "padding_fraction": 1.0 - pieces / sum(stats.positions for stats in self.stats),
+            "waiting_fraction": (waited - self.waited) / seconds,
+        }
+
+
+class Recorder:
+    """Writes the record. Going on from a checkpoint, it first drops what the run had recorded after it."""
+
+    def __init__(self, workdir: Workdir, step: int):
+        self.path = workdir.metrics
+        if self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            files.write_text(self.path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
+        self.board = SummaryWriter(str(workdir.tensorboard), purge_step=step + 1, flush_secs=10)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.board.close()
+
+    def write(self, split: str, progress: Progress, values: Record) -> None:
+        record = {"step": progress.step, "split": split, **values}
+        record |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": round(progress.seconds, 3)}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        for name, value in values.items():
+            self.board.add_scalar(f"{split}/{name}", value, progress.step)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of `metrics.jsonl`; a line that a killed run left unfinished belongs nowhere."""
+    try:
+        return json.loads(line)["step"]
+    except ValueError:
+        return math.inf
+
+
+def log_training(progress: Progress, values: Record, steps: int) -> None:
+    left = timedelta(seconds=round((steps - progress.step) / values["steps_per_second"]))
+    logging.info(
+        "step %d/%d  loss %.3f  ppl %.2f  lr %.2e  %.0f tok/s  waiting %.0f %%  left %s",
+        *(progress.step, steps, values["loss"], values["perplexity"], values["learning_rate"]),
+        *(values["tokens_per_second"], 100 * values["waiting_fraction"], left),
+    )
+
+
+def log_validation(progress: Progress, values: Record) -> None:
+    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    best = "  (best so far)" if progress.best_step == progress.step else ""
+    logging.info(
+        "step %d  validation: loss %.3f  ppl %.2f  accuracy %.3f%s%s",
+        *(progress.step, values["loss"], values["perplexity"], values["accuracy"], bleu, best),
+    )

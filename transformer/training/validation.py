@@ -1,0 +1,55 @@
+"""What selects checkpoints: loss and BLEU on the validation split."""
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from flax import nnx
+from jax.sharding import Mesh
+
+from transformer.data import loader, sources
+from transformer.data.corpus import Corpus
+from transformer.data.tokenizer import Tokenizer
+from transformer.decoding.trained import bleu_language
+from transformer.decoding.translator import Translator
+from transformer.evaluate import evaluate_translations
+from transformer.training.metrics import Record, means
+from transformer.training.step import make_eval_step
+
+
+class Validation:
+    """Teacher-forced loss over the whole split, and BLEU of its translations by the code that `evaluate` runs."""
+
+    def __init__(
+        self,
+        config: ml_collections.FrozenConfigDict,
+        graph: nnx.GraphDef,
+        mesh: Mesh,
+        tokenizer: Tokenizer,
+        corpus: Corpus,
+    ):
+        self.config, self.corpus = config, corpus
+        self.eval_step = make_eval_step(config, graph, mesh)
+        self.translator = None
+        if config.training.eval_bleu:
+            decoding = ml_collections.ConfigDict(config.decoding)
+            decoding.update(strategy="beam", beam_size=config.training.eval_beam_size)
+            self.translator = Translator([graph], tokenizer, decoding, n_best=1)
+            texts, references = sources.read_pairs(config.data, "valid")
+            count = config.training.eval_sentences or len(texts)
+            self.texts, self.references = texts[:count], references[:count]
+
+    def __call__(self, parameters: dict) -> Record:
+        sums = None
+        for arrays, _ in loader.in_order(self.corpus, self.config):
+            part = self.eval_step(parameters, arrays)
+            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+        values = means(jax.device_get(sums))
+        if self.translator is not None:
+            language = bleu_language(self.config.data)
+            evaluation = evaluate_translations(
+                self.translator, [parameters], self.texts, self.references, language, lambda _: None
+            )
+            values["bleu"] = evaluation.scores.bleu
+            values["chrf"] = evaluation.scores.chrf
+            values["exact_match"] = evaluation.scores.exact_match
+        return values

@@ -1,0 +1,87 @@
+"""Translates standard input, a sentence a line, to standard output, in order.
+
+python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
+    [--format=text|jsonl] [--decoding.KEY=VALUE ...]
+
+text: a line out for each line in, or with --n_best=N its N best on N lines, best first (empty ones if there are fewer).
+jsonl: an object a line, with the source and its translations, their scores, log-probabilities and pieces.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from absl import logging
+
+from transformer import command
+from transformer.decoding import trained
+from transformer.decoding.trained import Trained
+from transformer.decoding.translator import Translation, Translator
+from transformer.errors import UserError
+from transformer.evaluate import command_flags
+
+CHUNK_LINES = 4096  # read, sorted into batches and written at once; more would fill batches better and hold more text
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if arguments.n_best < 1:
+        raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
+    interactive = sys.stdin.isatty()
+    # A person waits for each line: a batch is one row then, instead of many rows of filling.
+    overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
+    models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, overrides)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best)
+    if interactive:
+        logging.info("A sentence a line; end with Ctrl-D.")
+    for output in translate_stream(sys.stdin.buffer, translator, models, arguments, 1 if interactive else CHUNK_LINES):
+        sys.stdout.buffer.write(output.encode())
+        sys.stdout.buffer.flush()
+
+
+def translate_stream(
+    stream: BinaryIO, translator: Translator, models: Trained, arguments: argparse.Namespace, chunk_lines: int
+) -> Iterator[str]:
+    """The output for each chunk of lines read."""
+    lines, first_line = read_lines(stream), 1
+    while chunk := list(itertools.islice(lines, chunk_lines)):
+        found = translator.translate(models.parameters, chunk, first_line, lambda count: None)
+        write = as_jsonl if arguments.format == "jsonl" else as_text
+        yield "".join(write(text, best, arguments.n_best) for text, best in zip(chunk, found, strict=True))
+        first_line += len(chunk)
+
+
+def read_lines(stream: BinaryIO) -> Iterator[str]:
+    """The lines of a stream, ended by "\\n" alone. What is not UTF-8 becomes U+FFFD, with a warning."""
+    for number, line in enumerate(iter(stream.readline, b""), start=1):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            logging.warning("Line %d is not UTF-8 (byte %d): such bytes are read as U+FFFD.", number, error.start + 1)
+            yield line.decode(errors="replace")
+
+
+def as_text(source: str, translations: list[Translation], n_best: int) -> str:
+    lines = [translation.text for translation in translations] + [""] * (n_best - len(translations))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_jsonl(source: str, translations: list[Translation], n_best: int) -> str:
+    return (
+        json.dumps({"source": source, "translations": [vars(each) for each in translations]}, ensure_ascii=False) + "\n"
+    )
+
+
+def make_parser() -> command.Parser:
+    parser = command.Parser("transformer.translate", __doc__, overrides="decoding")
+    command_flags(parser)
+    parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations of each line (1)")
+    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="of the output (text)")
+    return parser
+
+
+if __name__ == "__main__":
+    command.run(make_parser(), main)
