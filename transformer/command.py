@@ -151,8 +151,9 @@ def _start_logging() -> None:
 
 
 def _worth_reading(record: standard_logging.LogRecord) -> bool:
-    """Our own lines, and what libraries warn of; not their progress."""
-    return record.pathname.startswith(OWN_CODE) or record.levelno >= standard_logging.WARNING
+    """Our own lines, and what libraries warn of; not their progress, nor Orbax's warnings, which no user can act on."""
+    least = standard_logging.ERROR if f"{os.sep}orbax{os.sep}" in record.pathname else standard_logging.WARNING
+    return record.pathname.startswith(OWN_CODE) or record.levelno >= least
 
 
 def _advice(error: BaseException | None) -> str | None:

@@ -16,10 +16,11 @@ from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
-from transformer.training.checkpoint import Checkpoints, Progress
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.interruption import Interruption
-from transformer.training.metrics import Recorder, TrainingWindow, log_training, log_validation
+from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
+from transformer.training.progress import Progress
 from transformer.training.run import Run, prepare
 
 
@@ -41,8 +42,9 @@ def train(run: Run) -> None:
             bar("Training", training.steps) as advance,
         ):
             advance(progress.step)
+            log_batches(loader.plan.uses, loader.plan.padding_fraction)
             run.train_step.compile_largest(state, loader.buckets)
-            window, resumed_at = TrainingWindow(), time.perf_counter() - progress.seconds
+            window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
             while not finished(progress, training):
                 parts = list(itertools.islice(loader, training.accumulation))
                 state, metrics = run.train_step(state, [arrays for _, arrays, _ in parts])
@@ -62,9 +64,10 @@ def train(run: Run) -> None:
                     progress = progress.validated(score, config.checkpoint.best_metric)
                     recorder.write("valid", progress, values)
                     log_validation(progress, values)
-                is_best = score is not None and progress.best_step == progress.step
-                if is_best or interruption.asked or due(progress.step, config.checkpoint.every, training.steps):
+                stops = interruption.asked or finished(progress, training)
+                if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                     with window.pause():
+                        progress = dataclasses.replace(progress, window=window.totals())
                         checkpoints.save(state, progress, score)
                 if interruption.asked:
                     raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
@@ -101,7 +104,8 @@ def main(arguments: argparse.Namespace) -> None:
     command.log_to(workdir.log)
     run = prepare(config, workdir)
     if arguments.plan:
-        print(describe(run))
+        for line in describe(run):
+            print(line, flush=True)
     elif workdir.is_complete():
         logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
     else:

@@ -66,9 +66,9 @@ def test_an_epoch_holds_every_sentence_once(plan):
 
 def test_batches_are_made_ahead_and_waiting_is_measured():
     class Slow(MemorySentences):
-        def source(self, index):
-            time.sleep(0.001)
-            return super().source(index)
+        def pieces(self, side, pairs):
+            time.sleep(0.02)
+            return super().pieces(side, pairs)
 
     slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
     config.data.prefetch = 4
@@ -83,7 +83,7 @@ def test_batches_are_made_ahead_and_waiting_is_measured():
 
 def test_what_fails_in_the_background_reaches_the_caller():
     class Broken(MemorySentences):
-        def target(self, index):
+        def pieces(self, side, pairs):
             raise UserError("data: the disk is gone")
 
     class BrokenNextEpoch(MemorySentences):

@@ -1,6 +1,7 @@
 """Scores against numbers worked out by hand."""
 
 import math
+import re
 
 import pytest
 import sacrebleu
@@ -58,7 +59,5 @@ def test_integers_are_tokens_as_they_stand():
     ("language", "tokenizer"), [("de", "13a"), ("fr", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("ja", "char|ja-mecab.*")]
 )
 def test_tokenizer_follows_the_language(language, tokenizer):
-    import re
-
     signature = bleu.score(["a b c d"], ["a b c d"], language).bleu_signature
     assert re.search(rf"tok:({tokenizer})\|", signature)

@@ -15,9 +15,7 @@ class Sentences(Protocol):
 
     lengths: Int[np.ndarray, "N 2"]
 
-    def source(self, index: int) -> Int[np.ndarray, " S"]: ...
-
-    def target(self, index: int) -> Int[np.ndarray, " T"]: ...
+    def pieces(self, side: int, pairs: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " P"]: ...
 
     def epoch(self, epoch: int, seed: int) -> "Sentences": ...
 
@@ -59,11 +57,10 @@ def _pieces_and_end(
     corpus: Sentences, side: int, sentences: Int[np.ndarray, " N"], lengths: Int[np.ndarray, " N"]
 ) -> Int32[np.ndarray, " P"]:
     """Pieces of one side of the sentences, one after the other, EOS after each. `lengths` count the EOS."""
-    of = (corpus.source, corpus.target)[side]
     pieces = np.full(lengths.sum(), EOS, np.int32)
     is_piece = np.ones(len(pieces), bool)
     is_piece[np.cumsum(lengths) - 1] = False
-    pieces[is_piece] = np.concatenate([of(sentence) for sentence in sentences.tolist()])
+    pieces[is_piece] = corpus.pieces(side, sentences)
     return pieces
 
 

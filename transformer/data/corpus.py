@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Int32
+from jaxtyping import Int, Int32
 
 from transformer import files
 from transformer.data import cache, cleaning, sources, storage
@@ -56,10 +56,18 @@ class Corpus:
         start = self._offsets[index] + self.lengths[index, 0] - 1
         return self._ids[start : start + self.lengths[index, 1] - 1].astype(np.int32)
 
+    def pieces(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
+        """The ids of many sentences one after the other; side 0 is the source, side 1 the target."""
+        lengths = self.lengths[pairs] - 1
+        starts = self._offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
+        wanted = lengths[:, side].astype(np.int64)
+        first = np.cumsum(wanted) - wanted
+        return self._ids[np.arange(wanted.sum()) + np.repeat(starts - first, wanted)].astype(np.int32)
+
     def epoch(self, epoch: int, seed: int) -> "Corpus":
         """The same pairs as epoch number `epoch` sees them: with subword sampling encoded anew, else this very corpus.
 
-        No side becomes longer than data.max_length. Files of earlier epochs with the same seed are deleted.
+        No side becomes longer than data.max_length. Files of earlier epochs with the same seed, but the first, are deleted.
         """
         return self if self._resample is None else self._resample(epoch, seed)
 
@@ -147,6 +155,7 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
 
         make_folder(folder, fill)
     for earlier in epochs.iterdir():
-        if earlier.name.isdecimal() and int(earlier.name) < resampler.epoch:
+        # Epoch 0 stays: the shapes of batches are chosen by its lengths, at every start of the run.
+        if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch:
             shutil.rmtree(earlier)  # whoever has it mapped keeps its content until they let go
     return folder

@@ -135,8 +135,14 @@ def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
 
 
 def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchStats]]:
-    """Every batch of a held-out corpus once, without chance, in buckets of its own lengths."""
-    plan = batching.plan_in_order(corpus.lengths, choose_buckets(corpus.lengths, config.batch))
+    """Every batch of a held-out corpus once, without chance, in buckets of its own lengths.
+
+    Nothing held out is dropped for its length, so a sentence too long for `batch.tokens` makes the batches larger.
+    """
+    needed = int(np.max(corpus.lengths)) * config.batch.row_multiple
+    batch = ml_collections.ConfigDict(config.batch)
+    batch.tokens = max(config.batch.tokens, needed)
+    plan = batching.plan_in_order(corpus.lengths, choose_buckets(corpus.lengths, batch))
     for number in range(len(plan)):
         yield _make(corpus, plan[number], packed=False)
 

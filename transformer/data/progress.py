@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 from rich import progress
@@ -18,6 +19,8 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         progress.TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with progress.Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as shown:
+    # In the background, while training goes on, it would write over training's own bar.
+    hidden = not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread()
+    with progress.Progress(*columns, console=console, transient=True, disable=hidden) as shown:
         task = shown.add_task(description, total=total)
         yield lambda advance: shown.advance(task, advance)

@@ -42,7 +42,7 @@ class SinusoidalPositions(nnx.Module):
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
         frequencies = self.base ** (-np.arange(0, self.d_model, 2) / self.d_model)
-        angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+        angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
         if self.concatenated:
             return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, self.d_model)

@@ -1,7 +1,8 @@
 """Checkpoints: parameters, optimizer state and how far the run has got, written by Orbax in the background."""
 
+import contextlib
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +14,12 @@ from absl import logging
 from flax.nnx import statelib
 from orbax.checkpoint import checkpoint_managers
 
-from transformer.data.loader import Position
 from transformer.errors import UserError
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has got, beside what is in `TrainState`. Written into every checkpoint.
-
-    epoch, batch: the next batch. examples, tokens: sentence pairs and target tokens trained on. seconds: spent so far,
-    over all starts. best_score is the best validation's, of `checkpoint.best_metric`; None before the first.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    examples: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    best_score: float | None = None
-    best_step: int | None = None
-    validations_since_best: int = 0
-
-    @property
-    def position(self) -> Position:
-        return Position(self.epoch, self.batch)
-
-    def validated(self, score: float, metric: str) -> "Progress":
-        """After a validation at this step: the best so far, and how many there have been since."""
-        higher = metric == "bleu"
-        if self.best_score is None or (score > self.best_score if higher else score < self.best_score):
-            return dataclasses.replace(self, best_score=score, best_step=self.step, validations_since_best=0)
-        return dataclasses.replace(self, validations_since_best=self.validations_since_best + 1)
 
 
 class Checkpoints:
@@ -91,11 +62,16 @@ class Checkpoints:
         }
         if state.average is not None:
             items["average"] = ocp.args.StandardSave(state.average)
-        metrics = None if score is None else {"score": score}
+        # Of equal scores the first is the best, here as in `Progress`: no other may take its place.
+        metrics = {"score": score} if score is not None and progress.is_best else None
         self.manager.save(progress.step, args=ocp.args.Composite(**items), metrics=metrics)
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
-        """The newest checkpoint, its arrays placed as `abstract`'s say; None if there is none yet."""
+        """The newest checkpoint, its arrays placed as `abstract`'s say; None if there is none yet.
+
+        Raises:
+          UserError: it cannot be read.
+        """
         step = self.manager.latest_step()
         if step is None:
             return None
@@ -106,8 +82,9 @@ class Checkpoints:
         }
         if abstract.average is not None:
             items["average"] = ocp.args.StandardRestore(abstract.average)
-        found = self.manager.restore(step, args=ocp.args.Composite(**items))
-        progress = _read_progress(found["progress"])
+        with _readable(Path(self.manager.directory) / str(step), "delete this folder to go on from the one before"):
+            found = self.manager.restore(step, args=ocp.args.Composite(**items))
+            progress = _read_progress(found["progress"])
         count = jax.device_put(np.int32(progress.step), abstract.step.sharding)
         average = None if abstract.average is None else found["average"]
         return TrainState(count, found["parameters"], found["optimizer"], average), progress
@@ -137,7 +114,7 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
         logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(chosen), average, step)
     total = None
     for each in chosen:
-        parameters = _load(folder / str(each))
+        _, parameters = _load(folder / str(each), ("average", "parameters"))
         total = parameters if total is None else jax.tree.map(np.add, total, parameters)
     return jax.tree.map(lambda x: x / np.float32(len(chosen)), total), step, chosen
 
@@ -146,32 +123,46 @@ def _choose(folder: Path, which: str, steps: list[int]) -> int:
     if which == "last":
         return steps[-1]
     if which == "best":
-        best = _load_progress(folder / str(steps[-1])).best_step
+        best = _load(folder / str(steps[-1]), ())[0].best_step
+        if best is not None and best not in steps:
+            raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
         return steps[-1] if best is None else best
     if not which.isdigit() or int(which) not in steps:
-        raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {', '.join(map(str, steps))}")
+        raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
     return int(which)
 
 
-def _load(folder: Path) -> dict:
-    item = "average" if (folder / "average").exists() else "parameters"
+def _listed(steps: list[int]) -> str:
+    return ", ".join(map(str, steps))
+
+
+def _load(folder: Path, wanted: tuple[str, ...]) -> tuple[Progress, dict]:
+    """Progress, and the first item of `wanted` that the checkpoint has, as NumPy arrays; {} if none is wanted."""
+    handlers = {item: ocp.PyTreeCheckpointHandler() for item in ("parameters", "optimizer", "average")}
+    handler = ocp.CompositeCheckpointHandler(progress=ocp.JsonCheckpointHandler(), **handlers)
+    with _readable(folder, "try another"), ocp.Checkpointer(handler) as checkpointer:
+        items = {"progress": ocp.args.JsonRestore()}
+        there = checkpointer.metadata(folder).item_metadata
+        item = next((name for name in wanted if (folder / name).exists()), None)
+        if wanted:
+            if item is None or there[item] is None:
+                raise KeyError(f"{wanted[-1]} missing or damaged")
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there[item].tree)
+            items[item] = ocp.args.PyTreeRestore(restore_args=as_numpy)
+        found = checkpointer.restore(folder, args=ocp.args.Composite(**items))
+        progress = _read_progress(found["progress"])
+    return progress, statelib.restore_int_paths(found[item]) if wanted else {}
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, advice: str) -> Iterator[None]:
+    """Turns what Orbax raises for files that are missing or damaged into a UserError."""
     try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            path = (folder / item).resolve()
-            tree = checkpointer.metadata(path).item_metadata.tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            restored = checkpointer.restore(path, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+        yield
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: this checkpoint cannot be read ({_first_line(error)}); try another") from error
-    return statelib.restore_int_paths(restored)
-
-
-def _load_progress(folder: Path) -> Progress:
-    try:
-        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-            return _read_progress(checkpointer.restore((folder / "progress").resolve()))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: this checkpoint cannot be read ({_first_line(error)}); try another") from error
+        # The message of a KeyError is quoted by str().
+        message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
+        raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error
 
 
 def _read_progress(record: dict[str, Any]) -> Progress:
@@ -180,7 +171,3 @@ def _read_progress(record: dict[str, Any]) -> Progress:
     if version != SCHEMA_VERSION:
         raise UserError(f"the checkpoint has schema version {version}, and this code reads {SCHEMA_VERSION}: update it")
     return Progress(**values)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

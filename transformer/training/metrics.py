@@ -1,10 +1,11 @@
 """The record of a run: `metrics.jsonl`, TensorBoard scalars and log lines."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import jax
@@ -12,17 +13,19 @@ from absl import logging
 from tensorboardX import SummaryWriter
 
 from transformer import files
+from transformer.data.batching import BucketUse
 from transformer.data.loader import BatchStats
-from transformer.training.checkpoint import Progress
 from transformer.training.loss import Sums
+from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 Record = dict[str, float | int | str]
+TOTALS = (*(field.name for field in dataclasses.fields(Sums)), "pieces", "positions")
 
 
-def means(sums: Sums) -> Record:
-    """What sums over target tokens come to per token. Perplexity is that of the plain NLL."""
-    loss, nll, correct, tokens = (float(x) for x in (sums.loss, sums.nll, sums.correct, sums.tokens))
+def means(sums: Mapping[str, float]) -> Record:
+    """What sums over target tokens, by the names in `Sums`, come to per token. Perplexity is that of the plain NLL."""
+    loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
     return {
         "loss": loss / tokens,
         "nll": nll / tokens,
@@ -32,12 +35,18 @@ def means(sums: Sums) -> Record:
 
 
 class TrainingWindow:
-    """The steps since the last log line: their sums, on the device until asked for, and where their time went."""
+    """The steps since the last training line: their sums, on the device until asked for, and where their time went.
 
-    def __init__(self) -> None:
+    `carried`: the sums of such steps before the run was interrupted, as `totals` gave them. The line is then the same
+    as if it had not been, but for what measures time.
+    """
+
+    def __init__(self, carried: dict[str, float] | None) -> None:
         self.restart(0.0)
+        self.carried = carried
 
     def restart(self, waited: float) -> None:
+        self.carried: dict[str, float] | None = None
         self.steps: list[dict] = []
         self.stats: list[BatchStats] = []
         self.began, self.waited, self.paused = time.perf_counter(), waited, 0.0
@@ -54,18 +63,30 @@ class TrainingWindow:
         yield
         self.paused += time.perf_counter() - began
 
+    def totals(self) -> dict[str, float] | None:
+        """The sums so far, for a checkpoint; None if there are none."""
+        parts = [dataclasses.asdict(step["sums"]) for step in jax.device_get(self.steps)]
+        parts += [
+            {"pieces": stats.source_pieces + stats.target_pieces, "positions": stats.positions} for stats in self.stats
+        ]
+        totals = None if self.carried is None else dict(self.carried)
+        for part in parts:
+            totals = totals or dict.fromkeys(TOTALS, 0.0)
+            for name, value in part.items():
+                totals[name] += float(value)
+        return totals
+
     def summary(self, waited: float) -> Record:
         """Means over the window. `waited`: seconds the loader has kept the loop waiting, in all."""
-        steps = jax.device_get(self.steps)
+        totals, last = self.totals(), jax.device_get(self.steps[-1])
         seconds = time.perf_counter() - self.began - self.paused
-        sums = jax.tree.map(lambda *x: sum(float(y) for y in x), *[step["sums"] for step in steps])
-        pieces = sum(stats.source_pieces + stats.target_pieces for stats in self.stats)
-        return means(sums) | {
-            "learning_rate": float(steps[-1]["learning_rate"]),
-            "gradient_norm": float(steps[-1]["gradient_norm"]),
-            "steps_per_second": len(steps) / seconds,
-            "tokens_per_second": sums.tokens / seconds,
-            "padding_fraction": 1.0 - pieces / sum(stats.positions for stats in self.stats),
+        tokens = totals["tokens"] - (self.carried["tokens"] if self.carried else 0.0)
+        return means(totals) | {
+            "learning_rate": float(last["learning_rate"]),
+            "gradient_norm": float(last["gradient_norm"]),
+            "steps_per_second": len(self.steps) / seconds,
+            "tokens_per_second": tokens / seconds,
+            "padding_fraction": 1.0 - totals["pieces"] / totals["positions"],
             "waiting_fraction": (waited - self.waited) / seconds,
         }
 
@@ -113,9 +134,17 @@ def log_training(progress: Progress, values: Record, steps: int) -> None:
 
 
 def log_validation(progress: Progress, values: Record) -> None:
-    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    bleu = f"  BLEU {values['bleu']:.2f}  exact match {values['exact_match']:.3f}" if "bleu" in values else ""
     best = "  (best so far)" if progress.best_step == progress.step else ""
     logging.info(
         "step %d  validation: loss %.3f  ppl %.2f  accuracy %.3f%s%s",
         *(progress.step, values["loss"], values["perplexity"], values["accuracy"], bleu, best),
+    )
+
+
+def log_batches(uses: Sequence[BucketUse], padding_fraction: float) -> None:
+    shapes = ", ".join(f"{use.bucket.rows} x {use.bucket.source_length}/{use.bucket.target_length}" for use in uses)
+    logging.info(
+        "Batches: %d an epoch, %.1f %% padding, %d shapes (rows x source/target): %s",
+        *(sum(use.batches for use in uses), 100 * padding_fraction, len(uses), shapes),
     )

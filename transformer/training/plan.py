@@ -1,7 +1,78 @@
-"""What a run would do and what it would cost, before it does it."""
+"""What a run would do and what it would cost, before it does it: `transformer.train --plan`."""
 
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import jax
+
+from transformer.data.loader import Loader, Position
 from transformer.training.run import Run
+from transformer.training.state import TrainState
+
+MEASURED_STEPS = 3
 
 
-def describe(run: Run) -> str:
-    return ""
+def describe(run: Run) -> Iterator[str]:
+    """Lines of text. Compiles the largest update and makes a few, on a state that is thrown away."""
+    yield from parameter_lines(run.abstract_state.parameters)
+    with Loader(run.corpus, run.config, Position(0, 0)) as loader:
+        yield from batch_lines(run, loader)
+        yield from cost_lines(run, loader)
+
+
+def parameter_lines(parameters: dict) -> Iterator[str]:
+    for stack, modules in parameters.items():
+        for name, tree in modules.items():
+            yield f"parameters  {stack}.{name}: {count(tree):,}"
+    yield f"parameters  in all: {count(parameters):,}"
+
+
+def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
+    for use in loader.plan.uses:
+        bucket, padding = use.bucket, 100 * (1 - use.pieces / use.positions) if use.positions else 0.0
+        yield (
+            f"batches     {bucket.rows} rows x {bucket.source_length} source, {bucket.target_length} target: "
+            f"{use.batches} an epoch, {padding:.1f} % padding"
+        )
+    per_epoch = len(loader.plan) / run.config.training.accumulation
+    target_pieces = int(run.corpus.lengths[:, 1].sum())
+    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %"
+    yield f"epoch       {len(run.corpus):,} pairs, {target_pieces:,} target tokens, {per_epoch:,.1f} steps"
+    yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
+
+
+def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
+    config, state = run.config, run.initial_state()
+    largest = max(loader.buckets, key=lambda bucket: bucket.positions)
+    batch = run.train_step.abstract_batch(largest)
+    compiled = run.train_step.executable(state, batch)
+    memory = compiled.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    used -= memory.alias_size_in_bytes
+    yield f"largest     {used / 2**20:,.0f} MiB a device, {compiled.cost_analysis()['flops'] / 1e9:,.1f} GFLOP a batch"
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
+    kept = min(config.checkpoint.keep, config.training.steps // config.checkpoint.every + 1) + 1
+    yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
+    seconds = seconds_per_position(run, state, loader)
+    per_epoch = sum(use.positions for use in loader.plan.uses)
+    left = seconds * per_epoch / len(loader.plan) * config.training.accumulation * config.training.steps
+    yield f"time        {timedelta(seconds=round(left))} of training by {MEASURED_STEPS} steps measured; validation is extra"
+
+
+def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
+    """Of the batches' positions, both sides together, measured over a few updates after one to warm up."""
+    largest = max(loader.buckets, key=lambda bucket: bucket.positions)
+    of_largest = (arrays for _, arrays, _ in loader if arrays["source"].shape == (largest.rows, largest.source_length))
+    arrays = next(of_largest)
+    state, _ = run.train_step(state, [arrays])
+    jax.block_until_ready(state)
+    began = time.perf_counter()
+    for _ in range(MEASURED_STEPS):
+        state, _ = run.train_step(state, [arrays])
+    jax.block_until_ready(state)
+    return (time.perf_counter() - began) / MEASURED_STEPS / largest.positions
+
+
+def count(tree: dict) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

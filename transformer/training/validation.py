@@ -1,5 +1,7 @@
 """What selects checkpoints: loss and BLEU on the validation split."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -43,7 +45,7 @@ class Validation:
         for arrays, _ in loader.in_order(self.corpus, self.config):
             part = self.eval_step(parameters, arrays)
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
-        values = means(jax.device_get(sums))
+        values = means(dataclasses.asdict(jax.device_get(sums)))
         if self.translator is not None:
             language = bleu_language(self.config.data)
             evaluation = evaluate_translations(

@@ -1,0 +1,109 @@
+"""Tiny random models, batches for them, and the loss with its gradients.
+
+Nothing here is compiled as a whole: that takes ten times as long as one evaluation, operation by operation. Most tests
+share the sizes of `tiny_config` and the shapes SMALL and LARGE, so that they share the operations' compilations too.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from flax import nnx
+
+from configs import base
+from tests.data.sentences import MemorySentences
+from transformer.data.assembly import assemble
+from transformer.data.batching import Batch
+from transformer.data.buckets import Bucket
+from transformer.data.tokenizer import EOS
+from transformer.model.transformer import Transformer
+from transformer.training.loss import Sums, cross_entropy
+from transformer.training.step import forward, merge
+
+VOCAB = 20
+SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
+
+
+class Model(NamedTuple):
+    """A model's structure and its parameters, as training keeps them."""
+
+    graph: nnx.GraphDef
+    parameters: dict
+
+    @property
+    def module(self) -> nnx.Module:
+        return merge(self.graph, self.parameters)
+
+
+def tiny_config(**changes) -> ml_collections.ConfigDict:
+    """`config.model` of a model that takes no time, in float32."""
+    config = base.get_config().model
+    tiny = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "max_positions": 24, "dtype": "float32"}
+    config.update({**tiny, **changes})
+    return config
+
+
+def random_model(make: Callable[[], nnx.Module], seed: int = 0) -> Model:
+    """The model that `make` makes, with random numbers for every parameter: no bias is 0 and no scale 1."""
+    graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
+    random = np.random.default_rng(seed)
+
+    def draw(path, leaf) -> jax.Array:
+        values = random.normal(size=leaf.shape).astype(np.float32) * 0.3
+        return jnp.asarray(1.0 + values if path[-1].key == "scale" else values)
+
+    return Model(graph, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state)))
+
+
+def tiny_transformer(**changes) -> Model:
+    config = tiny_config(**changes)
+    return random_model(lambda: Transformer(config, VOCAB, VOCAB, rngs=nnx.Rngs(0)))
+
+
+def sentences(lengths: list[tuple[int, int]], seed: int = 0) -> MemorySentences:
+    """Pairs of that many random pieces, end-of-sentence counted."""
+    random = np.random.default_rng(seed)
+    return MemorySentences([[random.integers(EOS + 1, VOCAB, length - 1) for length in pair] for pair in lengths])
+
+
+def batch_of(
+    pairs: MemorySentences, rows: list[int], shape: tuple[int, int, int], packed: bool = False
+) -> dict[str, jax.Array]:
+    """All the pairs as one batch of that shape, each in the row given for it; rows that none has are filler."""
+    batch = assemble(pairs, Batch(Bucket(*shape), np.arange(len(rows)), np.array(rows)), packed)
+    return {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[Sums, np.ndarray, dict]:
+    """Sums over the batch, logits, and gradients of the summed loss, without dropout."""
+
+    def loss(parameters):
+        logits = forward(model.graph, parameters, batch, None)
+        sums = cross_entropy(logits, batch["target_output"], 0.1, "uniform")
+        return sums.loss, (sums, logits)
+
+    gradients, (sums, logits) = jax.grad(loss, has_aux=True)(model.parameters)
+    return sums, np.asarray(logits), gradients
+
+
+def assert_gradients_close(actual: dict, expected: dict) -> None:
+    """Every gradient is near the expected one: 1e-5 of the expected one's norm.
+
+    The exception are gradients that are zero but for rounding, such as those of the keys' biases, which softmax cancels:
+    nothing below a thousandth of the norm of all gradients together is held to more than that thousandth.
+    """
+    floor = 1e-3 * np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(expected)))
+    actual, expected = dict(flat(actual)), dict(flat(expected))
+    assert actual.keys() == expected.keys()
+    for path, wanted in expected.items():
+        difference = np.linalg.norm(actual[path] - wanted)
+        assert difference <= 1e-5 * max(np.linalg.norm(wanted), floor), path
+
+
+def flat(tree: dict) -> list[tuple[str, np.ndarray]]:
+    """(path, array) of every leaf, the path's parts joined by slashes."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(leaf)) for path, leaf in leaves]

@@ -1,0 +1,25 @@
+"""Packed rows train the same model as rows of their own: the loss and its gradients are equal."""
+
+import pytest
+
+from tests.model.models import (
+    LARGE, SMALL, assert_gradients_close, batch_of, loss_and_gradients, sentences, tiny_transformer,
+)  # fmt: skip
+
+# Two sentences in one row, which between them leave padding on both sides, and one more in the next.
+LENGTHS, ROWS = [(7, 3), (4, 6), (8, 1)], [0, 0, 1]
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "additive"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal_concatenated", "learned"])
+def test_packed_equals_unpacked(positions, attention):
+    model = tiny_transformer(positions=positions, attention=attention)
+    pairs = sentences(LENGTHS)
+    packed = batch_of(pairs, ROWS, LARGE, packed=True)
+    assert packed["source_segments"][0].max() == packed["target_segments"][0].max() == 2
+
+    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], SMALL))
+    packed_sums, _, packed_gradients = loss_and_gradients(model, packed)
+    assert packed_sums.tokens == sums.tokens == 10
+    assert packed_sums.loss == pytest.approx(sums.loss, rel=1e-5)
+    assert_gradients_close(packed_gradients, gradients)

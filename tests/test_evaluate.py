@@ -1,0 +1,165 @@
+"""The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.decoding.workdirs import REFERENCES, SOURCES, make_workdir, run
+from transformer import evaluate
+from transformer.decoding import trained
+from transformer.decoding.translator import Translator
+
+CONTRACT = {
+    *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
+    *("split", "step", "averaged", "decoding", "hypotheses", "seconds", "output_tokens_per_second"),
+}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> Path:
+    return make_workdir(tmp_path_factory.mktemp("runs") / "reverse")
+
+
+def result(capsys, *flags: str) -> dict:
+    assert run(evaluate, *flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    return json.loads(lines[0])
+
+
+def error(capsys, *flags: str) -> str:
+    """The one line that a refused command writes; it must not have written a result."""
+    assert run(evaluate, *flags) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert captured.out == "" and "Traceback" not in captured.err
+    return line
+
+
+def test_result_and_files_of_a_split(workdir, capsys):
+    found = result(capsys, f"--workdir={workdir}")
+    assert set(found) >= CONTRACT
+    assert (found["split"], found["step"], found["averaged"], found["sentences"]) == ("test", 20, 1, 5)
+    assert found["decoding"]["beam_size"] == 2
+    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0
+    hypotheses = Path(found["hypotheses"]).read_text().splitlines()
+    assert Path(found["references"]).read_text().splitlines() == REFERENCES
+    models = trained.load(str(workdir), "20", 1, [])
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1)
+    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
+    assert hypotheses == [best.text for (best,) in expected]
+    records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
+    assert records == [found]
+    assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
+
+
+def test_checkpoints_are_chosen_and_averaged(workdir):
+    _, last, previous = (trained.load(str(workdir), which, 1, []) for which in ("best", "last", "20"))
+    assert last.checkpoints[0].step == 30
+    both = trained.load(str(workdir), "last", 2, [])
+    assert both.checkpoints[0].averaged == (20, 30) and both.checkpoints[0].step == 30
+    for parts in zip(
+        *(models.parameters[0]["decoder"]["embedding"]["table"] for models in (last, previous, both)), strict=True
+    ):
+        np.testing.assert_allclose((parts[0] + parts[1]) / 2, parts[2], rtol=1e-6)
+
+
+def test_average_overrides_and_split_name_the_files(workdir, capsys):
+    flags = (
+        "--split=valid",
+        "--checkpoint=last",
+        "--average=3",
+        "--decoding.beam_size=1",
+        "--decoding.length_penalty=1",
+    )
+    found = result(capsys, f"--workdir={workdir}", *flags)
+    assert (found["step"], found["averaged"], found["models"][0]["averaged"]) == (30, 3, [10, 20, 30])
+    assert found["decoding"]["beam_size"] == 1 and found["decoding"]["length_penalty"] == 1.0
+    assert Path(found["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
+
+
+def test_files_instead_of_a_split(workdir, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "set.in").write_text("1 2\n\n3\n")
+        (tmp_path / name / "set.out").write_text("2 1\n\n3\n")
+    results = [
+        result(
+            capsys,
+            f"--workdir={workdir}",
+            f"--source={tmp_path}/{name}/set.in",
+            f"--reference={tmp_path}/{name}/set.out",
+        )
+        for name in ("a", "b")
+    ]
+    assert results[0]["split"] is None and results[0]["sentences"] == 3
+    assert results[0]["hypotheses"] != results[1]["hypotheses"]
+    hypotheses = Path(results[0]["hypotheses"]).read_text()
+    assert hypotheses.count("\n") == 3 and hypotheses.splitlines()[1] == ""
+
+
+def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
+    other = make_workdir(tmp_path / "other", seed=1, **{"model.d_model": "12"})
+    found = result(capsys, f"--workdir={workdir},{other}")
+    assert [model["workdir"] for model in found["models"]] == [str(workdir), str(other)]
+    models = trained.load(f"{workdir},{other}", "best", 1, [])
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1)
+    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
+    assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
+
+    stranger = make_workdir(tmp_path / "stranger", **{"tokenizer.vocab_size": "13"})
+    assert "different tokenizers" in error(capsys, f"--workdir={workdir},{stranger}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--workdir=nowhere"], "--workdir=nowhere: no such folder"),
+        (["--checkpoint=25"], "--checkpoint=25: must be best, last or a step there is: 10, 20, 30"),
+        (["--average=0"], "--average=0: must be at least 1"),
+        (["--average=two"], "--average"),
+        (["--split=tset"], "--split"),
+        (["--decoding.beam_sise=3"], "did you mean decoding.beam_size?"),
+        (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
+        (["--model.d_model=3"], "no such flag"),
+        (["--source=a.txt"], "give both files"),
+        (["--source=a.txt", "--reference=b.txt", "--split=test"], "not both"),
+        (["--source=a.txt", "--reference=b.txt"], "a.txt: No such file"),
+    ],
+)
+def test_what_is_refused(workdir, tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(workdir.rglob("*"))
+    flags = flags if flags[0].startswith("--workdir") else [f"--workdir={workdir}", *flags]
+    assert message in error(capsys, *flags)
+    assert sorted(workdir.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "message"),
+    [
+        (b"1\n2\n", b"1\n", "has 2 lines and .* has 1"),
+        (b"", b"", "is empty"),
+        (b"1\n\xff\n", b"1\n2\n", "s.txt, line 2: not UTF-8"),
+        (b"1\n2\n", b"1\n\xe4\n", "r.txt, line 2: not UTF-8"),
+        (b"1\n2 x\n", b"1\n2\n", "line 2: 'x'"),
+    ],
+)
+def test_files_that_cannot_be_scored(workdir, tmp_path, capsys, source, reference, message):
+    (tmp_path / "s.txt").write_bytes(source)
+    (tmp_path / "r.txt").write_bytes(reference)
+    files = (f"--source={tmp_path}/s.txt", f"--reference={tmp_path}/r.txt")
+    assert re.search(message, error(capsys, f"--workdir={workdir}", *files))
+
+
+def test_damaged_workdirs_are_refused(tmp_path, capsys):
+    path = make_workdir(tmp_path / "run", steps=(10,))
+    (path / "tokenizer.model").write_bytes(b"rubbish")
+    assert "tokenizer.model" in error(capsys, f"--workdir={path}")
+    (path / "config.json").write_text("{")
+    assert "config.json" in error(capsys, f"--workdir={path}")
+    empty = make_workdir(tmp_path / "empty", steps=())
+    assert "no checkpoint" in error(capsys, f"--workdir={empty}")

@@ -1,0 +1,124 @@
+"""The command `transformer.translate`: lines in, lines out, whatever the lines are."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from absl import logging
+
+from tests.conftest import REPOSITORY
+from tests.decoding.workdirs import SOURCES, make_workdir, run
+from transformer import translate
+from transformer.decoding.translator import Translation
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> Path:
+    return make_workdir(tmp_path_factory.mktemp("runs") / "reverse")
+
+
+@pytest.fixture
+def translated(workdir, monkeypatch, capsysbinary):
+    """Runs the command on bytes and returns (exit code, output lines, log)."""
+
+    def run_on(text: bytes, *flags: str) -> tuple[int, list[str], str]:
+        stream = SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False)
+        monkeypatch.setattr(sys, "stdin", stream)
+        code = run(translate, f"--workdir={workdir}", *flags)
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode().split("\n")[:-1], captured.err.decode()
+
+    return run_on
+
+
+INPUT = "".join(f"{line}\n" for line in SOURCES).encode()
+
+
+def test_one_line_out_for_each_line_in_and_in_order(translated):
+    code, lines, _ = translated(INPUT + b"\n \n1 2 3")
+    assert code == 0 and len(lines) == len(SOURCES) + 3
+    assert lines[5:7] == ["", ""] and lines[7] == lines[0]
+
+
+def test_chunks_change_nothing(translated, monkeypatch):
+    _, whole, _ = translated(INPUT)
+    monkeypatch.setattr(translate, "CHUNK_LINES", 2)
+    assert translated(INPUT)[1] == whole
+
+
+def test_n_best_as_text_and_as_json(translated):
+    _, best, _ = translated(INPUT)
+    _, lines, _ = translated(INPUT, "--n_best=2")
+    assert lines[::2] == best and len(lines) == 2 * len(SOURCES)
+    _, objects, _ = translated(INPUT, "--n_best=2", "--format=jsonl")
+    for text, line, pair in zip(SOURCES, objects, zip(lines[::2], lines[1::2], strict=True), strict=True):
+        found = json.loads(line)
+        assert found["source"] == text
+        assert [each["text"] for each in found["translations"]] == list(pair)
+        assert found["translations"][0]["score"] >= found["translations"][1]["score"]
+        assert {"text", "tokens", "log_probability", "score"} == set(found["translations"][0])
+
+
+def test_fewer_hypotheses_than_asked_for_keep_the_count_of_lines():
+    assert translate.as_text("x", [Translation("y", (5,), -1.0, -1.0)], 3) == "y\n\n\n"
+
+
+def test_bytes_that_are_not_utf8_are_replaced_and_named():
+    logged = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
+        lines = list(translate.read_lines(io.BytesIO("gut\r\nschl\xe4cht\n\u2028ende".encode("latin-1", "ignore"))))
+    assert lines == ["gut", "schl\ufffdcht", "ende"]
+    assert len(logged) == 1 and logged[0].startswith("Line 2 is not UTF-8 (byte 5)")
+
+
+def test_only_newlines_end_lines():
+    assert list(translate.read_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+
+
+def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
+    flags = ("--decoding.strategy=sample", "--decoding.temperature=3.0")
+    first, again = translated(INPUT, *flags), translated(INPUT, *flags)
+    assert first[1] == again[1]
+    assert translated(INPUT, *flags, "--decoding.seed=1")[1] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--n_best=3"], "--n_best=3: must be at most decoding.beam_size=2"),
+        (["--n_best=0"], "--n_best=0: must be at least 1"),
+        (["--format=xml"], "--format"),
+        (["--decoding.beam=3"], "no key decoding.beam"),
+    ],
+)
+def test_what_is_refused(translated, flags, message):
+    code, lines, log = translated(b"1\n", *flags)
+    assert (code, lines) == (2, []) and message in log and "Traceback" not in log
+
+
+def test_no_input_gives_no_output(translated):
+    assert translated(b"")[:2] == (0, [])
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_is_quiet(workdir):
+    ours, theirs = os.openpty()
+    flags = [sys.executable, "-m", "transformer.translate", f"--workdir={workdir}"]
+    process = subprocess.Popen(
+        flags, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True
+    )
+    os.close(theirs)
+    os.write(ours, b"1 2 3\n")
+    assert process.stdout.readline().endswith("\n")
+    process.stdout.close()
+    os.write(ours, b"4 5\n")
+    _, log = process.communicate(timeout=60)
+    os.close(ours)
+    assert "Traceback" not in log and "BrokenPipe" not in log
+    assert process.returncode == 141
