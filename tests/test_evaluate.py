@@ -110,7 +110,8 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
     assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 
-    stranger = make_workdir(tmp_path / "stranger", **{"tokenizer.vocab_size": "13"})
+    stranger = make_workdir(tmp_path / "stranger")
+    (stranger / "tokenizer.model").write_text('{"kind": "ids", "size": 13}')
     assert "different tokenizers" in error(capsys, f"--workdir={workdir},{stranger}")
 
 

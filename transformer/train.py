@@ -6,6 +6,7 @@ python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.
 import argparse
 import dataclasses
 import itertools
+import math
 import time
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
+from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.interruption import Interruption
-from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
+from transformer.training.metrics import Record, Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
 from transformer.training.progress import Progress
 from transformer.training.run import Run, prepare
@@ -53,6 +55,7 @@ def train(run: Run) -> None:
                 advance(1)
                 if due(progress.step, training.log_every, training.steps):
                     values = window.summary(loader.waited)
+                    check_finite(progress, values)
                     recorder.write("train", progress, values)
                     log_training(progress, values, training.steps)
                     window.restart(loader.waited)
@@ -72,7 +75,18 @@ def train(run: Run) -> None:
                 if interruption.asked:
                     raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
     run.workdir.mark_complete(progress.step)
-    logging.info("Done: %d steps; best %s at step %s.", progress.step, config.checkpoint.best_metric, progress.best_step)
+    logging.info(
+        "Done: %d steps; the best %s was at step %s.", progress.step, config.checkpoint.best_metric, progress.best_step
+    )
+
+
+def check_finite(progress: Progress, values: Record) -> None:
+    """Raises UserError if training has diverged: nothing that follows would be worth keeping."""
+    if not math.isfinite(values["loss"] + values["gradient_norm"]):
+        raise UserError(
+            f"step {progress.step}: loss {values['loss']}, gradient norm {values['gradient_norm']}: training diverged; "
+            "lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
+        )
 
 
 def due(step: int, every: int, last: int) -> bool:

@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import BufferedIOBase
 
 from absl import logging
 
@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def translate_stream(
-    stream: BinaryIO, translator: Translator, models: Trained, arguments: argparse.Namespace, chunk_lines: int
+    stream: BufferedIOBase, translator: Translator, models: Trained, arguments: argparse.Namespace, chunk_lines: int
 ) -> Iterator[str]:
     """The output for each chunk of lines read."""
     lines, first_line = read_lines(stream), 1
@@ -53,7 +53,7 @@ def translate_stream(
         first_line += len(chunk)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[str]:
+def read_lines(stream: BufferedIOBase) -> Iterator[str]:
     """The lines of a stream, ended by "\\n" alone. What is not UTF-8 becomes U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")

@@ -3,6 +3,7 @@
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -127,6 +128,7 @@ def environment() -> dict[str, Any]:
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in packages},

@@ -33,9 +33,7 @@ class MultiHeadAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         def linear(fan_in: int, fan_out: int) -> nnx.Linear:
-            return nnx.Linear(
-                fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs
-            )
+            return nnx.Linear(fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs)
 
         self.query = linear(d_model, num_heads * d_k)
         self.key = linear(d_model, num_heads * d_k)
@@ -85,9 +83,7 @@ class MultiHeadAttention(nnx.Module):
         return x.reshape(*x.shape[:2], self.num_heads, -1)
 
 
-def dot_product_score(
-    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
-) -> Float[Array, "B H T S"]:
+def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
     """q . k / sqrt(d_k), in float32 (equation 1)."""
     queries = queries / jnp.asarray(math.sqrt(queries.shape[-1]), queries.dtype)
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
@@ -103,9 +99,7 @@ class AdditiveScore(nnx.Module):
         bound = math.sqrt(6.0 / (d_k + 1))
         self.v = nnx.Param(jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound))
 
-    def __call__(
-        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
-    ) -> Float[Array, "B H T S"]:
+    def __call__(self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
         hidden = jnp.tanh(queries[:, :, None] + keys[:, None]).astype(jnp.float32)
         return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
 

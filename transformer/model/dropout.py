@@ -37,7 +37,7 @@ def random_bits(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, ".
 
 
 def _mix(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A bijection of 32-bit words in which every input bit moves about half of the output's (lowbias32, Wellons 2018)."""
+    """A bijection of 32-bit words; every input bit moves about half of the output's (lowbias32, Wellons 2018)."""
     bits = (bits ^ (bits >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
     return bits ^ (bits >> jnp.uint32(16))

@@ -93,9 +93,7 @@ class Decoder(Stack):
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         super().__init__(config, embedding, rngs=rngs)
         count = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
-        self.layers = nnx.List(
-            [DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(count)]
-        )
+        self.layers = nnx.List([DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(count)])
 
     def __call__(
         self,

@@ -1,5 +1,7 @@
 """Cross-entropy against smoothed targets (section 5.4), and the sums that a step reports."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -10,18 +12,19 @@ from transformer.data.tokenizer import EOS, PAD
 
 @struct.dataclass
 class Sums:
-    """Totals over target tokens. Sums of parts add up to the sum of the whole; divide once, at the end."""
+    """Totals over target tokens. Sums of parts add up to the sum of the whole; divide once, at the end.
 
-    loss: Float[Array, ""]  # label-smoothed cross-entropy, nats
-    nll: Float[Array, ""]  # -log p(truth), nats
-    correct: Float[Array, ""]  # tokens whose truth has the highest logit
-    tokens: Float[Array, ""]
-    sentences: Float[Array, ""]
+    Scalars: float32 arrays on the device, and what stands for these on the host or in a tree of shapes.
+    """
+
+    loss: Any  # label-smoothed cross-entropy, nats
+    nll: Any  # -log p(truth), nats
+    correct: Any  # tokens whose truth has the highest logit
+    tokens: Any
+    sentences: Any
 
 
-def cross_entropy(
-    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str
-) -> Sums:
+def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str) -> Sums:
     """Sums over the targets that are not padding.
 
     With smoothing eps the target distribution over V entries is, for `form`
@@ -35,10 +38,8 @@ def cross_entropy(
     truth = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     total = jnp.sum(logits, axis=-1)
     nll = normalizer - truth
-    if form == "uniform":
-        smooth = total / vocab_size
-    else:
-        smooth = (total - truth - logits[:, PAD]) / (vocab_size - 2)
+    others = total - truth - logits[:, PAD]
+    smooth = total / vocab_size if form == "uniform" else others / (vocab_size - 2)
     loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
     weights = (targets != PAD).astype(jnp.float32)
     return Sums(

@@ -57,7 +57,7 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     seconds = seconds_per_position(run, state, loader)
     per_epoch = sum(use.positions for use in loader.plan.uses)
     left = seconds * per_epoch / len(loader.plan) * config.training.accumulation * config.training.steps
-    yield f"time        {timedelta(seconds=round(left))} of training by {MEASURED_STEPS} steps measured; validation is extra"
+    yield f"time        {timedelta(seconds=round(left))} of training, by {MEASURED_STEPS} steps; validation is extra"
 
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:

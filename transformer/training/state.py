@@ -1,6 +1,7 @@
 """What training changes: parameters, optimizer state, step and, if wanted, the average of parameters."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 @struct.dataclass
 class TrainState:
-    step: jax.Array  # updates done, int32
+    step: Any  # updates done, an int32 array; like every leaf, a shape or a sharding in trees that describe the state
     parameters: dict
     optimizer_state: optax.OptState
     average: dict | None  # exponential moving average of the parameters, with training.ema_decay

@@ -76,9 +76,10 @@ class TrainStep:
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Shapes and places of the arrays of a batch from this bucket."""
-        sides = {"source": bucket.source_length, "target_input": bucket.target_length, "target_output": bucket.target_length}
+        source, target = bucket.source_length, bucket.target_length
+        sides = {"source": source, "target_input": target, "target_output": target}
         if self.config.batch.plan == "packed":
-            for side, length in (("source", bucket.source_length), ("target", bucket.target_length)):
+            for side, length in (("source", source), ("target", target)):
                 sides |= {f"{side}_segments": length, f"{side}_positions": length}
         return {
             name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=self.batch_sharding)

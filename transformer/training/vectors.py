@@ -34,11 +34,7 @@ def pretrained_tables(
         "encoder": (config.source_vectors, tokenizer.source_pieces),
         "decoder": (config.target_vectors, tokenizer.target_pieces),
     }
-    return {
-        side: read_rows(Path(name), pieces, config.d_model)
-        for side, (name, pieces) in wanted.items()
-        if name
-    }
+    return {side: read_rows(Path(name), pieces, config.d_model) for side, (name, pieces) in wanted.items() if name}
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:

@@ -1,0 +1,84 @@
+"""The results table: what is one row, its mean and spread, and where it goes."""
+
+import json
+
+import ml_collections
+import pytest
+
+from configs import base
+from scripts import report
+from transformer import command
+from transformer import workdir as workdirs
+
+EVALUATION = {
+    "bleu_signature": "b",
+    "bleu_lowercase_tokenized_signature": "l",
+    "chrf_signature": "c",
+    "split": "test",
+    "averaged": 1,
+    "decoding": {"strategy": "beam", "beam_size": 5, "length_penalty": 0.6},
+}
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Makes a complete, evaluated workdir."""
+
+    def make(name: str, seed: int, bleu: float, minutes: float = 30.0, dropout: float = 0.1):
+        config = base.get_config()
+        config.seed, config.model.dropout = seed, dropout
+        workdir = workdirs.create(tmp_path / name, ml_collections.FrozenConfigDict(config))
+        workdir.metrics.write_text(json.dumps({"step": 9, "seconds": 60 * minutes}) + "\n")
+        workdir.mark_complete(9)
+        workdir.evaluations.mkdir()
+        scores = {"bleu": bleu, "bleu_lowercase_tokenized": bleu + 1, "chrf": 60.0}
+        (workdir.evaluations / "test-step9.json").write_text(json.dumps(EVALUATION | scores))
+        return workdir.path
+
+    return make
+
+
+def rows(output: str) -> list[list[str]]:
+    lines = [line for line in output.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_seeds_make_one_row_with_mean_and_spread(finished, capsys):
+    names = [str(finished("a", 0, 30.0, 20)), str(finished("b", 2, 33.0, 40)), str(finished("c", 0, 25.0, dropout=0.3))]
+    assert command.execute(report.make_parser(), report.main, names) == 0
+    output = capsys.readouterr().out
+    _, _, both, other = rows(output)
+    # Of 30 and 33: mean 31.5, sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
+    assert both[3:8] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
+    assert other[3:6] == ["0", "26.00", "25.00"]
+    assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
+
+
+def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
+    argv = [str(finished("a", 0, 30.0)), f"--readme={readme}"]
+    for _ in range(2):
+        assert command.execute(report.make_parser(), report.main, argv) == 0
+        text = readme.read_text()
+        assert text.startswith(f"before\n{report.MARKS[0]}\n| data |") and text.endswith(f"{report.MARKS[1]}\nafter\n")
+        assert "old" not in text and text.count("30.00") == 1
+
+
+def test_what_cannot_be_reported_is_one_line(finished, tmp_path, capsys):
+    whole = finished("a", 0, 30.0)
+    workdirs.Workdir(finished("b", 0, 30.0)).complete.unlink()
+    (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
+    (tmp_path / "plain.md").write_text("no marks\n")
+    wrong = {
+        "b": [str(tmp_path / "b")],
+        "transformer.evaluate": [str(tmp_path / "c")],
+        "nowhere": [str(tmp_path / "nowhere")],
+        "plain.md": [str(whole), f"--readme={tmp_path / 'plain.md'}"],
+        "missing.md": [str(whole), f"--readme={tmp_path / 'missing.md'}"],
+    }
+    for named, argv in wrong.items():
+        assert command.execute(report.make_parser(), report.main, argv) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and named in error
+    assert (tmp_path / "plain.md").read_text() == "no marks\n"

@@ -1,0 +1,164 @@
+"""One update: what it must not depend on, and what it must."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.data.sentences import random_sentences
+from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
+from transformer.data import batching, loader, packing
+from transformer.data.assembly import assemble
+from transformer.data.buckets import Bucket
+from transformer.training.optimizer import make_optimizer
+
+LONG = [(5, 6), (6, 4), (3, 6), (6, 6)]
+SHORT = [(1, 1), (2, 0)]
+
+
+def stacked(*batches):
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """No dropout: an update is a function of the state and the sentences alone."""
+    return setup(tiny_config(model__dropout=0.0))
+
+
+@pytest.fixture(scope="module")
+def dropping():
+    return setup(tiny_config(model__dropout=0.3))
+
+
+def test_accumulation_equals_the_big_batch(plain):
+    # 26 target tokens and 3: parts weighed equally, as by `optax.MultiSteps`, would give another update.
+    long, short = make_batch(LONG, 4, 7, seed=0), make_batch(SHORT, 4, 7, seed=1)
+    whole, whole_metrics = plain.after([stacked(long, short)])
+    parts, parts_metrics = plain.after([long, short])
+    assert distance(whole.parameters, parts.parameters) < 1e-6
+    assert distance(whole_metrics, parts_metrics) < 1e-6
+    assert (whole_metrics["sums"].tokens, whole_metrics["sums"].sentences) == (29, 6)
+    start = jax.device_get(plain.initializer().parameters)
+    falls = [
+        jax.tree.map(np.subtract, start, plain.after([batch])[0].parameters) for batch in (long, short)
+    ]
+    by_tokens = jax.tree.map(lambda x, y: (26 * x + 3 * y) / 29, *falls)
+    assert distance(jax.tree.map(np.subtract, start, parts.parameters), by_tokens) < 1e-5
+    assert parts.step == whole.step == 1
+
+
+def test_filler_rows_and_padding_change_nothing(plain):
+    batch = make_batch(LONG, 4, 7, seed=0)
+    padded = {name: np.pad(array, ((0, 4), (0, 3))) for name, array in batch.items()}
+    few, few_metrics = plain.after([batch])
+    many, many_metrics = plain.after([padded])
+    assert distance(few.parameters, many.parameters) < 1e-6
+    assert distance(few_metrics, many_metrics) < 1e-6
+
+
+def test_no_knowledge_costs_log_v(plain):
+    state, batch = plain.initializer(), make_batch(LONG, 4, 7, seed=0)
+    assert plain.step(state, [batch])[1]["sums"].nll / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=0.3)
+    state = plain.initializer()
+    state = state.replace(parameters=jax.tree.map(np.zeros_like, jax.device_get(state.parameters)))
+    _, metrics = plain.step(state, [batch])
+    assert metrics["sums"].nll / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
+    assert metrics["sums"].loss / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
+
+
+def test_what_is_repeated_is_learned():
+    learner = setup(tiny_config(model__dropout=0.0, training__label_smoothing=0.0), optax.adam(0.02))
+    batch = make_batch(LONG, 4, 7, seed=0)
+    _, metrics = learner.after(*[[batch]] * 150)
+    assert metrics["sums"].nll / 26 < 0.05
+    assert metrics["sums"].correct == 26
+
+
+def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):
+    batch = make_batch(LONG, 4, 7, seed=0)
+    at_zero = dropping.initializer()
+
+    def gradients(setup, state, part):
+        return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part)[0])
+
+    first = gradients(dropping, at_zero, 0)
+    jax.tree.map(np.testing.assert_array_equal, first, gradients(dropping, at_zero, 0))
+    assert distance(first, gradients(dropping, at_zero, 1)) > 0.01
+    assert distance(first, gradients(dropping, at_zero.replace(step=at_zero.step + 1), 0)) > 0.01
+    assert distance(first, gradients(setup(tiny_config(model__dropout=0.3, seed=1)), at_zero, 0)) > 0.01
+
+
+def test_the_same_updates_make_the_same_state(dropping):
+    updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(3)]
+    one, other = dropping.after(*updates)[0], dropping.after(*updates)[0]
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert one.step == 3
+
+
+def test_the_average_of_parameters_follows_its_formula():
+    averaging = setup(tiny_config(training__ema_decay=0.75))
+    updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(2)]
+    start = jax.device_get(averaging.initializer().parameters)
+    one, two = averaging.after(updates[0])[0], averaging.after(*updates)[0]
+    by_hand = jax.tree.map(
+        lambda p, q, r: 0.75 * (0.75 * p + 0.25 * q) + 0.25 * r, start, one.parameters, two.parameters
+    )
+    assert distance(by_hand, two.average) < 1e-6
+    assert two.evaluated is two.average
+    assert distance(two.parameters, two.average) > 0.01
+
+
+def test_the_gradient_is_clipped_and_its_whole_norm_reported():
+    # With an epsilon that dwarfs the gradient, and a rate as large, Adam's first update is the gradient.
+    settings = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e4, "epsilon": 1e4}
+    batch, falls = make_batch(LONG, 4, 7, seed=0), []
+    for clip_norm in (0.0, 0.01):
+        config = tiny_config(model__dropout=0.0)
+        config.optimizer.update(settings | {"clip_norm": clip_norm})
+        clipping = setup(config, make_optimizer(config.optimizer, optax.constant_schedule(1e4)))
+        start = jax.device_get(clipping.initializer().parameters)
+        state, metrics = clipping.after([batch])
+        falls.append(jax.tree.map(np.subtract, start, state.parameters))
+        assert metrics["gradient_norm"] == pytest.approx(optax.global_norm(falls[0]), rel=1e-3)
+    assert optax.global_norm(falls[0]) > 0.1
+    assert optax.global_norm(falls[1]) == pytest.approx(0.01, rel=1e-3)
+    factor = 0.01 / optax.global_norm(falls[0])
+    assert distance(jax.tree.map(lambda x: x * factor, falls[0]), falls[1]) < 1e-3
+
+
+def test_metrics_report_the_rate_of_the_update(plain):
+    assert plain.after([make_batch(LONG, 4, 7, seed=0)])[1]["learning_rate"] == 0.5
+
+
+def test_parameters_and_optimizer_stay_float32_whatever_the_products_are():
+    half = setup(tiny_config(model__dtype="bfloat16", training__ema_decay=0.9), optax.adam(0.1))
+    batch = half.step.abstract_batch(Bucket(8, 4, 5))
+    state, metrics = jax.eval_shape(half.step.whole, half.initializer.abstract_state, batch)
+    for leaf in jax.tree.leaves((state, metrics)):
+        assert leaf.dtype in (np.float32, np.int32)
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), each) for each in (state, half.initializer.abstract_state)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
+    config = tiny_config(batch__plan=plan, data__max_length=16)
+    config.batch.update({"tokens": 128, "max_buckets": 2, "row_multiple": 2, "packed_length": 16})
+    sentences = random_sentences(30, longest=12)
+    shapes = loader.choose_shapes(sentences, config)
+    epoch = (packing if plan == "packed" else batching).plan_epoch(sentences.lengths, shapes, 0, 0)
+    step = setup(config).step
+    ahead = [{name: (array.shape, array.dtype) for name, array in step.abstract_batch(b).items()} for b in shapes]
+    for number in range(len(epoch)):
+        arrays = assemble(sentences, epoch[number], plan == "packed")
+        assert {name: (array.shape, array.dtype) for name, array in arrays.items()} in ahead
+
+
+def test_the_largest_shape_is_compiled_once(plain):
+    plain.step.compiled.clear()
+    state = plain.initializer()
+    plain.step.compile_largest(state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
+    compiled = dict(plain.step.compiled)
+    plain.step(state, [make_batch(LONG, 4, 7, seed=0)])
+    assert len(compiled) == 1 and plain.step.compiled == compiled

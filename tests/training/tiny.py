@@ -1,0 +1,106 @@
+"""A step too small to wait for, batches for it, and the settings of runs that take seconds."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from configs import base
+from transformer import command, train
+from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.training.sharding import make_mesh
+from transformer.training.state import Initializer, TrainState, abstract_model
+from transformer.training.step import TrainStep
+
+VOCAB_SIZE = 24
+
+
+def tiny_config(**changes) -> ml_collections.ConfigDict:
+    """The base config with a model of one layer; `changes` are keys with "__" for the dot."""
+    config = base.get_config()
+    config.model.update({"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32"})
+    config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+    return config
+
+
+@dataclasses.dataclass
+class Setup:
+    """What makes a state and what changes it."""
+
+    initializer: Initializer
+    step: TrainStep
+
+    def after(self, *updates: Sequence[dict]) -> tuple[TrainState, dict]:
+        """The state after these updates, each from a list of batches, and the last one's metrics, as NumPy arrays."""
+        state = self.initializer()
+        for batches in updates:
+            state, metrics = self.step(state, batches)
+        return jax.device_get((state, metrics))
+
+
+def setup(
+    config: ml_collections.ConfigDict, optimizer: optax.GradientTransformation | None = None, mesh: Mesh | None = None
+) -> Setup:
+    """By default plain gradient descent at rate 1: then parameters fall by just the gradient."""
+    optimizer, mesh = optimizer or optax.sgd(1.0), mesh or make_mesh(config.mesh)
+    graph = abstract_model(config, VOCAB_SIZE, VOCAB_SIZE)
+    initializer = Initializer(config, optimizer, mesh, (VOCAB_SIZE, VOCAB_SIZE))
+    return Setup(initializer, TrainStep(config, graph, optimizer, optax.constant_schedule(0.5), mesh))
+
+
+def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:
+    """A batch of random sentences with so many pieces on each side, EOS not counted; the other rows are filler."""
+    random = np.random.default_rng(seed)
+    names = ("source", "target_input", "target_output")
+    batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
+    for row, (source, target) in enumerate(lengths):
+        pieces = [random.integers(EOS + 1, VOCAB_SIZE, length) for length in (source, target)]
+        values = ([*pieces[0], EOS], [BOS, *pieces[1]], [*pieces[1], EOS])
+        for name, value in zip(names, values, strict=True):
+            batch[name][row, : len(value)] = value
+    return batch
+
+
+def distance(tree, other) -> float:
+    """The largest difference between two trees of arrays, in parts of the largest value."""
+    one, two = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each)]) for each in (tree, other))
+    return float(np.max(np.abs(one - two)) / np.max(np.abs(one)))
+
+
+RUN = """
+data.source=synthetic data.synthetic_maximum=999 data.synthetic_examples=300 data.workers=1 data.max_length=32
+tokenizer.kind=char tokenizer.vocab_size=40 batch.tokens=512 batch.max_buckets=1
+model.num_layers=1 model.d_model=8 model.d_ff=16 model.num_heads=2 model.dtype=float32
+optimizer.warmup_steps=4 optimizer.learning_rate=0.5
+training.log_every=2 training.eval_every=4 training.eval_bleu=false
+checkpoint.every=3 checkpoint.keep=2 checkpoint.best_metric=loss
+"""
+
+
+def flags(workdir: Path, **changes) -> list[str]:
+    """Of `transformer.train`, for a run of seconds; `changes` as in `tiny_config`."""
+    settings = dict(setting.split("=") for setting in RUN.split())
+    settings |= {"data.cache_dir": workdir.parent / "cache"}
+    settings |= {key.replace("__", "."): value for key, value in changes.items()}
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    return ["--config=configs/base.py", f"--workdir={workdir}", *overrides]
+
+
+def run(workdir: Path, **changes) -> int:
+    """The exit code of `transformer.train`, in this process."""
+    return command.execute(train.make_parser(), train.main, flags(workdir, **changes))
+
+
+TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
+
+
+def record(workdir: Path) -> list[dict]:
+    """The lines of `metrics.jsonl`, without what a clock measured."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines]
