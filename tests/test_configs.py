@@ -31,7 +31,7 @@ def test_every_config_validates_and_traces(path):
     schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     graph = state.abstract_model(config, *sizes)
-    before = jax.eval_shape(lambda: state.init_state(config, optimizer, mesh, sizes))
+    before = state.Initializer(config, optimizer, mesh, sizes).abstract_state
     train_step = step.TrainStep(config, graph, optimizer, schedule, mesh)
 
     def update(before, batch) -> tuple:

@@ -46,6 +46,7 @@ def train(run: Run) -> None:
             advance(progress.step)
             log_batches(loader.plan.uses, loader.plan.padding_fraction)
             run.train_step.compile_largest(state, loader.buckets)
+            run.validation.rehearse(state.evaluated)
             window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
             while not finished(progress, training):
                 parts = list(itertools.islice(loader, training.accumulation))
@@ -85,7 +86,7 @@ def check_finite(progress: Progress, values: Record) -> None:
     if not math.isfinite(values["loss"] + values["gradient_norm"]):
         raise UserError(
             f"step {progress.step}: loss {values['loss']}, gradient norm {values['gradient_norm']}: training diverged; "
-            "lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
+            "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
         )
 
 

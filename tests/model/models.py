@@ -92,8 +92,8 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[Sums,
 def assert_gradients_close(actual: dict, expected: dict) -> None:
     """Every gradient is near the expected one: 1e-5 of the expected one's norm.
 
-    The exception are gradients that are zero but for rounding, such as those of the keys' biases, which softmax cancels:
-    nothing below a thousandth of the norm of all gradients together is held to more than that thousandth.
+    The exception are gradients that are zero but for rounding, as those of the keys' biases are, which softmax cancels:
+    none is held to more than if its norm were a thousandth of that of all gradients together.
     """
     floor = 1e-3 * np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(expected)))
     actual, expected = dict(flat(actual)), dict(flat(expected))

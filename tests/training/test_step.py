@@ -40,9 +40,7 @@ def test_accumulation_equals_the_big_batch(plain):
     assert distance(whole_metrics, parts_metrics) < 1e-6
     assert (whole_metrics["sums"].tokens, whole_metrics["sums"].sentences) == (29, 6)
     start = jax.device_get(plain.initializer().parameters)
-    falls = [
-        jax.tree.map(np.subtract, start, plain.after([batch])[0].parameters) for batch in (long, short)
-    ]
+    falls = [jax.tree.map(np.subtract, start, plain.after([batch])[0].parameters) for batch in (long, short)]
     by_tokens = jax.tree.map(lambda x, y: (26 * x + 3 * y) / 29, *falls)
     assert distance(jax.tree.map(np.subtract, start, parts.parameters), by_tokens) < 1e-5
     assert parts.step == whole.step == 1

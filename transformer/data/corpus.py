@@ -67,7 +67,7 @@ class Corpus:
     def epoch(self, epoch: int, seed: int) -> "Corpus":
         """The same pairs as epoch number `epoch` sees them: with subword sampling encoded anew, else this very corpus.
 
-        No side becomes longer than data.max_length. Earlier epochs' files of the same seed are deleted, but the first's.
+        No side becomes longer than data.max_length. Files of earlier epochs of the seed, but the first, are deleted.
         """
         return self if self._resample is None else self._resample(epoch, seed)
 

@@ -117,10 +117,10 @@ class Recorder:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line of `metrics.jsonl`; a line that a killed run left unfinished belongs nowhere."""
+    """The step of a line of `metrics.jsonl`; a line that a killed run left unfinished belongs to none."""
     try:
-        return json.loads(line)["step"]
-    except ValueError:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
         return math.inf
 
 

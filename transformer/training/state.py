@@ -20,10 +20,12 @@ Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 @struct.dataclass
 class TrainState:
-    step: Any  # updates done, an int32 array; like every leaf, a shape or a sharding in trees that describe the state
-    parameters: dict
-    optimizer_state: optax.OptState
-    average: dict | None  # exponential moving average of the parameters, with training.ema_decay
+    """What an update changes. JAX also makes trees of this kind whose leaves are shapes, shardings or marks."""
+
+    step: Any  # updates done, int32
+    parameters: Any  # nested dicts of float32 arrays
+    optimizer_state: Any  # as Optax makes it
+    average: Any  # exponential moving average of the parameters, with training.ema_decay; else None
 
     @property
     def evaluated(self) -> dict:
@@ -73,7 +75,7 @@ class Initializer:
         """
         for stack, pretrained in rows.items():
             # One table for both languages stands under the first stack that holds it.
-            owner = stack if "embedding" in state.parameters[stack] else "encoder"
+            owner = stack if "embedding" in state.parameters[stack] else "decoder"
             variable = state.parameters[owner]["embedding"]
             old = variable["table"]
             table = jnp.where(pretrained.found[:, None], pretrained.table, old)

@@ -1,6 +1,7 @@
 """One update: gradients of the summed loss over one or more batches, divided once by all their tokens."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from transformer.training.sharding import BATCH
 from transformer.training.state import TrainState
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
-Batch = dict[str, jax.Array]
+Batch = dict[str, Any]  # arrays as the loader names them: NumPy's, on devices, or abstract
 
 
 def forward(graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None) -> jax.Array:

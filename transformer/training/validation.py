@@ -40,6 +40,14 @@ class Validation:
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
 
+    def rehearse(self, parameters: dict) -> None:
+        """The largest batch and the longest text, once: what does not fit in memory fails before training starts."""
+        batches = (arrays for arrays, _ in loader.in_order(self.corpus, self.config))
+        largest = max(batches, key=lambda arrays: arrays["source"].size)
+        self.eval_step(parameters, largest)
+        if self.translator is not None:
+            self.translator.translate([parameters], [max(self.texts, key=len)], 1, lambda _: None)
+
     def __call__(self, parameters: dict) -> Record:
         sums = None
         for arrays, _ in loader.in_order(self.corpus, self.config):

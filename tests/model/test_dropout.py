@@ -1,0 +1,99 @@
+"""Dropout: the rate, the scale, and random bits without pattern, within a mask and between masks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.model.models import SMALL, batch_of, sentences, tiny_transformer
+from transformer.model.dropout import dropout, random_bits
+
+SHAPE = (64, 32, 64)
+SIZE = 64 * 32 * 64
+SIGMAS = 5.0  # of the distribution of chance that a statistic may be away from its mean
+
+
+def bits(seed: int) -> np.ndarray:
+    return np.asarray(random_bits(jax.random.key(seed), SHAPE))
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_rate_zero():
+    x = jnp.ones((2, 3))
+    assert dropout(x, 0.5, None) is x
+    assert dropout(x, 0.0, nnx.Rngs(dropout=0)) is x
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate):
+    x = jnp.full(SHAPE, 3.0)
+    out = np.asarray(dropout(x, rate, nnx.Rngs(dropout=0)))
+    kept = out != 0
+    assert abs(kept.mean() - (1 - rate)) < SIGMAS * np.sqrt(rate * (1 - rate) / SIZE)
+    np.testing.assert_allclose(out[kept], 3.0 / (1 - rate), rtol=1e-6)
+
+
+def test_masks_of_other_sites_and_other_keys_are_independent():
+    x, rate = jnp.ones(SHAPE), 0.3
+
+    def masks(seed: int) -> list[np.ndarray]:
+        rngs = nnx.Rngs(dropout=seed)
+        return [np.asarray(dropout(x, rate, rngs)) != 0 for _ in range(3)]
+
+    first, again, other = masks(0), masks(0), masks(1)
+    np.testing.assert_array_equal(first, again)
+    agreement = rate**2 + (1 - rate) ** 2
+    tolerance = SIGMAS * np.sqrt(agreement * (1 - agreement) / SIZE)
+    every = [*first, *other]
+    for i, mask in enumerate(every):
+        for later in every[i + 1 :]:
+            assert abs((mask == later).mean() - agreement) < tolerance
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_bit_is_fair_and_no_two_bits_go_together(seed):
+    signs = 1.0 - 2.0 * np.unpackbits(bits(seed).reshape(-1, 1).view(np.uint8), axis=1).astype(np.float32)
+    assert signs.shape == (SIZE, 32)
+    products = signs.T @ signs / SIZE
+    assert np.abs(signs.mean(0)).max() < SIGMAS / np.sqrt(SIZE)
+    assert np.abs(products - np.eye(32)).max() < SIGMAS / np.sqrt(SIZE)
+
+
+@pytest.mark.parametrize("shift", [0, 8, 16, 24])
+def test_bytes_are_spread_evenly(shift):
+    counts = np.bincount((bits(0).ravel() >> shift) & 255, minlength=256)
+    expected = SIZE / 256
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi_square - 255) < SIGMAS * np.sqrt(2 * 255)
+
+
+def test_neighbours_along_every_axis_are_uncorrelated():
+    uniform = bits(0) / 2**32 - 0.5
+    for axis in range(3):
+        for lag in (1, 2, 16):
+            left, right = np.split(uniform, [lag], axis)[1], np.split(uniform, [-lag], axis)[0]
+            correlation = 12 * (left * right).mean()
+            assert abs(correlation) < SIGMAS / np.sqrt(left.size), (axis, lag)
+
+
+def test_keys_that_follow_each_other_give_uncorrelated_bits():
+    streams = np.stack([np.asarray(random_bits(jax.random.key(seed), (4096,))) for seed in range(24)]) / 2**32 - 0.5
+    correlations = np.corrcoef(streams) - np.eye(len(streams))
+    assert np.abs(correlations).max() < SIGMAS / np.sqrt(4096)
+
+
+@pytest.mark.parametrize("site", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_rate_acts_in_training_alone(site):
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, site: 0.5}
+    model, certain = tiny_transformer(**rates).module, tiny_transformer(dropout=0.0).module
+    batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
+    inputs = batch["source"], batch["target_input"]
+
+    def logits(seed: int) -> np.ndarray:
+        return np.asarray(model(*inputs, rngs=nnx.Rngs(dropout=seed)))
+
+    evaluation = np.asarray(certain(*inputs))
+    np.testing.assert_array_equal(model(*inputs), evaluation)
+    np.testing.assert_array_equal(logits(0), logits(0))
+    assert not np.allclose(logits(0), logits(1))
+    assert not np.allclose(logits(0), evaluation)

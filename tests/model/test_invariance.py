@@ -1,0 +1,53 @@
+"""What stands beside a sentence changes nothing for it: padding, filler rows, other sentences."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.model.models import (
+    LARGE,
+    SMALL,
+    assert_gradients_close,
+    batch_of,
+    loss_and_gradients,
+    sentences,
+    tiny_transformer,
+)  # fmt: skip
+from transformer.training.loss import cross_entropy
+
+LENGTHS = [(7, 3), (4, 6), (8, 1)]
+CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre", "positions": "learned"}]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_padding_and_filler_rows_change_neither_loss_nor_gradients(change):
+    model = tiny_transformer(**change)
+    pairs = sentences(LENGTHS)
+    sums, logits, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], SMALL))
+    padded_sums, padded_logits, padded_gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
+
+    assert jax.tree.map(float, padded_sums) == pytest.approx(jax.tree.map(float, sums), rel=1e-5)
+    for row, (_, length) in enumerate(LENGTHS):
+        np.testing.assert_allclose(padded_logits[row, :length], logits[row, :length], rtol=1e-5, atol=1e-5)
+    # The last two rows are all padding: no position has anything to attend to.
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(padded_gradients))
+    assert_gradients_close(padded_gradients, gradients)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_neighbours_change_no_logits_and_losses_add_up(change):
+    model = tiny_transformer(**change).module
+    batch = batch_of(sentences(LENGTHS), [0, 1, 2], SMALL)
+    others = batch_of(sentences([(8, 6), (1, 1), (5, 4)], seed=1), [0, 1, 2], SMALL)
+    logits = model(batch["source"], batch["target_input"])
+    losses = []
+    for row, (_, length) in enumerate(LENGTHS):
+        # The sentence in another row, among strangers.
+        place = (row + 1) % 3
+        source, target = (others[name].at[place].set(batch[name][row]) for name in ("source", "target_input"))
+        moved = model(source, target)
+        np.testing.assert_allclose(moved[place, :length], logits[row, :length], rtol=1e-5, atol=1e-5)
+        alone = cross_entropy(moved[place][None], batch["target_output"][row][None], 0.1, "uniform")
+        losses.append(float(alone.loss))
+    together = cross_entropy(logits, batch["target_output"], 0.1, "uniform")
+    assert sum(losses) == pytest.approx(float(together.loss), rel=1e-5)

@@ -1,0 +1,133 @@
+"""How many parameters there are, by the closed formula and by the paper, and how they are drawn (Table 3)."""
+
+import math
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs import base, big
+from tests.model.models import flat, tiny_config
+from transformer.model.attention import MultiHeadAttention
+from transformer.model.transformer import Transformer
+
+# Changes from base, millions of parameters printed in Table 3.
+TABLE_3 = [
+    ({}, 65),
+    ({"d_k": 16}, 58),
+    ({"d_k": 32}, 60),
+    ({"num_layers": 2}, 36),
+    ({"num_layers": 4}, 50),
+    ({"num_layers": 8}, 80),
+    ({"d_model": 256, "d_k": 32, "d_v": 32}, 28),
+    ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168),
+    ({"d_ff": 1024}, 53),
+    ({"d_ff": 4096}, 90),
+]
+SHAPES = [
+    *({key: value for key, value in change.items() if key != "num_layers"} for change, _ in TABLE_3[:3] + TABLE_3[6:]),
+    {"d_v": 24, "attention_bias": True, "num_decoder_layers": 2},
+    {"activation": "swiglu", "share_embeddings": "target", "norm_position": "pre"},
+    {"attention": "additive", "share_embeddings": "none", "positions": "learned", "final_norm": True},
+]
+
+
+def model_config(change: dict) -> ml_collections.ConfigDict:
+    config = base.get_config().model
+    config.update(change)
+    return config
+
+
+def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_vocab: int) -> int:
+    d, heads = config.d_model, config.num_heads
+    d_k = d // heads if config.d_k is None else config.d_k
+    d_v = d // heads if config.d_v is None else config.d_v
+    norm = 2 * d
+    attention = 2 * d * heads * (d_k + d_v)
+    if config.attention_bias:
+        attention += heads * (2 * d_k + d_v) + d
+    if config.attention == "additive":
+        attention += heads * d_k
+    inner = 2 if config.activation in ("glu", "geglu", "swiglu") else 1
+    feed_forward = inner * (d + 1) * config.d_ff + (config.d_ff + 1) * d
+    encoder = config.num_layers * (attention + feed_forward + 2 * norm)
+    decoder_layers = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
+    decoder = decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    rows = {"all": target_vocab, "target": source_vocab + target_vocab, "none": source_vocab + 2 * target_vocab}
+    total = encoder + decoder + rows[config.share_embeddings] * d
+    if config.positions == "learned":
+        total += 2 * config.max_positions * d
+    if config.norm_position == "pre" or config.final_norm:
+        total += 2 * norm
+    return total
+
+
+def count(config: ml_collections.ConfigDict, source_vocab: int, target_vocab: int) -> int:
+    """By shapes alone: no array is made."""
+    model = nnx.eval_shape(lambda: Transformer(config, source_vocab, target_vocab, rngs=nnx.Rngs(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+@pytest.mark.parametrize("change", SHAPES, ids=str)
+def test_every_shape_of_layer_has_as_many_as_the_formula_says(change):
+    config = model_config({"num_layers": 1, **change})
+    vocabularies = (70, 70) if config.share_embeddings == "all" else (70, 50)
+    assert count(config, *vocabularies) == closed_formula(config, *vocabularies)
+
+
+def test_base_and_big_have_as_many_as_the_formula_says():
+    base_config, big_config = base.get_config().model, big.get_config().model
+    assert count(base_config, 37_000, 37_000) == closed_formula(base_config, 37_000, 37_000)
+    # Worked out from section 3 by hand, with the vocabulary that the paper states.
+    assert round(closed_formula(base_config, 37_000, 37_000) / 1e6, 1) == 63.0
+    assert round(closed_formula(big_config, 37_000, 37_000) / 1e6, 1) == 214.2
+
+
+def test_the_formula_gives_the_printed_counts():
+    """At the vocabulary sizes at which all of them fit: Table 3 does not say which were used."""
+    for change, millions in TABLE_3:
+        assert closed_formula(model_config(change), 41_000, 41_000) / 1e6 == pytest.approx(millions, rel=0.02), change
+    assert closed_formula(big.get_config().model, 36_000, 36_000) / 1e6 == pytest.approx(213, rel=0.02)
+
+
+def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
+    config = tiny_config(
+        num_layers=1, d_model=48, d_ff=80, num_heads=3, d_k=20, d_v=24, attention="additive", attention_bias=True,
+        activation="glu", positions="learned", max_positions=50, share_embeddings="none", norm_position="pre",
+    )  # fmt: skip
+    model = Transformer(config, 90, 70, rngs=nnx.Rngs(0))
+    kinds = set()
+    for path, values in flat(nnx.to_pure_dict(nnx.state(model, nnx.Param))):
+        kind = path.split("/")[-1]
+        if kind == "kernel":
+            assert_uniform(values, math.sqrt(6 / sum(values.shape)), path)
+        elif path.endswith("score/v"):
+            assert values.shape == (3, 20)
+            assert_uniform(values, math.sqrt(6 / (20 + 1)), path)
+        elif kind == "table":
+            kind = path.split("/")[-2]
+            deviation = 1.0 if kind == "positions" else 48**-0.5
+            assert values.std() == pytest.approx(deviation, rel=0.05), path
+            assert abs(values.mean()) < 0.1 * deviation, path
+            assert np.abs(values).max() > 2.5 * deviation, path  # normal, not uniform
+        else:
+            assert (values == {"bias": 0, "scale": 1}[kind]).all(), path
+        kinds.add(kind)
+    assert kinds == {"kernel", "v", "embedding", "positions", "bias", "scale"}
+
+
+def assert_uniform(values: np.ndarray, bound: float, path: str) -> None:
+    largest = np.abs(values).max()
+    assert bound * (1 - 10 / values.size) < largest <= bound, path
+    assert values.std() == pytest.approx(bound / math.sqrt(3), rel=1.8 / math.sqrt(values.size)), path
+
+
+def test_projections_of_512_by_512_have_that_matrix_s_bound():
+    attention = MultiHeadAttention(
+        d_model=512, num_heads=8, d_k=64, d_v=64, kind="dot_product", use_bias=False, dropout_rate=0.0,
+        dtype=np.dtype("float32"), rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    for linear in (attention.query, attention.key, attention.value, attention.output):
+        assert np.abs(linear.kernel[...]).max() == pytest.approx(0.0765, abs=1e-4)

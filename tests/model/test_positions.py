@@ -1,0 +1,58 @@
+"""Positional encodings: golden values, the rotation property, and the table of learned ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer.model.embedding import LearnedPositions, SinusoidalPositions, make_positions
+
+INTERLEAVED_BASE_100 = [
+    [0, 1, 0, 1],
+    [0.84147098, 0.54030231, 0.09983342, 0.99500417],
+    [0.90929743, -0.41614684, 0.19866933, 0.98006658],
+    [0.14112001, -0.9899925, 0.29552021, 0.95533649],
+]
+CONCATENATED_ROW_1 = [
+    0.84147096, 0.38767424, 0.15782665, 0.063053876, 0.025116222, 0.0099998331, 0.0039810613, 0.0015848925,
+    0.00063095731, 0.00025118864, 0.54030228, 0.92179644, 0.98746681, 0.99801010, 0.99968451, 0.99994999, 0.99999207,
+    0.99999875, 0.99999982, 0.99999994,
+]  # fmt: skip
+
+
+def first_rows(positions: nnx.Module, count: int) -> np.ndarray:
+    return np.asarray(positions(jnp.arange(count)[None]))[0]
+
+
+def test_interleaved_sinusoids_have_the_golden_values():
+    positions = SinusoidalPositions(4, concatenated=False, base=100.0)
+    np.testing.assert_allclose(first_rows(positions, 4), INTERLEAVED_BASE_100, atol=1e-6)
+
+
+def test_concatenated_sinusoids_have_the_golden_values():
+    positions = make_positions("sinusoidal_concatenated", d_model=20, max_positions=1, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(first_rows(positions, 10)[1], CONCATENATED_ROW_1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shift", [1, 7, 100])
+def test_a_shift_rotates_each_plane_by_an_angle_of_its_own(shift):
+    """PE(pos + k) = R(k) PE(pos): what lets a product of two encodings depend on their distance (section 3.5)."""
+    positions = make_positions("sinusoidal", d_model=16, max_positions=1, rngs=nnx.Rngs(0))
+    encoding = first_rows(positions, 200 + shift).reshape(-1, 8, 2)
+    angles = shift / 10_000 ** (np.arange(0, 16, 2) / 16)
+    cos, sin = np.cos(angles), np.sin(angles)
+    rotations = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], -2)
+    expected = np.einsum("pij,tpj->tpi", rotations, encoding[:200])
+    np.testing.assert_allclose(encoding[shift:], expected, atol=1e-4)  # a float32 angle near 300 is 3e-5 off
+
+
+def test_learned_positions_are_rows_of_a_trained_table():
+    positions = LearnedPositions(8, max_positions=6, rngs=nnx.Rngs(0))
+    table = np.asarray(positions.table[...])
+    rows = np.array([[0, 1, 2, 0], [5, 4, 3, 5]])
+    np.testing.assert_array_equal(positions(jnp.asarray(rows)), table[rows])
+
+    graph, state = nnx.split(positions)
+    gradient = jax.grad(lambda state: nnx.merge(graph, state)(jnp.asarray(rows[:1])).sum())(state)
+    np.testing.assert_array_equal(gradient["table"][...][:, 0], [2, 1, 1, 0, 0, 0])

@@ -1,0 +1,138 @@
+"""The record of a run: its numbers by hand, and that interruptions leave no trace in it."""
+
+import dataclasses
+import json
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from transformer.data.loader import BatchStats
+from transformer.training.loss import Sums
+from transformer.training.metrics import Recorder, TrainingWindow, means
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+# What scripts and people rely on in a line of `metrics.jsonl`.
+ALWAYS = {"step", "split", "loss", "nll", "perplexity", "accuracy", "examples", "tokens"}
+TRAIN = ALWAYS | {"learning_rate", "gradient_norm", "tokens_per_second", "padding_fraction", "seconds"}
+
+STATS = BatchStats(sentences=2, source_pieces=6, target_pieces=4, positions=16)
+
+
+def step_metrics(loss, nll, correct, tokens, rate):
+    """As a step returns them, for as many tokens."""
+    values = (jnp.float32(value) for value in (loss, nll, correct, tokens, 2))
+    return {"sums": Sums(*values), "learning_rate": jnp.float32(rate), "gradient_norm": jnp.float32(10 * rate)}
+
+
+FIRST, SECOND, THIRD = (step_metrics(*values) for values in [(9, 6, 1, 3, 0.25), (3, 2, 4, 5, 0.5), (4, 4, 1, 2, 0.75)])
+
+
+@pytest.fixture
+def workdir(tmp_path) -> Workdir:
+    return Workdir(tmp_path)
+
+
+def record(workdir) -> list[dict]:
+    return [json.loads(line) for line in workdir.metrics.read_text().splitlines()]
+
+
+def test_means_are_per_token_and_perplexity_is_of_the_truth():
+    values = means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0, "sentences": 2.0})
+    assert values == {"loss": 1.5, "nll": 1.0, "perplexity": math.e, "accuracy": 0.75}
+
+
+def test_a_diverged_run_still_has_a_perplexity():
+    assert means({"loss": 1e6, "nll": 1e6, "correct": 0.0, "tokens": 1.0})["perplexity"] == math.exp(700)
+    assert math.isnan(means({"loss": math.nan, "nll": math.nan, "correct": 0.0, "tokens": 1.0})["perplexity"])
+
+
+def test_a_window_weighs_its_steps_by_their_tokens():
+    window = TrainingWindow(None)
+    assert window.totals() is None
+    window.add(FIRST, [STATS])
+    window.add(SECOND, [STATS, dataclasses.replace(STATS, positions=48)])
+    values = window.summary(waited=0.0)
+    assert (values["loss"], values["nll"], values["accuracy"]) == (12 / 8, 8 / 8, 5 / 8)
+    assert (values["learning_rate"], values["gradient_norm"]) == (0.5, 5.0)
+    assert values["padding_fraction"] == 1 - 30 / 80
+    assert values["tokens_per_second"] == pytest.approx(values["steps_per_second"] * 4)
+    window.restart(waited=0.0)
+    window.add(THIRD, [STATS])
+    assert window.summary(waited=0.0)["loss"] == 2.0
+
+
+def test_a_window_goes_on_after_an_interruption():
+    straight, before = TrainingWindow(None), TrainingWindow(None)
+    for window in (straight, before):
+        window.add(FIRST, [STATS])
+    after = TrainingWindow(json.loads(json.dumps(before.totals())))
+    assert after.totals() == before.totals()
+    for window in (straight, after):
+        window.add(SECOND, [STATS])
+        window.add(THIRD, [STATS])
+    assert after.totals() == straight.totals()
+    lines = [window.summary(0.0) for window in (straight, after)]
+    for name in ("loss", "nll", "perplexity", "accuracy", "learning_rate", "gradient_norm", "padding_fraction"):
+        assert lines[0][name] == lines[1][name]
+    # Three steps of ten tokens against the two of seven that took this process's time.
+    assert lines[1]["tokens_per_second"] == pytest.approx(lines[1]["steps_per_second"] * 3.5)
+    after.restart(0.0)
+    assert after.totals() is None
+
+
+def test_pauses_do_not_count_as_training(monkeypatch):
+    clock = iter([0.0, 10.0, 110.0, 120.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    window = TrainingWindow(None)
+    window.add(FIRST, [STATS])
+    with window.pause():
+        pass
+    values = window.summary(waited=5.0)
+    assert (values["steps_per_second"], values["tokens_per_second"], values["waiting_fraction"]) == (0.05, 0.15, 0.25)
+
+
+def test_a_line_has_what_is_promised(workdir):
+    progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456)
+    window = TrainingWindow(None)
+    window.add(FIRST, [STATS])
+    with Recorder(workdir, 0) as recorder:
+        recorder.write("train", progress, window.summary(0.0))
+        recorder.write("valid", progress, means({"loss": 1, "nll": 1, "correct": 0, "tokens": 1}) | {"bleu": 3.0})
+    train, valid = record(workdir)
+    assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
+    assert (train["step"], train["split"], train["examples"], train["tokens"]) == (7, "train", 20, 80)
+    assert (valid["split"], valid["seconds"]) == ("valid", 1.235)
+    assert any(workdir.tensorboard.iterdir())
+
+
+def test_going_on_drops_what_came_after_the_checkpoint(workdir):
+    with Recorder(workdir, 0) as recorder:
+        for step in (1, 2, 3, 4):
+            recorder.write("train", Progress(step=step), {"loss": float(step)})
+    with workdir.metrics.open("a") as file:
+        file.write('{"step": 1, "split": "tr')
+    with Recorder(workdir, 2) as recorder:
+        assert [line["step"] for line in record(workdir)] == [1, 2]
+        recorder.write("train", Progress(step=3), {"loss": 3.5})
+    assert [(line["step"], line["loss"]) for line in record(workdir)] == [(1, 1.0), (2, 2.0), (3, 3.5)]
+    with Recorder(workdir, 0):
+        assert record(workdir) == []
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0"])
+def test_a_line_that_is_none_is_dropped(workdir, damage):
+    workdir.metrics.write_text(f'{{"step": 1}}\n{damage}\n{{"step": 2}}\n')
+    with Recorder(workdir, 2):
+        assert record(workdir) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize(("metric", "scores", "best"), [("bleu", [1, 3, 3, 2], 2), ("loss", [3, 1, 2, 1], 2)])
+def test_the_first_of_the_best_stays_the_best(metric, scores, best):
+    progress = Progress()
+    for step, score in enumerate(map(float, scores), start=1):
+        progress = dataclasses.replace(progress, step=step).validated(score, metric)
+        assert progress.is_best == (step in (1, best))
+    assert (progress.best_step, progress.best_score) == (best, float(scores[best - 1]))
+    assert progress.validations_since_best == 2
