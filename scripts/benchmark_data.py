@@ -27,6 +27,7 @@ import ml_collections
 import numpy as np
 
 from configs import base
+from transformer import command
 from transformer.data import corpus, tokenizer
 from transformer.data.loader import Loader, Position
 
@@ -36,12 +37,7 @@ BATCHES = 300  # taken to measure the loader's speed
 FAR = 7  # the epoch of the late start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=2_000_000, help="pairs to generate")
-    parser.add_argument("--tokens", type=int, default=25_000, help="batch.tokens")
-    parser.add_argument("--folder", type=Path, help="where the text and the corpus stay; default: they are deleted")
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> None:
     keep = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     with keep as folder:
         config = _config(Path(folder), options.tokens)
@@ -155,5 +151,13 @@ def _own_memory() -> Iterator[list[int]]:
         watcher.join()
 
 
+def make_parser() -> command.Parser:
+    parser = command.Parser("scripts.benchmark_data", __doc__)
+    parser.add_argument("--pairs", type=int, default=2_000_000, help="pairs to generate (2000000)")
+    parser.add_argument("--tokens", type=int, default=25_000, help="batch.tokens (25000)")
+    parser.add_argument("--folder", type=Path, help="where the text and the corpus stay; without it they are deleted")
+    return parser
+
+
 if __name__ == "__main__":
-    main()
+    command.run(make_parser(), main)

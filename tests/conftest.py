@@ -1,6 +1,7 @@
 """Settings under which every test runs, and the fixtures that several files share."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -16,6 +17,14 @@ install_import_hook("transformer", "beartype.beartype")
 # A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly: the
 # LayerNorm of Flax and the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# What one test has compiled, the next and the commands that tests start need not compile again.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+    os.environ["JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 # The first example of a test may compile, so that time says nothing; and a failure must come again.
 hypothesis.settings.register_profile("here", deadline=None, derandomize=True, database=None)

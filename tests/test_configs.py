@@ -7,20 +7,17 @@ import jax.numpy as jnp
 import pytest
 
 from transformer import config as configuration
+from transformer.data.buckets import Bucket
 from transformer.training import optimizer as optimizers
 from transformer.training import sharding, state, step
 
 CONFIGS = sorted(str(path) for path in Path("configs").rglob("*.py") if path.name != "__init__.py")
 
 
-def abstract_batch(config) -> dict[str, jax.ShapeDtypeStruct]:
-    """The largest batch there may be."""
-    packed = config.batch.plan == "packed"
-    length = config.batch.packed_length if packed else config.data.max_length
-    names = ["source", "target_input", "target_output"]
-    if packed:
-        names += ["source_segments", "target_segments", "source_positions", "target_positions"]
-    return {name: jax.ShapeDtypeStruct((config.batch.tokens // length, length), jnp.int32) for name in names}
+def largest_bucket(config) -> Bucket:
+    """The shape of the largest batch there may be."""
+    length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
+    return Bucket(config.batch.tokens // length, length, length)
 
 
 @pytest.mark.parametrize("path", CONFIGS)
@@ -35,10 +32,10 @@ def test_every_config_validates_and_traces(path):
     train_step = step.TrainStep(config, graph, optimizer, schedule, mesh)
 
     def update(before, batch) -> tuple:
-        after, metrics = train_step.single(before, batch)
+        after, metrics = train_step.whole(before, batch)
         return after, metrics["gradient_norm"]
 
-    after, gradient_norm = jax.eval_shape(update, before, abstract_batch(config))
+    after, gradient_norm = jax.eval_shape(update, before, train_step.abstract_batch(largest_bucket(config)))
 
     def types(tree) -> list:
         return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

@@ -99,7 +99,9 @@ def test_a_line_has_what_is_promised(workdir):
     window.add(FIRST, [STATS])
     with Recorder(workdir, 0) as recorder:
         recorder.write("train", progress, window.summary(0.0))
-        recorder.write("valid", progress, means({"loss": 1, "nll": 1, "correct": 0, "tokens": 1}) | {"bleu": 3.0})
+        recorder.write(
+            "valid", progress, means({"loss": 1.0, "nll": 1.0, "correct": 0.0, "tokens": 1.0}) | {"bleu": 3.0}
+        )
     train, valid = record(workdir)
     assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
     assert (train["step"], train["split"], train["examples"], train["tokens"]) == (7, "train", 20, 80)

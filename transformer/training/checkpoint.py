@@ -28,7 +28,7 @@ class Checkpoints:
     Writing goes on in the background and each becomes visible whole; leaving the block waits for the last.
     """
 
-    def __init__(self, workdir: Workdir, config: ml_collections.FrozenConfigDict):
+    def __init__(self, workdir: Workdir, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
         policies = [
             checkpoint_managers.LatestN(config.keep),
             checkpoint_managers.BestN(

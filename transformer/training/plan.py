@@ -52,7 +52,7 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     used -= memory.alias_size_in_bytes
     yield f"largest     {used / 2**20:,.0f} MiB a device, {compiled.cost_analysis()['flops'] / 1e9:,.1f} GFLOP a batch"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
-    kept = min(config.checkpoint.keep, config.training.steps // config.checkpoint.every + 1) + 1
+    kept = min(config.checkpoint.keep, -(-config.training.steps // config.checkpoint.every)) + 1
     yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
     per_epoch = sum(use.positions for use in loader.plan.uses)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer.data.buckets import Bucket
 from transformer.training.loss import Sums, cross_entropy
-from transformer.training.sharding import BATCH
+from transformer.training.sharding import BATCH, tree_shardings
 from transformer.training.state import TrainState
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
@@ -47,14 +47,14 @@ class TrainStep:
     ):
         self.config, self.graph = config, graph
         self.optimizer, self.schedule = optimizer, schedule
-        self.batch_sharding = NamedSharding(mesh, BATCH)
+        self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
         self.whole = jax.jit(self._whole, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.add = jax.jit(self._add, donate_argnums=1)
         self.apply = jax.jit(self._apply, donate_argnums=(0, 1))
         self.compiled: dict[tuple, jax.stages.Compiled] = {}
 
-    def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
             return self.executable(state, batches[0])(state, batches[0])
@@ -110,7 +110,7 @@ class TrainStep:
 
         return jax.grad(loss, has_aux=True)(state.parameters)
 
-    def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, Any]]:
         gradients, sums = total
         gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
         updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
@@ -120,10 +120,12 @@ class TrainStep:
             average = optax.incremental_update(parameters, average, 1.0 - self.config.training.ema_decay)
         metrics = {
             "sums": sums,
-            "gradient_norm": optax.global_norm(gradients),
+            "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
         }
-        return TrainState(state.step + 1, parameters, optimizer_state, average), metrics
+        state = TrainState(state.step + 1, parameters, optimizer_state, average)
+        # Left to itself the compiler may split vectors too, and the next step would find its arguments misplaced.
+        return jax.lax.with_sharding_constraint(state, tree_shardings(self.mesh, state)), metrics
 
 
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], Sums]:

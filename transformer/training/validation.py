@@ -23,7 +23,7 @@ class Validation:
 
     def __init__(
         self,
-        config: ml_collections.FrozenConfigDict,
+        config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
         graph: nnx.GraphDef,
         mesh: Mesh,
         tokenizer: Tokenizer,

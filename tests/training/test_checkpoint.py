@@ -1,0 +1,159 @@
+"""Checkpoints: what is saved comes back, what is kept, what decoding gets, and how damage is told."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.training.tiny import setup, tiny_config
+from transformer.errors import UserError
+from transformer.training.checkpoint import Checkpoints, load_parameters
+from transformer.training.progress import Progress
+from transformer.training.state import TrainState
+from transformer.workdir import Workdir
+
+SCORES = {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0}
+PROGRESS = Progress(1, 2, 3, 4, 5, 6.7, 8.9, 1, 0, {"loss": 0.1, "tokens": 3.0})
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return setup(tiny_config(training__ema_decay=0.5), optax.adam(0.1))
+
+
+def state_at(step: int, with_average: bool = False) -> TrainState:
+    """A state whose parameters, under names as a model's, are multiples of its step."""
+    parameters = {"layers": {0: {"kernel": np.full((2, 3), step, np.float32)}, 1: {"bias": np.float32([step, -step])}}}
+    average = jax.tree.map(lambda x: x + 0.5, parameters) if with_average else None
+    return jax.device_put(TrainState(np.int32(step), parameters, optax.adam(0.1).init(parameters), average))
+
+
+def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: str, with_average=False) -> Path:
+    """A run that was saved at these steps, each validated if it has a score."""
+    config = tiny_config(checkpoint__keep=keep, checkpoint__best_metric=metric).checkpoint
+    progress = Progress()
+    with Checkpoints(Workdir(folder), config) as checkpoints:
+        for step, score in scores.items():
+            progress = dataclasses.replace(progress, step=step)
+            progress = progress if score is None else progress.validated(score, metric)
+            checkpoints.save(state_at(step, with_average), progress, score)
+    return folder
+
+
+def kept(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in Workdir(folder).checkpoints.iterdir())
+
+
+def refusal(function, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    return save_run(tmp_path_factory.mktemp("saved"), 2, {**SCORES, 50: None}, "bleu")
+
+
+def test_what_is_saved_comes_back(tiny, tmp_path):
+    state, config = tiny.initializer(), tiny_config().checkpoint
+    state = jax.tree.map(lambda x: x + 1, state)
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        assert checkpoints.restore(tiny.initializer.abstract_state) is None
+        checkpoints.save(state, PROGRESS, 8.9)
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        restored, progress = checkpoints.restore(tiny.initializer.abstract_state)
+    assert progress == PROGRESS
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+    parameters, step, steps = load_parameters(tmp_path, "best", 1)
+    assert (step, steps) == (1, [1])
+    # Decoding gets the averages of a run that keeps them.
+    jax.tree.map(np.testing.assert_array_equal, parameters, jax.device_get(state.average))
+
+
+def test_the_newest_and_the_first_of_the_best_are_kept(saved, tmp_path):
+    assert kept(saved) == [20, 40, 50]
+    assert kept(save_run(tmp_path, 1, SCORES, "loss")) == [10, 40]
+    with Checkpoints(Workdir(saved), tiny_config(checkpoint__keep=2).checkpoint) as checkpoints:
+        checkpoints.save(state_at(50), Progress(step=50), None)  # there already
+        checkpoints.save(state_at(60), Progress(step=60, best_step=20, best_score=3.0), None)
+    assert kept(saved) == [20, 50, 60]
+    shutil.rmtree(saved / "checkpoints" / "60")
+
+
+@pytest.mark.parametrize(
+    ("which", "average", "step", "steps"),
+    [("best", 1, 20, [20]), ("last", 1, 50, [50]), ("20", 1, 20, [20]), ("50", 2, 50, [20, 50]), ("20", 2, 20, [20])],
+)
+def test_the_checkpoints_that_decoding_may_name(saved, which, average, step, steps):
+    parameters, found, averaged = load_parameters(saved, which, average)
+    assert (found, averaged) == (step, steps)
+    mean = np.float32(sum(steps) / len(steps))
+    np.testing.assert_array_equal(parameters["layers"][0]["kernel"], np.full((2, 3), mean))
+    np.testing.assert_array_equal(parameters["layers"][1]["bias"], [mean, -mean])
+    assert all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(parameters))
+
+
+def test_names_that_no_checkpoint_has_are_refused(saved, tmp_path):
+    assert f"--workdir={tmp_path}: has no checkpoint yet" in refusal(load_parameters, tmp_path, "best", 1)
+    for name in ("30", "frist", "-1", "5.0", ""):
+        message = refusal(load_parameters, saved, name, 1)
+        assert f"--checkpoint={name}: must be best, last or a step there is: 20, 50" in message
+    shutil.copytree(saved, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "20")
+    assert "20 is gone; name last or one of 50" in refusal(load_parameters, tmp_path / "run", "best", 1)
+
+
+def test_what_is_half_written_is_no_checkpoint(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    shutil.copytree(saved / "checkpoints" / "50", tmp_path / "run" / "checkpoints" / "60.orbax-checkpoint-tmp")
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 50
+
+
+def rewrite_progress(checkpoint: Path, **changes) -> None:
+    path = checkpoint / "progress" / "metadata"
+    record = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in record.items() if value != "missing"}))
+
+
+def truncate(checkpoint: Path) -> None:
+    for path in checkpoint.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES = {
+    "no parameters": lambda path: shutil.rmtree(path / "parameters"),
+    "no progress": lambda path: shutil.rmtree(path / "progress"),
+    "nothing": lambda path: (shutil.rmtree(path), path.mkdir()),
+    "truncated": truncate,
+    "truncated arrays": lambda path: truncate(path / "parameters" / "d"),
+    "malformed progress": lambda path: (path / "progress" / "metadata").write_text("{"),
+    "malformed metadata": lambda path: (path / "parameters" / "_METADATA").write_text("{"),
+    "no version": lambda path: rewrite_progress(path, schema_version="missing"),
+    "newer version": lambda path: rewrite_progress(path, schema_version=2),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_told_in_one_line(saved, tmp_path, damage):
+    shutil.copytree(saved, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "50"
+    DAMAGES[damage](checkpoint)
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state_at(0))
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config().checkpoint) as checkpoints:
+        messages = [refusal(checkpoints.restore, abstract)]
+    messages.append(refusal(load_parameters, tmp_path / "run", "last", 1))
+    for message in messages:
+        if damage == "newer version":
+            assert "schema version 2, and this code reads 1" in message
+        else:
+            assert f"{checkpoint}: this checkpoint cannot be read (" in message
+    assert load_parameters(tmp_path / "run", "20", 1)[1] == 20

@@ -1,0 +1,149 @@
+"""Runs that are stopped, by a signal, a crash or their own patience, and what starting them again does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training.tiny import flags, record, run
+from transformer.training.checkpoint import load_parameters
+from transformer.training.interruption import Interruption
+from transformer.training.step import TrainStep
+from transformer.training.validation import Validation
+
+
+def at_step(monkeypatch, step, action) -> None:
+    """Does `action` when the update after this step is about to be made."""
+    update = TrainStep.__call__
+
+    def call(self, state, batches):
+        if state.step == step:
+            action()
+        return update(self, state, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", call)
+
+
+def crash() -> None:
+    raise ZeroDivisionError("a crash")
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run of eight steps without interruption, and its settings."""
+    settings = {"training__steps": 8, "training__accumulation": 2, "training__ema_decay": 0.9}
+    workdir = tmp_path_factory.mktemp("straight") / "run"
+    assert run(workdir, **settings) == 0
+    return workdir, settings
+
+
+# Saved at steps 3 and 6, in the middle of a training line's two steps; validated, and so saved, at 4.
+@pytest.mark.parametrize(
+    ("step", "action", "code", "saved"), [(4, crash, 1, 4), (6, crash, 1, 6), (4, interrupt, 130, 5)]
+)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    straight, tmp_path, monkeypatch, capsys, step, action, code, saved
+):
+    expected, settings = straight
+    workdir = tmp_path / "run"
+    settings = settings | {"data__cache_dir": expected.parent / "cache"}
+    with monkeypatch.context() as patch:
+        at_step(patch, step, action)
+        assert run(workdir, **settings) == code
+    assert not (workdir / "complete.json").exists()
+    assert load_parameters(workdir, "last", 1)[1] == saved
+    if action is interrupt:
+        assert f"step {saved} is saved: the same command goes on" in capsys.readouterr().err.splitlines()[-1]
+    assert run(workdir, **settings) == 0
+    assert f"Going on from the checkpoint of step {saved}." in capsys.readouterr().err
+    assert record(workdir) == record(expected)
+    for which in ("last", "best"):
+        (tree, *steps), (other, *other_steps) = (load_parameters(each, which, 1) for each in (workdir, expected))
+        assert steps == other_steps
+        jax.tree.map(np.testing.assert_array_equal, tree, other)
+    assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
+
+
+def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
+    workdir, settings = straight
+    before = [(path, path.read_bytes()) for path in workdir.rglob("*") if path.is_file() and path.suffix != ".txt"]
+    assert run(workdir, **settings) == 0
+    assert "This run is complete." in capsys.readouterr().err
+    for path, content in before:
+        assert path.name == "environment.json" or path.read_bytes() == content
+
+
+def test_the_workdir_of_another_config_is_refused(straight, capsys):
+    workdir, settings = straight
+    before = sorted(workdir.rglob("*"))
+    assert run(workdir, **settings | {"model__d_ff": 32}) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and errors.startswith("error: ")
+    assert "model.d_ff: 16 -> 32" in errors and f"--config={workdir / 'config.json'}" in errors
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatch, capsys):
+    # Validations at steps 2, 4, ... of a run that is best at step 4: the second one without a better ends it.
+    losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
+    monkeypatch.setattr(
+        Validation, "__call__", lambda *_: {"loss": next(losses), "nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
+    )
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
+    settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
+    assert run(tmp_path / "run", **settings) == 0
+    assert "Done: 8 steps; best loss at step 4." in capsys.readouterr().err
+    assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
+    assert load_parameters(tmp_path / "run", "best", 1)[1] == 4
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 8
+    assert run(tmp_path / "run", **settings) == 0
+    assert "This run is complete." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_asks_and_a_second_stops(number):
+    def earlier(*_) -> None:
+        raise AssertionError("the handler from before the block")
+
+    before = signal.signal(number, earlier)
+    try:
+        with Interruption() as interruption:
+            assert not interruption.asked
+            signal.raise_signal(number)
+            assert interruption.asked
+            with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
+                signal.raise_signal(number)
+        assert signal.getsignal(number) is earlier
+    finally:
+        signal.signal(number, before)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(straight, tmp_path):
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
+    settings |= {"training__steps": 1_000_000, "training__log_every": 1, "checkpoint__every": 1_000_000}
+    argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        # The second line: by then the run is in its loop.
+        for line in process.stderr:
+            if "step 2/1000000" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (130, "")
+    step = load_parameters(tmp_path / "run", "last", 1)[1]
+    assert step > 2
+    assert errors.splitlines()[-1] == f"error: interrupted; step {step} is saved: the same command goes on"
+    assert "Traceback" not in errors
+    assert max(line["step"] for line in record(tmp_path / "run")) == step
