@@ -47,7 +47,7 @@ class MultiHeadAttention(nnx.Module):
         self,
         queries: Float[Array, "B T D"],
         keys_values: Float[Array, "B S D"],
-        mask: Bool[Array, "B 1 #T S"],
+        mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         keys, values = self.project_keys_values(keys_values)
@@ -66,7 +66,7 @@ class MultiHeadAttention(nnx.Module):
         queries: Float[Array, "B T H dk"],
         keys: Float[Array, "B S H dk"],
         values: Float[Array, "B S H dv"],
-        mask: Bool[Array, "B 1 #T S"],
+        mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Everything after the projections of queries, keys and values; cached decoding enters here."""
@@ -75,7 +75,7 @@ class MultiHeadAttention(nnx.Module):
         return self.output(heads.reshape(*heads.shape[:2], -1))
 
     def weights(
-        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "B 1 #T S"]
+        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "#B 1 #T S"]
     ) -> Float[Array, "B H T S"]:
         return masked_softmax(self.score(queries, keys), mask)
 
@@ -104,7 +104,7 @@ class AdditiveScore(nnx.Module):
         return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
 
 
-def masked_softmax(scores: Float[Array, "B H T S"], mask: Bool[Array, "B 1 #T S"]) -> Float[Array, "B H T S"]:
+def masked_softmax(scores: Float[Array, "B H T S"], mask: Bool[Array, "#B 1 #T S"]) -> Float[Array, "B H T S"]:
     """Softmax over the keys that may be attended to; a row with none gets zeros, not uniform weights."""
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
     return jnp.where(mask, weights, 0.0)

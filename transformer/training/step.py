@@ -51,7 +51,7 @@ class TrainStep:
         self.whole = jax.jit(self._whole, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.add = jax.jit(self._add, donate_argnums=1)
-        self.apply = jax.jit(self._apply, donate_argnums=(0, 1))
+        self.apply = jax.jit(self._apply, donate_argnums=0)
         self.compiled: dict[tuple, jax.stages.Compiled] = {}
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
@@ -93,10 +93,10 @@ class TrainStep:
     def _whole(self, state: TrainState, batch: Batch):
         return self._apply(state, self._gradients(state, batch, 0))
 
-    def _add(self, state: TrainState, total, batch: Batch, part: int):
+    def _add(self, state: TrainState, total, batch: Batch, part: int | jax.Array):
         return jax.tree.map(jnp.add, total, self._gradients(state, batch, part))
 
-    def _gradients(self, state: TrainState, batch: Batch, part: int) -> tuple[dict, Sums]:
+    def _gradients(self, state: TrainState, batch: Batch, part: int | jax.Array) -> tuple[dict, Sums]:
         """Sums over the batch: of the loss's gradients, and of what is reported."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), part)
         training = self.config.training

@@ -1,0 +1,147 @@
+"""The three commands, as a user starts them: from numbers in words to a score; and what training refuses.
+
+What the other two refuse is in test_evaluate.py and test_translate.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.tiny import flags
+from transformer import command, train
+
+REPOSITORY = Path(__file__).parents[1]
+RESULT = {
+    *("bleu", "chrf", "bleu_signature", "chrf_signature", "exact_match", "sentences", "split", "step", "averaged"),
+    *("decoding", "hypotheses", "seconds", "output_tokens_per_second", "bleu_lowercase_tokenized"),
+}
+
+# Numbers of up to three digits, of which 95 in 100 are to be translated without a mistake by a run of a minute.
+QUICK = """
+data.source=synthetic data.synthetic_maximum=999 data.synthetic_examples=5000 data.workers=1 data.max_length=48
+data.valid_split=valid tokenizer.vocab_size=80 batch.tokens=1024 batch.max_buckets=2
+model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0 model.dtype=float32
+optimizer.schedule=linear optimizer.learning_rate=0.004 optimizer.warmup_steps=50
+training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50
+checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=48 decoding.max_extra_length=24
+"""
+
+
+def start(module: str, *argv: str, text: str = "") -> subprocess.CompletedProcess:
+    """A command in a process of its own; its output is UTF-8 whatever the locale."""
+    argv = [sys.executable, "-m", f"transformer.{module}", *argv]
+    return subprocess.run(argv, cwd=REPOSITORY, input=text.encode(), capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("quick")
+    overrides = [f"--config.{setting}" for setting in [*QUICK.split(), f"data.cache_dir={folder / 'cache'}"]]
+    done = start("train", "--config=configs/base.py", f"--workdir={folder / 'run'}", *overrides)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr.decode()
+    return folder / "run"
+
+
+def test_a_workdir_is_the_whole_record(quick, tmp_path):
+    there = {path.name for path in quick.iterdir()}
+    expected = {"config.json", "environment.json", "tokenizer.model", "metrics.jsonl", "checkpoints", "tensorboard"}
+    assert there == expected | {"log.txt", "complete.json"}
+    lines = [json.loads(line) for line in (quick / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 401, 50))
+    assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
+
+
+def test_what_was_learned_is_evaluated(quick):
+    done = start("evaluate", f"--workdir={quick}", "--split=test", "--decoding.beam_size=2")
+    assert done.returncode == 0, done.stderr.decode()
+    result = json.loads(done.stdout)
+    assert done.stdout.count(b"\n") == 1 and set(result) >= RESULT
+    assert result["exact_match"] >= 0.95 and result["bleu"] > 80
+    assert (result["split"], result["sentences"], result["averaged"]) == ("test", 200, 1)
+    assert result["decoding"]["beam_size"] == 2
+    hypotheses = Path(result["hypotheses"]).read_text().splitlines()
+    assert len(hypotheses) == 200
+
+
+def test_what_was_learned_is_translated(quick):
+    source = "three hundred forty-five\n\ntwelve\nninety-nine\n"
+    done = start("translate", f"--workdir={quick}", text=source)
+    assert done.returncode == 0, done.stderr.decode()
+    lines = done.stdout.decode().split("\n")
+    assert lines[2:] == ["zwölf", "neunundneunzig", ""] and lines[0] == "dreihundertfünfundvierzig"
+    done = start("translate", f"--workdir={quick}", "--n_best=3", "--format=jsonl", "--average=2", text=source)
+    found = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert [each["source"] for each in found] == source.split("\n")[:-1]
+    for each in found:
+        scores = [translation["score"] for translation in each["translations"]]
+        assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+
+
+def refusal(argv: list[str], capsys) -> str:
+    """What training says that was given something wrong; run in this process."""
+    capsys.readouterr()
+    code = command.execute(train.make_parser(), train.main, argv)
+    output, errors = capsys.readouterr()
+    # Log lines of what went well before it may precede the error.
+    *before, last = errors.splitlines()
+    assert (code, output) == (2, "")
+    assert last.startswith("error: ") and not any("error" in line or "Traceback" in line for line in before)
+    return last
+
+
+def text_flags(folder: Path, **changes) -> list[str]:
+    return flags(folder / "run", data__source="text", data__path=folder, data__valid_split="valid", **changes)
+
+
+def write_text(folder: Path, stem: str, english: bytes, german: bytes) -> None:
+    (folder / f"{stem}.en").write_bytes(english)
+    (folder / f"{stem}.de").write_bytes(german)
+
+
+def test_data_that_cannot_be_trained_on(tmp_path, capsys):
+    def says(**changes) -> str:
+        message = refusal(text_flags(tmp_path, training__steps=2, **changes), capsys)
+        assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+        return message
+
+    assert "train.en" in says()
+    write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
+    assert "valid.en" in says()
+    write_text(tmp_path, "valid", b"one\n", b"eins\n")
+    write_text(tmp_path, "train", b"", b"")
+    assert "train.en" in says() or "no sentence" in says()
+    write_text(tmp_path, "train", b"one\ntwo\n", b"eins\n")
+    message = says()
+    assert "train.en" in message and "train.de" in message and "2" in message and "1" in message
+    write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
+    assert "batch.tokens" in says(batch__tokens=8)
+
+
+def test_configs_that_cannot_be_trained(tmp_path, capsys):
+    def says(*argv: str) -> str:
+        message = refusal([*argv, f"--workdir={tmp_path / 'run'}"], capsys)
+        assert not (tmp_path / "run").exists()
+        return message
+
+    assert "configs/bas.py: no such file; did you mean configs/base.py?" in says("--config=configs/bas.py")
+    (tmp_path / "broken.py").write_text("def get_config(:\n")
+    assert "broken.py: SyntaxError" in says(f"--config={tmp_path / 'broken.py'}")
+    (tmp_path / "config.json").write_text("{")
+    assert "not a saved configuration" in says(f"--config={tmp_path / 'config.json'}")
+    assert "did you mean" in says("--config=configs/base.py", "--config.model.dmodel=64")
+    assert "model.d_model=large: must be" in says("--config=configs/base.py", "--config.model.d_model=large")
+    assert "d_model must be divisible" in says("--config=configs/base.py", "--config.model.d_model=100")
+
+
+def test_a_workdir_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert "is a file, must be a folder" in refusal(flags(tmp_path / "file" / "run"), capsys)
+    # /proc takes no folder of anyone's, root's neither.
+    if sys.platform == "linux" and os.path.isdir("/proc/self"):
+        message = refusal(flags(Path("/proc/run"), data__cache_dir=tmp_path), capsys)
+        assert "/proc/run" in message
+    assert not (tmp_path / "cache").exists()

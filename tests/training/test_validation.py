@@ -1,0 +1,66 @@
+"""Validation: the loss of the whole split by hand, and which sentences are decoded for BLEU."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.training.tiny import flags
+from transformer import config as configuration
+from transformer import workdir as workdirs
+from transformer.data import sources
+from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.training import run as runs
+from transformer.training import validation
+from transformer.training.step import forward
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> runs.Run:
+    folder = tmp_path_factory.mktemp("validation")
+    settings = {"training__eval_bleu": True, "training__eval_sentences": 5, "training__steps": 8}
+    # Several small batches, so that their sums have to be put together.
+    settings |= {"batch__tokens": 256, "batch__max_buckets": 2, "training__label_smoothing": 0.2}
+    overrides = [flag.removeprefix("--config.").split("=", 1) for flag in flags(folder / "run", **settings)[2:]]
+    config = configuration.load_file("configs/base.py", overrides)
+    return runs.prepare(config, workdirs.create(folder / "run", config))
+
+
+def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
+    """Loss, NLL and accuracy per target token of the validation pairs, in one batch and float64."""
+    corpus = run.validation.corpus
+    rows, width = len(corpus), int(corpus.lengths.max())
+    names = ("source", "target_input", "target_output")
+    batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
+    for row in range(rows):
+        source, target = corpus.source(row), corpus.target(row)
+        for name, value in zip(names, ([*source, EOS], [BOS, *target], [*target, EOS]), strict=True):
+            batch[name][row, : len(value)] = value
+    logits = np.asarray(forward(run.train_step.graph, parameters, batch, None), np.float64)
+    log_p = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    real = batch["target_output"] != PAD
+    truth = np.take_along_axis(log_p, batch["target_output"][..., None], axis=-1)[..., 0]
+    loss = -(0.8 * truth + 0.2 * log_p.mean(axis=-1))
+    return loss[real].mean(), -truth[real].mean(), (log_p.argmax(axis=-1) == batch["target_output"])[real].mean()
+
+
+def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monkeypatch):
+    parameters, decoded = prepared.initial_state().parameters, []
+
+    def evaluate(translator, models, texts, references, language, report):
+        decoded.append((models, texts, references, language))
+        return SimpleNamespace(scores=SimpleNamespace(bleu=12.0, chrf=34.0, exact_match=0.5))
+
+    monkeypatch.setattr(validation, "evaluate_translations", evaluate)
+    values = prepared.validation(parameters)
+    loss, nll, accuracy = by_hand(prepared, parameters)
+    assert values["loss"] == pytest.approx(loss, rel=1e-5)
+    assert values["nll"] == pytest.approx(nll, rel=1e-5)
+    assert values["perplexity"] == pytest.approx(np.exp(nll), rel=1e-4)
+    assert values["accuracy"] == pytest.approx(accuracy)
+    assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
+    texts, references = sources.read_pairs(prepared.config.data, "valid")
+    ((models, *rest),) = decoded
+    assert rest == [texts[:5], references[:5], "de"] and models[0] is parameters
+    # Without dropout there is no chance in it.
+    assert prepared.validation(parameters)["loss"] == values["loss"]
