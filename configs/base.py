@@ -56,7 +56,7 @@ def get_config() -> ml_collections.ConfigDict:
     data.deduplicate = False  # drop training pairs seen before
     data.synthetic_examples = 100_000  # synthetic: training pairs; each held-out split has a hundredth, at least 200
     data.synthetic_maximum = 999_999_999  # synthetic: the largest number spelled out, from 999 on
-    data.cache_dir = ""  # of corpora and downloads; "": transformer in $XDG_CACHE_HOME or ~/.cache
+    data.cache_dir = ""  # of all that is kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.workers = 0  # processes that prepare the corpus; 0: as many as cores, or one if it is small
     data.prefetch = 4  # batches made ready ahead of the step
 

@@ -14,8 +14,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Shapes and types in signatures are checked at every call. It has to come before anything of `transformer` is imported.
 install_import_hook("transformer", "beartype.beartype")
 
-# A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly: the
-# LayerNorm of Flax and the Adam of Optax rely on promotion.
+# A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly:
+# the LayerNorm of Flax and the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # What one test has compiled, the next and the commands that tests start need not compile again.

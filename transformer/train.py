@@ -72,7 +72,7 @@ def train(run: Run) -> None:
                 if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                     with window.pause():
                         progress = dataclasses.replace(progress, window=window.totals())
-                        checkpoints.save(state, progress, score)
+                        checkpoints.save(state, progress)
                 if interruption.asked:
                     raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
     run.workdir.mark_complete(progress.step)

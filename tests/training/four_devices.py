@@ -59,7 +59,7 @@ def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
     state, workdir = setups[shapes[-1]].initializer(), Workdir(folder)
     config.checkpoint.best_metric = "loss"
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(state, Progress(step=1), None)
+        checkpoints.save(state, Progress(step=1))
     abstract = setups[shapes[0]].initializer.abstract_state
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
         restored, _ = checkpoints.restore(abstract)

@@ -41,7 +41,7 @@ def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: s
         for step, score in scores.items():
             progress = dataclasses.replace(progress, step=step)
             progress = progress if score is None else progress.validated(score, metric)
-            checkpoints.save(state_at(step, with_average), progress, score)
+            checkpoints.save(state_at(step, with_average), progress)
     return folder
 
 
@@ -66,7 +66,7 @@ def test_what_is_saved_comes_back(tiny, tmp_path):
     state = jax.tree.map(lambda x: x + 1, state)
     with Checkpoints(Workdir(tmp_path), config) as checkpoints:
         assert checkpoints.restore(tiny.initializer.abstract_state) is None
-        checkpoints.save(state, PROGRESS, 8.9)
+        checkpoints.save(state, PROGRESS)
     with Checkpoints(Workdir(tmp_path), config) as checkpoints:
         restored, progress = checkpoints.restore(tiny.initializer.abstract_state)
     assert progress == PROGRESS
@@ -82,8 +82,8 @@ def test_the_newest_and_the_first_of_the_best_are_kept(saved, tmp_path):
     assert kept(saved) == [20, 40, 50]
     assert kept(save_run(tmp_path, 1, SCORES, "loss")) == [10, 40]
     with Checkpoints(Workdir(saved), tiny_config(checkpoint__keep=2).checkpoint) as checkpoints:
-        checkpoints.save(state_at(50), Progress(step=50), None)  # there already
-        checkpoints.save(state_at(60), Progress(step=60, best_step=20, best_score=3.0), None)
+        checkpoints.save(state_at(50), Progress(step=50))  # there already
+        checkpoints.save(state_at(60), Progress(step=60, best_step=20, best_score=3.0))
     assert kept(saved) == [20, 50, 60]
     shutil.rmtree(saved / "checkpoints" / "60")
 

@@ -11,6 +11,7 @@ from flax import nnx
 
 from transformer import workdir as workdirs
 from transformer.command import decoding_overrides
+from transformer.compilation import keep_programs
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.training import checkpoint
@@ -55,6 +56,7 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
         raise UserError(f"--average={average}: must be at least 1")
     opened = [workdirs.open_existing(Path(name)) for name in names.split(",")]
     first, first_config = opened[0]
+    keep_programs(first_config.data)
     config = decoding_overrides(first_config, overrides)
     tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
     for (other, _), tokenizer in zip(opened, tokenizers, strict=True):

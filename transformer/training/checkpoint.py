@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from flax.nnx import statelib
-from orbax.checkpoint import checkpoint_managers
 
 from transformer.errors import UserError
 from transformer.training.progress import Progress
@@ -22,6 +21,18 @@ from transformer.workdir import Workdir
 SCHEMA_VERSION = 1
 
 
+class _NewestAndBest:
+    """Orbax asks it which checkpoints to keep. (Its own `BestN` forgets scores when a run goes on, and of equals
+    keeps the last, which is not the step in `Progress`.)"""
+
+    def __init__(self, keep: int) -> None:
+        self.keep, self.best = keep, None
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        newest = [checkpoint.step for checkpoint in checkpoints][-self.keep :]
+        return [checkpoint.step in (self.best, *newest) for checkpoint in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints of a run: the newest `checkpoint.keep` and the best. Use it in a `with` statement.
 
@@ -29,19 +40,8 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
-        policies = [
-            checkpoint_managers.LatestN(config.keep),
-            checkpoint_managers.BestN(
-                get_metric_fn=lambda metrics: metrics["score"],
-                reverse=config.best_metric == "loss",
-                n=1,
-                keep_checkpoints_without_metrics=False,
-            ),
-        ]
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-            enable_async_checkpointing=True,
-        )
+        self.kept = _NewestAndBest(config.keep)
+        options = ocp.CheckpointManagerOptions(preservation_policy=self.kept, enable_async_checkpointing=True)
         self.manager = ocp.CheckpointManager(workdir.checkpoints.resolve(), options=options)
 
     def __enter__(self) -> "Checkpoints":
@@ -51,8 +51,8 @@ class Checkpoints:
         self.manager.wait_until_finished()
         self.manager.close()
 
-    def save(self, state: TrainState, progress: Progress, score: float | None) -> None:
-        """Starts to write a checkpoint of `progress.step`; `score` is that of its validation, if it had one."""
+    def save(self, state: TrainState, progress: Progress) -> None:
+        """Starts to write a checkpoint of `progress.step`."""
         if progress.step in self.manager.all_steps():
             return
         items = {
@@ -62,9 +62,8 @@ class Checkpoints:
         }
         if state.average is not None:
             items["average"] = ocp.args.StandardSave(state.average)
-        # Of equal scores the first is the best, here as in `Progress`: no other may take its place.
-        metrics = {"score": score} if score is not None and progress.is_best else None
-        self.manager.save(progress.step, args=ocp.args.Composite(**items), metrics=metrics)
+        self.kept.best = progress.best_step
+        self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
         """The newest checkpoint, its arrays placed as `abstract`'s say; None if there is none yet.

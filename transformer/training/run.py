@@ -6,6 +6,7 @@ import jax
 import ml_collections
 from absl import logging
 
+from transformer.compilation import keep_programs
 from transformer.data import corpus as corpora
 from transformer.data import tokenizer as tokenizers
 from transformer.data.corpus import Corpus
@@ -45,6 +46,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
 
     Raises UserError for data, mesh or vectors that cannot be used.
     """
+    keep_programs(config.data)
     mesh = make_mesh(config.mesh)
     tokenizer = tokenizers.prepare(config, workdir.path)
     corpus = corpora.prepare(config, tokenizer, "train")
