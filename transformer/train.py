@@ -60,20 +60,19 @@ def train(run: Run) -> None:
                     recorder.write("train", progress, values)
                     log_training(progress, values, training.steps)
                     window.restart(loader.waited)
-                score = None
                 if due(progress.step, training.eval_every, training.steps):
                     with window.pause():
                         values = run.validation(state.evaluated)
-                    score = values[config.checkpoint.best_metric]
-                    progress = progress.validated(score, config.checkpoint.best_metric)
+                    progress = progress.validated(values[config.checkpoint.best_metric], config.checkpoint.best_metric)
                     recorder.write("valid", progress, values)
                     log_validation(progress, values)
-                stops = interruption.asked or finished(progress, training)
+                asked = interruption.asked  # once: a signal that comes during the saving waits for the next step's
+                stops = asked or finished(progress, training)
                 if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                     with window.pause():
                         progress = dataclasses.replace(progress, window=window.totals())
                         checkpoints.save(state, progress)
-                if interruption.asked:
+                if asked:
                     raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
     run.workdir.mark_complete(progress.step)
     logging.info(

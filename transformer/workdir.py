@@ -82,7 +82,10 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
         if folder.is_file():
             raise UserError(f"--workdir={path}: {folder} is a file, must be a folder")
     check_same_run(workdir, config)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={path}: cannot be made ({error.strerror}); name another") from error
     if _has_begun(workdir) and workdir.environment.exists():
         record = json.loads(workdir.environment.read_text(encoding="utf-8"))
         record["resumed"].append(environment())

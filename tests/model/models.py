@@ -1,7 +1,7 @@
 """Tiny random models, batches for them, and the loss with its gradients.
 
-Nothing here is compiled as a whole: that takes ten times as long as one evaluation, operation by operation. Most tests
-share the sizes of `tiny_config` and the shapes SMALL and LARGE, so that they share the operations' compilations too.
+Nothing here is compiled as a whole: that takes ten times as long as one evaluation, operation by operation. The tests
+share the sizes of `tiny_config`, and take gradients at one shape, LARGE, so that they share compiled operations.
 """
 
 from collections.abc import Callable

@@ -1,20 +1,22 @@
 """No output sees a later token, and each stack is a model by itself."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import SMALL, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
+from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.embedding import Embedding
 from transformer.model.stacks import Encoder
 from transformer.model.transformer import LanguageModel
 from transformer.training.step import merge
 
-ROWS, SOURCE, TARGET = SMALL
-# Every row as long as its shape, so that every position is a real one.
-FULL = [(SOURCE, TARGET)] * ROWS
+ROWS, SOURCE, TARGET = LARGE
+# Every row is as long as its shape, so that every position is a real one, and the output looked at is another in each.
+FULL, LOOKED_AT = [(SOURCE, TARGET)] * ROWS, np.array([0, 3, 5, 8, 11])
 
 
 def tiny_language_model(**changes) -> Model:
@@ -22,34 +24,49 @@ def tiny_language_model(**changes) -> Model:
     return random_model(lambda: LanguageModel(config, VOCAB, rngs=nnx.Rngs(0)))
 
 
-def dependence(model: Model, stack: str, inputs: tuple[jax.Array, ...]) -> np.ndarray:
-    """Entry (t, u): the largest |d logits[t] / d input u| of a stack, summed over the batch and randomly over V.
+def apart(length: int) -> jax.Array:
+    """Positions for all rows, none of them used twice."""
+    return jnp.arange(ROWS * length).reshape(ROWS, length)
+
+
+def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) -> dict[str, np.ndarray]:
+    """By stack, for each position p: the largest |d logits[row, LOOKED_AT[row]] / d input p|, of a random sum over V.
 
     Learned positions stand for the inputs: a position's row is added to the embedding of the token that stands there.
     """
-    weights = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, 1, VOCAB)).astype(np.float32))
-
-    def outputs(table):
-        parameters = {**model.parameters, stack: {**model.parameters[stack], "positions": {"table": table}}}
-        return jnp.sum(merge(model.graph, parameters)(*inputs) * weights, axis=(0, 2))
-
-    jacobian = jax.jacrev(outputs)(model.parameters[stack]["positions"]["table"])
-    return np.abs(jacobian).max(-1)
+    weights = np.zeros((ROWS, TARGET, VOCAB), np.float32)
+    weights[np.arange(ROWS), LOOKED_AT] = np.random.default_rng(1).normal(size=(ROWS, VOCAB))
+    gradients = jax.grad(lambda parameters: jnp.sum(logits_of(merge(model.graph, parameters)) * weights))(
+        model.parameters
+    )
+    return {name: np.abs(stack["positions"]["table"]).max(-1) for name, stack in gradients.items()}
 
 
-@pytest.mark.parametrize("change", [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre"}])
-def test_logits_depend_on_no_later_input_and_on_every_earlier_one(change):
-    batch = batch_of(sentences(FULL), [0, 1, 2], SMALL)
-    inputs = (batch["source"], batch["target_input"])
-    earlier = np.tri(TARGET, dtype=bool)
+CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre"}]
+EARLIER = np.arange(TARGET) <= LOOKED_AT[:, None]
 
-    model = tiny_transformer(positions="learned", **change)
-    on_target = dependence(model, "decoder", inputs)[:, :TARGET]
-    assert (on_target[~earlier] == 0).all() and (on_target[earlier] > 0).all()
-    assert (dependence(model, "encoder", inputs)[:, :SOURCE] > 0).all()
 
-    on_own = dependence(tiny_language_model(positions="learned", **change), "decoder", inputs[1:])[:, :TARGET]
-    assert (on_own[~earlier] == 0).all() and (on_own[earlier] > 0).all()
+@pytest.mark.parametrize("change", CHANGES)
+def test_logits_depend_on_the_whole_source_and_no_later_target(change):
+    model = tiny_transformer(positions="learned", max_positions=ROWS * SOURCE, **change)
+    batch = batch_of(sentences(FULL), list(range(ROWS)), LARGE)
+    positions = {"source_positions": apart(SOURCE), "target_positions": apart(TARGET)}
+    sizes = input_gradients(model, lambda model: model(batch["source"], batch["target_input"], **positions))
+    of_target = sizes["decoder"][apart(TARGET)]
+    assert (of_target[~EARLIER] == 0).all() and (of_target[EARLIER] > 0).all()
+    assert (sizes["encoder"] > 0).all()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_language_models_logits_depend_on_no_later_token(change):
+    model = tiny_language_model(positions="learned", max_positions=ROWS * TARGET, **change)
+    tokens = batch_of(sentences(FULL), list(range(ROWS)), LARGE)["target_input"]
+
+    def logits(model: LanguageModel) -> jax.Array:
+        return model.decoder.embedding.logits(model.decoder(tokens, positions=apart(TARGET)))
+
+    sizes = input_gradients(model, logits)["decoder"][apart(TARGET)]
+    assert (sizes[~EARLIER] == 0).all() and (sizes[EARLIER] > 0).all()
 
 
 def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
@@ -58,7 +75,7 @@ def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
         "self_attention", "self_attention_connection", "feed_forward", "feed_forward_connection",
     }  # fmt: skip
     assert set(model.parameters) == {"decoder"}
-    tokens = batch_of(sentences(FULL), [0, 1, 2], SMALL)["target_input"]
+    tokens = batch_of(sentences(FULL), list(range(ROWS)), LARGE)["target_input"]
     hidden = model.module.decoder(tokens)
     expected = np.asarray(hidden) @ np.asarray(model.parameters["decoder"]["embedding"]["table"]).T
     np.testing.assert_allclose(model.module(tokens), expected, rtol=1e-5, atol=1e-5)
@@ -72,7 +89,7 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole_model():
     embedding = whole.parameters["decoder"]["embedding"]
     nnx.update(encoder, nnx.State({**whole.parameters["encoder"], "embedding": embedding}))
 
-    source = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)["source"]
+    source = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], LARGE)["source"]
     memory = encoder(source)
     assert memory.shape == (ROWS, SOURCE, config.d_model)
     np.testing.assert_array_equal(memory, whole.module.encoder(source))

@@ -4,7 +4,6 @@ import pytest
 
 from tests.model.models import (
     LARGE,
-    SMALL,
     assert_gradients_close,
     batch_of,
     loss_and_gradients,
@@ -24,7 +23,7 @@ def test_packed_equals_unpacked(positions, attention):
     packed = batch_of(pairs, ROWS, LARGE, packed=True)
     assert packed["source_segments"][0].max() == packed["target_segments"][0].max() == 2
 
-    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], SMALL))
+    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
     packed_sums, _, packed_gradients = loss_and_gradients(model, packed)
     assert packed_sums.tokens == sums.tokens == 10
     assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=1e-5)

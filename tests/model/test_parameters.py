@@ -94,7 +94,7 @@ def test_the_formula_gives_the_printed_counts():
 
 def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
     config = tiny_config(
-        num_layers=1, d_model=48, d_ff=80, num_heads=3, d_k=20, d_v=24, attention="additive", attention_bias=True,
+        num_layers=1, d_model=48, d_ff=80, num_heads=16, d_k=20, d_v=24, attention="additive", attention_bias=True,
         activation="glu", positions="learned", max_positions=50, share_embeddings="none", norm_position="pre",
     )  # fmt: skip
     model = Transformer(config, 90, 70, rngs=nnx.Rngs(0))
@@ -104,7 +104,7 @@ def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
         if kind == "kernel":
             assert_uniform(values, math.sqrt(6 / sum(values.shape)), path)
         elif path.endswith("score/v"):
-            assert values.shape == (3, 20)
+            assert values.shape == (16, 20)
             assert_uniform(values, math.sqrt(6 / (20 + 1)), path)
         elif kind == "table":
             kind = path.split("/")[-2]

@@ -64,6 +64,7 @@ def saved(tmp_path_factory) -> Path:
 def test_what_is_saved_comes_back(tiny, tmp_path):
     state, config = tiny.initializer(), tiny_config().checkpoint
     state = jax.tree.map(lambda x: x + 1, state)
+    state = state.replace(average=jax.tree.map(lambda x: x + 1, state.average))
     with Checkpoints(Workdir(tmp_path), config) as checkpoints:
         assert checkpoints.restore(tiny.initializer.abstract_state) is None
         checkpoints.save(state, PROGRESS)

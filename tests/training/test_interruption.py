@@ -101,7 +101,7 @@ def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatc
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
     settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
     assert run(tmp_path / "run", **settings) == 0
-    assert "Done: 8 steps; best loss at step 4." in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1].endswith("Done: 8 steps; the best loss was at step 4.")
     assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
     assert load_parameters(tmp_path / "run", "best", 1)[1] == 4
     assert load_parameters(tmp_path / "run", "last", 1)[1] == 8
@@ -143,7 +143,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(straight, tmp_path):
         process.kill()
     assert (process.returncode, output) == (130, "")
     step = load_parameters(tmp_path / "run", "last", 1)[1]
-    assert step > 2
+    assert step >= 2
     assert errors.splitlines()[-1] == f"error: interrupted; step {step} is saved: the same command goes on"
     assert "Traceback" not in errors
     assert max(line["step"] for line in record(tmp_path / "run")) == step

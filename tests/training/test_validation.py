@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ def prepared(tmp_path_factory) -> runs.Run:
     settings = {"training__eval_bleu": True, "training__eval_sentences": 5, "training__steps": 8}
     # Several small batches, so that their sums have to be put together.
     settings |= {"batch__tokens": 256, "batch__max_buckets": 2, "training__label_smoothing": 0.2}
-    overrides = [flag.removeprefix("--config.").split("=", 1) for flag in flags(folder / "run", **settings)[2:]]
+    overrides = [tuple(flag.removeprefix("--config.").split("=", 1)) for flag in flags(folder / "run", **settings)[2:]]
     config = configuration.load_file("configs/base.py", overrides)
     return runs.prepare(config, workdirs.create(folder / "run", config))
 
@@ -36,7 +37,10 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
         source, target = corpus.source(row), corpus.target(row)
         for name, value in zip(names, ([*source, EOS], [BOS, *target], [*target, EOS]), strict=True):
             batch[name][row, : len(value)] = value
-    logits = np.asarray(forward(run.train_step.graph, parameters, batch, None), np.float64)
+    logits = jax.jit(lambda parameters, batch: forward(run.train_step.graph, parameters, batch, None))(
+        parameters, batch
+    )
+    logits = np.asarray(logits, np.float64)
     log_p = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     real = batch["target_output"] != PAD
     truth = np.take_along_axis(log_p, batch["target_output"][..., None], axis=-1)[..., 0]

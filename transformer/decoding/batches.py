@@ -1,6 +1,6 @@
 """Which sentences are decoded together, and the few shapes that they are padded to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,13 +34,13 @@ def row_count(length: int, tokens: int) -> int:
     return rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
 
 
-def plan(lengths: Sequence[int], longest: int, tokens: int) -> list[Batch]:
+def plan(lengths: Mapping[int, int], longest: int, tokens: int) -> list[Batch]:
     """Batches of sequences of similar length, shortest first, of at most `tokens` padded positions each.
 
-    A sequence's padded length, and with it the number of rows of its batch, follow from its own length alone: so
-    its neighbours cannot change which compiled function it meets. Sequences of length 0 are in no batch.
+    lengths: of each sequence, by its index; at most `longest`. A sequence's padded length, and with it the number of
+    rows of its batch, follow from its own length alone: neighbours cannot change which compiled function it meets.
     """
-    order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (lengths[i], i))
+    order = sorted(lengths, key=lambda i: (lengths[i], i))
     batches, begin = [], 0
     for rung in ladder(longest):
         end = begin

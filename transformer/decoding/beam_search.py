@@ -49,12 +49,12 @@ def beam_search(
     n_best: int,
     length_penalty: float,
     max_length: int,
-) -> Hypotheses:
-    """The `n_best` translations of each row of `source` (tokens + EOS, PAD after).
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """The `n_best` translations of each row of `source` (tokens + EOS, PAD after), and which rows were done.
 
     limits: how many tokens a row's output may have before its EOS; a hypothesis that gets there is ended by force.
-    Negative: the row is a filler, and comes back empty. max_length: the static bound L, above every limit.
-    n_best is at most beam_size; length_penalty (alpha) is not negative.
+    Negative: the row is a filler, and comes back empty. max_length: the static bound L, EOS included; a row whose limit
+    is not below it may come back before it is done. n_best is at most beam_size, length_penalty (alpha) at least 0.
     """
 
     def advance(state: State) -> State:
@@ -81,14 +81,14 @@ def beam_search(
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | full | (bound <= ended.scores[:, n_best - 1]),
-            caches=ensemble.reorder(caches, parents),
+            caches=caches if beam_size == 1 else ensemble.reorder(caches, parents),
         )
 
     def unfinished(state: State) -> Bool[Array, ""]:
         return (state.position < max_length) & ~state.done.all()
 
     final = jax.lax.while_loop(unfinished, advance, start(models, source, limits, beam_size, max_length))
-    return Hypotheses(*(x[:, :n_best] for x in final.ended))
+    return Hypotheses(*(x[:, :n_best] for x in final.ended)), final.done
 
 
 def start(

@@ -38,12 +38,11 @@ def sample(
     top_p: float,
     length_penalty: float,
     max_length: int,
-) -> Hypotheses:
-    """K samples of each row of `source` (tokens + EOS, PAD after), in the order of their keys.
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """K samples of each row of `source` (tokens + EOS, PAD after), in the order of their keys; which rows were done.
 
-    limits: how many tokens a row's output may have before its EOS, which is then forced. Negative: a filler row.
-    max_length: the static bound L, above every limit. Log-probabilities and scores are the model's own: temperature,
-    top_k and top_p change what is drawn and not what it is worth.
+    limits and max_length: as in `beam_search`. Log-probabilities and scores are the model's own: temperature, top_k and
+    top_p change what is drawn and not what it is worth.
     """
     rows, count = keys.shape
 
@@ -74,7 +73,8 @@ def sample(
     )
     final = jax.lax.while_loop(unfinished, advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    return Hypotheses(final.tokens, final.log_p / penalty(lengths, length_penalty), final.log_p)
+    scores = final.log_p / penalty(lengths, length_penalty)
+    return Hypotheses(final.tokens, scores, final.log_p), final.done.all(axis=1)
 
 
 def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B K"]:

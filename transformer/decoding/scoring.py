@@ -55,7 +55,8 @@ class Scorer:
         """The score of each target, in order. Raises UserError, naming the line, for a side that is too long."""
         source_ids = self._encode(self.tokenizer.encode_source(sources), "source")
         target_ids = self._encode(self.tokenizer.encode_target(targets), "target")
-        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
+        pairs = zip(source_ids, target_ids, strict=True)
+        lengths = {i: max(map(len, pair)) for i, pair in enumerate(pairs)}
         scores: list[TargetScore] = [TargetScore((), 0.0)] * len(lengths)
         for batch in batches.plan(lengths, self.longest, self.config.batch_tokens):
             sides = [

@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 from absl import logging
 from flax import nnx
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from transformer.data.tokenizer import EOS, PAD, Tokenizer
 from transformer.decoding import batches, ensemble
@@ -18,6 +18,7 @@ from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.sampling import sample, sample_keys
 from transformer.errors import UserError
 
+MARGIN = 8  # tokens an output may be longer than its bucket's sources in the first pass
 LAUNCHED_AHEAD = 2  # batches whose search is under way while the texts of earlier ones are put together
 
 
@@ -41,8 +42,13 @@ EMPTY = Translation("", (), 0.0, 0.0)
 class Translator:
     """Translates with one model, or with the average of several that share a tokenizer.
 
-    It compiles one function a bucket of source lengths and keeps them: parameters are arguments, so that training
-    can validate again and again with one translator.
+    A step costs the more the longer outputs may get, and a batch takes as many steps as its slowest sentence. So the
+    first pass leaves room for outputs somewhat longer than their sources; the few sentences that are not done by then
+    are searched anew, together, with room for the longest output. Which pass a sentence is done in is its own affair,
+    so its translation does not depend on its neighbours.
+
+    It compiles one function for each bucket of source lengths and pass, when first needed, and keeps them: parameters
+    are arguments, so that training can validate again and again with one translator.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class Translator:
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
         self.beams = config.beam_size if config.strategy == "beam" else n_best
-        self.search = jax.jit(self._search)
+        self.search = jax.jit(self._search, static_argnames="max_length")
 
     def translate(
         self,
@@ -78,14 +84,17 @@ class Translator:
         """
         sources = self._encode(texts, first_line)
         translations = [[EMPTY] * self.n_best for _ in texts]
-        plan = batches.plan(
-            [len(source) for source in sources], self.config.max_source_length, self.config.batch_tokens // self.beams
-        )
-        report(sum(not source for source in sources))
-        for batch, hypotheses in self._decode(tuple(parameters), plan, sources, first_line):
-            for row, index in enumerate(batch.indices):
-                translations[index] = self._read(*(array[row] for array in hypotheses))
-            report(len(batch.indices))
+        waiting = [i for i, source in enumerate(sources) if source]
+        report(len(texts) - len(waiting))
+        for room in (min(MARGIN, self.config.max_extra_length), self.config.max_extra_length):
+            found: set[int] = set()
+            for batch, (hypotheses, done) in self._decode(tuple(parameters), waiting, sources, first_line, room):
+                for row, index in enumerate(batch.indices):
+                    if done[row]:
+                        translations[index] = self._read(*(array[row] for array in hypotheses))
+                        found.add(index)
+                report(int(done[: len(batch.indices)].sum()))
+            waiting = [i for i in waiting if i not in found]
         return translations
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
@@ -106,41 +115,34 @@ class Translator:
         return sources
 
     def _decode(
-        self, parameters: tuple[dict, ...], plan: list[batches.Batch], sources: list[list[int]], first_line: int
-    ) -> Iterator[tuple[batches.Batch, Hypotheses]]:
-        """Batches and what was found, in NumPy arrays. While one is read the next are being searched."""
-        launched: deque[tuple[batches.Batch, Hypotheses]] = deque()
-        for batch in plan:
+        self, parameters: tuple[dict, ...], waiting: list[int], sources: list[list[int]], first_line: int, room: int
+    ) -> Iterator[tuple[batches.Batch, tuple[Hypotheses, np.ndarray]]]:
+        """Batches of the waiting sentences and what was found, in NumPy arrays. The next are searched meanwhile."""
+        lengths = {i: len(sources[i]) for i in waiting}
+        launched: deque[tuple[batches.Batch, tuple[Hypotheses, Array]]] = deque()
+        for batch in batches.plan(lengths, self.config.max_source_length, self.config.batch_tokens // self.beams):
             source = batches.pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
-            launched.append((batch, self.search(parameters, source, lines)))
+            launched.append((batch, self.search(parameters, source, lines, max_length=batch.length + room)))
             if len(launched) > LAUNCHED_AHEAD:
-                done, hypotheses = launched.popleft()
-                yield done, jax.device_get(hypotheses)
-        for batch, hypotheses in launched:
-            yield batch, jax.device_get(hypotheses)
+                yield jax.device_get(launched.popleft())
+        yield from map(jax.device_get, launched)
 
-    def _search(self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"]) -> Hypotheses:
+    def _search(
+        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], max_length: int
+    ) -> tuple[Hypotheses, Bool[Array, "B"]]:
         config = self.config
         models = ensemble.merge(self.graphs, parameters)
         # A filler row has no end-of-sentence: its limit comes out negative.
         lengths = (source != PAD).sum(axis=1) - 1
         limits = jnp.where(lengths < 0, -1, lengths + config.max_extra_length)
-        shared = {"length_penalty": config.length_penalty, "max_length": source.shape[1] + config.max_extra_length}
+        shared = {"length_penalty": config.length_penalty, "max_length": max_length}
         if config.strategy == "beam":
             return beam_search(models, source, limits, beam_size=self.beams, n_best=self.n_best, **shared)
         keys = sample_keys(config.seed, lines, self.n_best)
-        return sample(
-            models,
-            source,
-            limits,
-            keys,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            **shared,
-        )
+        choice = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+        return sample(models, source, limits, keys, **choice, **shared)
 
     def _read(self, tokens: Int[np.ndarray, "N L"], scores: np.ndarray, log_probabilities: np.ndarray) -> list:
         """The translations of one sentence; fewer than `n_best` if there are not so many outputs, at least one."""

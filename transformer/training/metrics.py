@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import SupportsFloat
 
 import jax
 from absl import logging
@@ -23,7 +24,7 @@ Record = dict[str, float | int | str]
 TOTALS = (*(field.name for field in dataclasses.fields(Sums)), "pieces", "positions")
 
 
-def means(sums: Mapping[str, float]) -> Record:
+def means(sums: Mapping[str, SupportsFloat]) -> Record:
     """What sums over target tokens, by the names in `Sums`, come to per token. Perplexity is that of the plain NLL."""
     loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
     return {
