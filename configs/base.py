@@ -113,7 +113,7 @@ def get_config() -> ml_collections.ConfigDict:
     decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha; 0: none
     decoding.max_extra_length = 50  # output pieces beyond the source's length (section 6.1)
     decoding.max_source_length = 256  # source pieces, end included; longer input is cut, with a warning
-    decoding.batch_tokens = 8192  # padded source positions x beam a decoding batch may have
+    decoding.batch_tokens = 8192  # positions, of source or output, x beam that a decoding batch may have
     decoding.temperature = 1.0  # sample: divides the logits
     decoding.top_k = 0  # sample: from the k likeliest pieces; 0: all
     decoding.top_p = 1.0  # sample: from the likeliest pieces that together have this probability

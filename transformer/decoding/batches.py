@@ -34,11 +34,12 @@ def row_count(length: int, tokens: int) -> int:
     return rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
 
 
-def plan(lengths: Mapping[int, int], longest: int, tokens: int) -> list[Batch]:
-    """Batches of sequences of similar length, shortest first, of at most `tokens` padded positions each.
+def plan(lengths: Mapping[int, int], longest: int, room: int, tokens: int) -> list[Batch]:
+    """Batches of sequences of similar length, shortest first, of at most `tokens` positions each.
 
-    lengths: of each sequence, by its index; at most `longest`. A sequence's padded length, and with it the number of
-    rows of its batch, follow from its own length alone: neighbours cannot change which compiled function it meets.
+    lengths: of each sequence, by its index; at most `longest`. room: positions each row needs beside the padded length.
+    A sequence's padded length, and with it the number of rows of its batch, follow from its own length alone, so
+    neighbours cannot change which compiled function it meets.
     """
     order = sorted(lengths, key=lambda i: (lengths[i], i))
     batches, begin = [], 0
@@ -46,7 +47,7 @@ def plan(lengths: Mapping[int, int], longest: int, tokens: int) -> list[Batch]:
         end = begin
         while end < len(order) and lengths[order[end]] <= rung:
             end += 1
-        rows = row_count(rung, tokens)
+        rows = row_count(rung + room, tokens)
         batches += [Batch(rows, rung, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
         begin = end
     return batches

@@ -58,7 +58,7 @@ class Scorer:
         pairs = zip(source_ids, target_ids, strict=True)
         lengths = {i: max(map(len, pair)) for i, pair in enumerate(pairs)}
         scores: list[TargetScore] = [TargetScore((), 0.0)] * len(lengths)
-        for batch in batches.plan(lengths, self.longest, self.config.batch_tokens):
+        for batch in batches.plan(lengths, self.longest, 0, self.config.batch_tokens):
             sides = [
                 batches.pad([ids[i] for i in batch.indices], batch.rows, batch.length)
                 for ids in (source_ids, target_ids)

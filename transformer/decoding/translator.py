@@ -120,14 +120,17 @@ class Translator:
         """Batches of the waiting sentences and what was found, in NumPy arrays. The next are searched meanwhile."""
         lengths = {i: len(sources[i]) for i in waiting}
         launched: deque[tuple[batches.Batch, tuple[Hypotheses, Array]]] = deque()
-        for batch in batches.plan(lengths, self.config.max_source_length, self.config.batch_tokens // self.beams):
+        tokens = self.config.batch_tokens // self.beams
+        for batch in batches.plan(lengths, self.config.max_source_length, room, tokens):
             source = batches.pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
             launched.append((batch, self.search(parameters, source, lines, max_length=batch.length + room)))
             if len(launched) > LAUNCHED_AHEAD:
-                yield jax.device_get(launched.popleft())
-        yield from map(jax.device_get, launched)
+                first, result = launched.popleft()
+                yield first, jax.device_get(result)
+        for batch, result in launched:
+            yield batch, jax.device_get(result)
 
     def _search(
         self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], max_length: int
