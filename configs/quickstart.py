@@ -26,8 +26,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.batch.tokens = 2048
     config.batch.max_buckets = 3  # each shape takes seconds to compile
 
-    config.optimizer.learning_rate = 1.0
-    config.optimizer.warmup_steps = 400
+    # In so short a run a rate that falls to nothing leaves fewer mistakes than the paper's, which is still high then.
+    config.optimizer.schedule = "linear"
+    config.optimizer.learning_rate = 0.004
+    config.optimizer.warmup_steps = 200
     config.training.steps = 1000
     config.training.eval_every = 250
     # Most German number words are one word, which has no 4-grams: BLEU says nothing about them.

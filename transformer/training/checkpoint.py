@@ -103,7 +103,7 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
     Raises:
       UserError: there is no such checkpoint, or it cannot be read.
     """
-    folder = Workdir(workdir).checkpoints
+    folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
     steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
