@@ -102,6 +102,12 @@ def test_the_checkpoints_that_decoding_may_name(saved, which, average, step, ste
     assert all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(parameters))
 
 
+def test_a_workdir_may_be_named_relative_to_the_current_folder(saved, monkeypatch):
+    monkeypatch.chdir(saved.parent)
+    _, step, _ = checkpoint.load_parameters(Path(saved.name), "last", 1)
+    assert step == checkpoint.load_parameters(saved, "last", 1)[1]
+
+
 def test_names_that_no_checkpoint_has_are_refused(saved, tmp_path):
     assert f"--workdir={tmp_path}: has no checkpoint yet" in refusal(load_parameters, tmp_path, "best", 1)
     for name in ("30", "frist", "-1", "5.0", ""):
