@@ -39,7 +39,7 @@ def get_config() -> ml_collections.ConfigDict:
     model.share_embeddings = "all"  # all: source, target and logits | target: target and logits | none
     model.source_vectors = ""  # word2vec text file to initialise source embeddings from; "": random
     model.target_vectors = ""  # likewise for target embeddings
-    model.dtype = "bfloat16"  # of matrix products: bfloat16 | float32; all else is float32
+    model.dtype = "bfloat16"  # of products and activations: bfloat16 | float32; all else is float32
 
     config.data = data = ml_collections.ConfigDict()
     data.source = "tfds"  # tfds | text: parallel text files | ids: pairs of integer sequences | synthetic: numbers
