@@ -21,6 +21,10 @@ SCORES = {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0}
 PROGRESS = Progress(1, 2, 3, 4, 5, 6.7, 8.9, 1, 0, {"loss": 0.1, "tokens": 3.0})
 
 
+# TensorStore tells of damaged arrays once more from threads of its own, where nobody can catch it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 @pytest.fixture(scope="module")
 def tiny():
     return setup(tiny_config(training__ema_decay=0.5), optax.adam(0.1))
