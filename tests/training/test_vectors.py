@@ -1,7 +1,6 @@
 """Embeddings that start from word vectors: which pieces match, their scale, where they go, and what is refused."""
 
 import logging
-import types
 from pathlib import Path
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer.errors import UserError
-from transformer.training.state import Initializer, TrainState
+from transformer.training.state import TrainState, with_embeddings
 from transformer.training.vectors import PretrainedRows, read_rows
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]
@@ -72,7 +71,7 @@ def test_found_rows_replace_drawn_ones_in_the_table_that_holds_them(shared):
         "encoder": PretrainedRows(np.full((3, 2), 7, np.float32), np.array([True, True, False])),
         "decoder": PretrainedRows(np.full((3, 2), 8, np.float32), np.array([False, True, False])),
     }
-    result = Initializer.with_embeddings(types.SimpleNamespace(), state, rows)
+    result = with_embeddings(state, rows)
     tables = jax.tree.map(lambda table: table[:, 0].tolist(), result.parameters)
     if shared:
         assert tables["decoder"]["embedding"]["table"] == [7, 8, 1]

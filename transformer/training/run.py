@@ -13,7 +13,7 @@ from transformer.data.corpus import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.sharding import make_mesh
-from transformer.training.state import Initializer, TrainState, abstract_model
+from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 from transformer.training.vectors import pretrained_tables
@@ -38,7 +38,7 @@ class Run:
     def initial_state(self) -> TrainState:
         state = self.initializer()
         tables = pretrained_tables(self.config.model, self.tokenizer)
-        return self.initializer.with_embeddings(state, tables)
+        return with_embeddings(state, tables)
 
 
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:

@@ -68,16 +68,17 @@ class Initializer:
     def __call__(self) -> TrainState:
         return self.create()
 
-    def with_embeddings(self, state: TrainState, rows: Mapping[str, PretrainedRows]) -> TrainState:
-        """The state with those rows of the embedding tables of "encoder" and "decoder" replaced.
 
-        A table that both share is filled from both, the decoder's last.
-        """
-        for stack, pretrained in rows.items():
-            # One table for both languages stands under the first stack that holds it.
-            owner = stack if "embedding" in state.parameters[stack] else "decoder"
-            variable = state.parameters[owner]["embedding"]
-            old = variable["table"]
-            table = jnp.where(pretrained.found[:, None], pretrained.table, old)
-            variable["table"] = jax.device_put(table, old.sharding)
-        return state if state.average is None else state.replace(average=jax.tree.map(jnp.copy, state.parameters))
+def with_embeddings(state: TrainState, rows: Mapping[str, PretrainedRows]) -> TrainState:
+    """The state with those rows of the embedding tables of "encoder" and "decoder" replaced.
+
+    A table that both share is filled from both, the decoder's last.
+    """
+    for stack, pretrained in rows.items():
+        # One table for both languages stands under the first stack that holds it.
+        owner = stack if "embedding" in state.parameters[stack] else "decoder"
+        variable = state.parameters[owner]["embedding"]
+        old = variable["table"]
+        table = jnp.where(pretrained.found[:, None], pretrained.table, old)
+        variable["table"] = jax.device_put(table, old.sharding)
+    return state if state.average is None else state.replace(average=jax.tree.map(jnp.copy, state.parameters))
