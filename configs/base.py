@@ -100,11 +100,15 @@ def get_config() -> ml_collections.ConfigDict:
     training.eval_bleu = True  # decode the validation split then, for BLEU
     training.eval_sentences = 0  # validation sentences decoded for BLEU, from the first; 0: all
     training.eval_beam_size = 1  # beam of these decodings; 1: greedy
+    training.max_skipped = 20  # updates in a row left out for a loss or gradient that is not finite, before going back
+    training.max_rollbacks = 3  # times the run goes back to its last good checkpoint before it gives up
+    training.stall_seconds = 1800.0  # without a finished step, compiling apart, after which the process ends; 0: never
     training.patience = 0  # validations without a better checkpoint.best_metric before stopping; 0: never
 
     config.checkpoint = checkpoint = ml_collections.ConfigDict()
     checkpoint.every = 1000  # steps between checkpoints
     checkpoint.keep = 5  # newest checkpoints kept, beside the best
+    checkpoint.keep_every = 0  # checkpoints of steps that are multiples of it are kept for ever; 0: none
     checkpoint.best_metric = "bleu"  # what "best" means on the validation split: bleu | loss
 
     config.decoding = decoding = ml_collections.ConfigDict()

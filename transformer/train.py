@@ -4,9 +4,10 @@ python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
-import math
+import signal
 import time
 from pathlib import Path
 
@@ -17,85 +18,123 @@ from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
-from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.interruption import Interruption
-from transformer.training.metrics import Record, Recorder, TrainingWindow, log_batches, log_training, log_validation
+from transformer.training.divergence import Diverged, roll_back
+from transformer.training.interruption import Interrupted, Interruption
+from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
 from transformer.training.progress import Progress
 from transformer.training.run import Run, prepare
+from transformer.training.state import TrainState
+from transformer.training.watchdog import Watchdog
 
 
 def train(run: Run) -> None:
     """Trains until the configured step, or until validation has had no better score for `training.patience` times.
 
+    Ends early, and saved, after SIGTERM: the workdir is then not marked complete.
+
     Raises:
-      KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step under way is done and saved.
+      KeyboardInterrupt: after Ctrl-C, once the step under way is done and saved.
+      UserError: training diverged, and going back did not help.
+    """
+    with (
+        Checkpoints(run.workdir, run.config) as checkpoints,
+        Interruption() as interruption,
+        Watchdog(run.config.training.stall_seconds) as watchdog,
+    ):
+        start = checkpoints.restore(run.abstract_state)
+        if start is not None:
+            logging.info("Going on from the checkpoint of step %d.", start[1].step)
+        state, progress = start or (run.initial_state(), Progress())
+        while True:
+            try:
+                progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
+                break
+            except Diverged as diverged:
+                state, progress = roll_back(run, checkpoints, diverged)
+    if not finished(progress, run.config.training):
+        message = f"interrupted; step {progress.step} is saved: the same command goes on"
+        if interruption.asked == signal.SIGINT:
+            raise KeyboardInterrupt(message)
+        logging.info("%s", message.capitalize())
+        return
+    run.workdir.mark_complete(progress.step)
+    metric, best = run.config.checkpoint.best_metric, progress.best_step
+    logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
+
+
+def train_from(
+    state: TrainState,
+    progress: Progress,
+    run: Run,
+    checkpoints: Checkpoints,
+    interruption: Interruption,
+    watchdog: Watchdog,
+) -> Progress:
+    """Updates, validations and checkpoints until the run is finished or interrupted: the progress that was saved last.
+
+    Raises:
+      Diverged: too many updates in a row had to be skipped.
     """
     config, training = run.config, run.config.training
-    with Checkpoints(run.workdir, config.checkpoint) as checkpoints:
-        state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
-        if progress.step:
-            logging.info("Going on from the checkpoint of step %d.", progress.step)
-        with (
-            Loader(run.corpus, config, progress.position) as loader,
-            Recorder(run.workdir, progress.step) as recorder,
-            Interruption() as interruption,
-            bar("Training", training.steps) as advance,
-        ):
-            advance(progress.step)
-            log_batches(loader.plan.uses, loader.plan.padding_fraction)
-            run.train_step.compile_largest(state, loader.buckets)
-            run.validation.rehearse(state.evaluated)
-            window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
-            while not finished(progress, training):
+    with (
+        Loader(run.corpus, config, progress.position) as loader,
+        Recorder(run.workdir, progress.step) as recorder,
+        bar("Training", training.steps) as advance,
+    ):
+        watchdog.pause()
+        advance(progress.step)
+        log_batches(loader.plan.uses, loader.plan.padding_fraction)
+        run.train_step.compile_largest(state, loader.buckets)
+        run.validation.rehearse(state.evaluated)
+        window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
+        while not finished(progress, training):
+            if not owes_validation(progress, training):  # one that was interrupted comes first
                 parts = list(itertools.islice(loader, training.accumulation))
-                state, metrics = run.train_step(state, [arrays for _, arrays, _ in parts])
+                batches = [arrays for _, arrays, _ in parts]
+                if run.train_step.is_new(batches):
+                    watchdog.pause()  # compiling may take its time
+                state, metrics = run.train_step(state, batches)
+                watchdog.beat()
                 progress = after(progress, parts, time.perf_counter() - resumed_at)
                 window.add(metrics, [stats for _, _, stats in parts])
                 advance(1)
                 if due(progress.step, training.log_every, training.steps):
-                    values = window.summary(loader.waited)
-                    check_finite(progress, values)
-                    recorder.write("train", progress, values)
-                    log_training(progress, values, training.steps)
+                    if int(state.skipped) >= training.max_skipped:
+                        raise Diverged(state, progress, batches)
+                    if values := window.summary(loader.waited):
+                        recorder.write("train", progress, values)
+                        log_training(progress, values, training.steps)
                     window.restart(loader.waited)
-                if due(progress.step, training.eval_every, training.steps):
-                    with window.pause():
-                        values = run.validation(state.evaluated)
+            if owes_validation(progress, training):
+                with window.pause(), contextlib.suppress(Interrupted):
+                    values = run.validation(state.evaluated, lambda: (watchdog.beat(), interruption.check()))
                     progress = progress.validated(values[config.checkpoint.best_metric], config.checkpoint.best_metric)
                     recorder.write("valid", progress, values)
                     log_validation(progress, values)
-                asked = interruption.asked  # once: a signal that comes during the saving waits for the next step's
-                stops = asked or finished(progress, training)
-                if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
-                    with window.pause():
-                        progress = dataclasses.replace(progress, window=window.totals())
-                        checkpoints.save(state, progress)
-                if asked:
-                    raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
-    run.workdir.mark_complete(progress.step)
-    logging.info(
-        "Done: %d steps; the best %s was at step %s.", progress.step, config.checkpoint.best_metric, progress.best_step
-    )
-
-
-def check_finite(progress: Progress, values: Record) -> None:
-    """Raises UserError if training has diverged: nothing that follows would be worth keeping."""
-    if not math.isfinite(values["loss"] + values["gradient_norm"]):
-        raise UserError(
-            f"step {progress.step}: loss {values['loss']}, gradient norm {values['gradient_norm']}: training diverged; "
-            "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
-        )
+            asked = interruption.asked  # once: a signal that comes during the saving waits for the next step's
+            stops = asked is not None or finished(progress, training)
+            if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
+                with window.pause():
+                    progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
+                    checkpoints.save(state, progress)
+            if stops:
+                break
+    return progress
 
 
 def due(step: int, every: int, last: int) -> bool:
     return step % every == 0 or step == last
 
 
+def owes_validation(progress: Progress, training) -> bool:
+    return progress.validated_step < progress.step and due(progress.step, training.eval_every, training.steps)
+
+
 def finished(progress: Progress, training) -> bool:
     waited_enough = 0 < training.patience <= progress.validations_since_best
-    return progress.step >= training.steps or waited_enough
+    return (progress.step >= training.steps and not owes_validation(progress, training)) or waited_enough
 
 
 def after(progress: Progress, parts: list, seconds: float) -> Progress:

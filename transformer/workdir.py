@@ -60,12 +60,24 @@ class Workdir:
         return self.path / "log.txt"
 
     @property
+    def events(self) -> Path:
+        """What befell the run and left its mark on the record: roll-backs. Only there if there were any."""
+        return self.path / "events.jsonl"
+
+    @property
     def complete(self) -> Path:
         """There once the run has made its last step or stopped early."""
         return self.path / "complete.json"
 
     def mark_complete(self, step: int) -> None:
         files.write_json(self.complete, {"step": step})
+
+    def record_rollback(self, number: int, step: int, to_step: int) -> None:
+        """Notes the `number`-th roll-back, once: a run killed after it comes by the same place again."""
+        lines = self.events.read_text(encoding="utf-8").splitlines() if self.events.exists() else []
+        earlier = [line for line in lines if json.loads(line)["number"] < number]
+        event = {"event": "rollback", "number": number, "step": step, "to_step": to_step}
+        files.write_text(self.events, "".join(f"{line}\n" for line in [*earlier, json.dumps(event)]))
 
     def is_complete(self) -> bool:
         return self.complete.exists()

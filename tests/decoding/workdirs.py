@@ -49,12 +49,12 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     vocabulary = tokenizer.prepare(config, path)
     sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
     shapes = jax.eval_shape(lambda: init_parameters(config, *sizes))
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+    with Checkpoints(workdir, config) as checkpoints:
         for step in steps:
             random = np.random.default_rng((seed, step))
             parameters = jax.tree.map(lambda leaf, random=random: random.normal(size=leaf.shape) * 0.6, shapes)
             parameters = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parameters)
-            state = TrainState(jnp.array(step), parameters, optax.sgd(0.1).init(parameters), None)
+            state = TrainState(jnp.array(step), jnp.array(0), parameters, optax.sgd(0.1).init(parameters), None)
             best = {"best_score": 9.0, "best_step": 20} if step >= 20 else {"best_score": 1.0, "best_step": 10}
             checkpoints.save(state, Progress(step=step, **best))
     return path

@@ -10,8 +10,9 @@ import optax
 from jax.sharding import Mesh
 
 from tests.training.tiny import distance, make_batch, setup, tiny_config
-from transformer.training.checkpoint import Checkpoints, load_parameters
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.progress import Progress
+from transformer.training.saved import load_parameters
 from transformer.workdir import Workdir
 
 BATCH = make_batch([(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)], 8, 8, seed=0)
@@ -58,10 +59,10 @@ def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
         }
     state, workdir = setups[shapes[-1]].initializer(), Workdir(folder)
     config.checkpoint.best_metric = "loss"
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+    with Checkpoints(workdir, config) as checkpoints:
         checkpoints.save(state, Progress(step=1))
     abstract = setups[shapes[0]].initializer.abstract_state
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+    with Checkpoints(workdir, config) as checkpoints:
         restored, _ = checkpoints.restore(abstract)
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
     saved = jax.device_get(state.parameters)

@@ -12,13 +12,15 @@ import pytest
 
 from tests.training.tiny import setup, tiny_config
 from transformer.errors import UserError
-from transformer.training.checkpoint import Checkpoints, load_parameters
+from transformer.training import seal
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.progress import Progress
+from transformer.training.saved import load_parameters, read_progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
 SCORES = {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0}
-PROGRESS = Progress(1, 2, 3, 4, 5, 6.7, 8.9, 1, 0, {"loss": 0.1, "tokens": 3.0})
+PROGRESS = Progress(1, 2, 3, 4, 5, 6, 7, 8.9, 1, 1.2, 1, 0, {"loss": 0.1, "tokens": 3.0})
 
 
 # TensorStore tells of damaged arrays once more from threads of its own, where nobody can catch it.
@@ -34,12 +36,14 @@ def state_at(step: int, with_average: bool = False) -> TrainState:
     """A state whose parameters, under names as a model's, are multiples of its step."""
     parameters = {"layers": {0: {"kernel": np.full((2, 3), step, np.float32)}, 1: {"bias": np.float32([step, -step])}}}
     average = jax.tree.map(lambda x: x + 0.5, parameters) if with_average else None
-    return jax.device_put(TrainState(np.int32(step), parameters, optax.adam(0.1).init(parameters), average))
+    return jax.device_put(
+        TrainState(np.int32(step), np.int32(0), parameters, optax.adam(0.1).init(parameters), average)
+    )
 
 
 def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: str, with_average=False) -> Path:
     """A run that was saved at these steps, each validated if it has a score."""
-    config = tiny_config(checkpoint__keep=keep, checkpoint__best_metric=metric).checkpoint
+    config = tiny_config(checkpoint__keep=keep, checkpoint__best_metric=metric)
     progress = Progress()
     with Checkpoints(Workdir(folder), config) as checkpoints:
         for step, score in scores.items():
@@ -66,8 +70,8 @@ def saved(tmp_path_factory) -> Path:
 
 
 def test_what_is_saved_comes_back(tiny, tmp_path):
-    state, config = tiny.initializer(), tiny_config().checkpoint
-    state = jax.tree.map(lambda x: x + 1, state)
+    state, config = tiny.initializer(), tiny_config()
+    state = jax.tree.map(lambda x: x + 1, state).replace(skipped=np.int32(PROGRESS.skipped))
     state = state.replace(average=jax.tree.map(lambda x: x + 1, state.average))
     with Checkpoints(Workdir(tmp_path), config) as checkpoints:
         assert checkpoints.restore(tiny.initializer.abstract_state) is None
@@ -86,10 +90,12 @@ def test_what_is_saved_comes_back(tiny, tmp_path):
 def test_the_newest_and_the_first_of_the_best_are_kept(saved, tmp_path):
     assert kept(saved) == [20, 40, 50]
     assert kept(save_run(tmp_path, 1, SCORES, "loss")) == [10, 40]
-    with Checkpoints(Workdir(saved), tiny_config(checkpoint__keep=2).checkpoint) as checkpoints:
-        checkpoints.save(state_at(50), Progress(step=50))  # there already
+    with Checkpoints(Workdir(saved), tiny_config(checkpoint__keep=2)) as checkpoints:
+        # 50 is there already: it takes the place of the one that was left when its validation was interrupted.
+        checkpoints.save(state_at(50), Progress(step=50, best_step=20, best_score=3.0, examples=1))
         checkpoints.save(state_at(60), Progress(step=60, best_step=20, best_score=3.0))
     assert kept(saved) == [20, 50, 60]
+    assert read_progress(saved / "checkpoints" / "50").examples == 1
     shutil.rmtree(saved / "checkpoints" / "60")
 
 
@@ -143,28 +149,93 @@ def truncate(checkpoint: Path) -> None:
 DAMAGES = {
     "no parameters": lambda path: shutil.rmtree(path / "parameters"),
     "no progress": lambda path: shutil.rmtree(path / "progress"),
-    "nothing": lambda path: (shutil.rmtree(path), path.mkdir()),
     "truncated": truncate,
     "truncated arrays": lambda path: truncate(path / "parameters" / "d"),
+    "a flipped bit": lambda path: flip_a_bit(max(path.rglob("d/*"), key=lambda file: file.stat().st_size)),
     "malformed progress": lambda path: (path / "progress" / "metadata").write_text("{"),
     "malformed metadata": lambda path: (path / "parameters" / "_METADATA").write_text("{"),
-    "no version": lambda path: rewrite_progress(path, schema_version="missing"),
-    "newer version": lambda path: rewrite_progress(path, schema_version=2),
+    "nothing": lambda path: (shutil.rmtree(path), path.mkdir()),
+    "no seal": lambda path: (path / "seal.json").unlink(),
+    "malformed seal": lambda path: (path / "seal.json").write_text("[1"),
+    "another seal": lambda path: (path / "seal.json").write_text("[]"),
 }
 
 
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def abstract() -> TrainState:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state_at(0))
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_told_in_one_line(saved, tmp_path, damage):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(saved, tmp_path, caplog, damage):
     shutil.copytree(saved, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "50"
     DAMAGES[damage](checkpoint)
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state_at(0))
-    with Checkpoints(Workdir(tmp_path / "run"), tiny_config().checkpoint) as checkpoints:
-        messages = [refusal(checkpoints.restore, abstract)]
-    messages.append(refusal(load_parameters, tmp_path / "run", "last", 1))
-    for message in messages:
-        if damage == "newer version":
-            assert "schema version 2, and this code reads 1" in message
-        else:
-            assert f"{checkpoint}: this checkpoint cannot be read (" in message
-    assert load_parameters(tmp_path / "run", "20", 1)[1] == 20
+    assert f"{checkpoint}: this checkpoint cannot be read (damaged: " in refusal(
+        load_parameters, tmp_path / "run", "last", 1
+    )
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
+        state, progress = checkpoints.restore(abstract())
+        assert (int(state.step), progress.step) == (20, 20)
+        np.testing.assert_array_equal(state.parameters["layers"][1]["bias"], [20, -20])
+        (warning,) = [record.getMessage() for record in caplog.records if "it is now" in record.getMessage()]
+        assert warning.startswith(f"{checkpoint}: damaged: ") and "it is now damaged-50-0" in warning
+        checkpoints.save(state_at(50), Progress(step=50))
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 50
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
+        assert checkpoints.restore(abstract())[1].step == 50
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again_by_itself(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    for step in (20, 50):
+        truncate(tmp_path / "run" / "checkpoints" / str(step))
+    for _ in range(2):
+        with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
+            assert "no checkpoint is whole" in refusal(checkpoints.restore, abstract())
+
+
+@pytest.mark.parametrize(("version", "advice"), [(99, "update this code"), (1, "use the commit that made the run")])
+def test_another_schema_is_refused(saved, tmp_path, version, advice):
+    shutil.copytree(saved, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "50"
+    rewrite_progress(checkpoint, schema_version=version)
+    seal.write(checkpoint)
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
+        message = refusal(checkpoints.restore, abstract())
+    assert message.startswith(f"{checkpoint}: this checkpoint has schema version {version}") and advice in message
+
+
+def test_arrays_of_another_model_are_named_with_the_keys_that_differ(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    other = abstract()
+    other.parameters["layers"][0]["kernel"] = jax.ShapeDtypeStruct((2, 5), np.float32)
+    other.parameters["layers"][2] = {"bias": jax.ShapeDtypeStruct((4,), np.float32)}
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config(model__d_ff=32, checkpoint__keep=2)) as checkpoints:
+        message = refusal(checkpoints.restore, other)
+    assert "parameters.layers.0.kernel: (2, 3) there, (2, 5) wanted" in message
+    assert "parameters.layers.2.bias: none there, (4,) wanted" in message
+    assert message.endswith("; the configuration differs by model.d_ff: 16 -> 32")
+
+
+def test_every_so_many_steps_one_is_kept_for_ever(tmp_path):
+    with Checkpoints(Workdir(tmp_path), tiny_config(checkpoint__keep=1, checkpoint__keep_every=20)) as checkpoints:
+        for step in (10, 20, 30, 40, 50):
+            checkpoints.save(state_at(step), Progress(step=step))
+    assert kept(tmp_path) == [20, 40, 50]
+
+
+def test_updates_skipped_before_a_checkpoint_make_it_one_to_drop(tmp_path):
+    with Checkpoints(Workdir(tmp_path), tiny_config()) as checkpoints:
+        for step, skipped in ((10, 0), (20, 0), (30, 4), (40, 14)):
+            checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
+        checkpoints.drop_skipping()
+        assert kept(tmp_path) == [10, 20]
+        assert checkpoints.restore(abstract())[1].step == 20
+        checkpoints.save(state_at(30), Progress(step=30))
+    assert kept(tmp_path) == [10, 20, 30]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import flags, record, run
-from transformer.training.checkpoint import load_parameters
-from transformer.training.interruption import Interruption
+from transformer.training.interruption import Interrupted, Interruption
+from transformer.training.saved import load_parameters
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 
@@ -115,9 +115,12 @@ def test_a_first_signal_asks_and_a_second_stops(number):
     before = signal.signal(number, earlier)
     try:
         with Interruption() as interruption:
-            assert not interruption.asked
+            assert interruption.asked is None
+            interruption.check()
             signal.raise_signal(number)
-            assert interruption.asked
+            assert interruption.asked == number
+            with pytest.raises(Interrupted):
+                interruption.check()
             with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
                 signal.raise_signal(number)
         assert signal.getsignal(number) is earlier
@@ -125,7 +128,8 @@ def test_a_first_signal_asks_and_a_second_stops(number):
         signal.signal(number, before)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(straight, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_saves_and_says_how_to_go_on(straight, tmp_path, number, code):
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
     settings |= {"training__steps": 1_000_000, "training__log_every": 1, "checkpoint__every": 1_000_000}
     argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
@@ -135,13 +139,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(straight, tmp_path):
         for line in process.stderr:
             if "step 2/1000000" in line:
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert (process.returncode, output) == (130, "")
+    assert (process.returncode, output) == (code, "")
     step = load_parameters(tmp_path / "run", "last", 1)[1]
     assert step >= 2
-    assert errors.splitlines()[-1] == f"error: interrupted; step {step} is saved: the same command goes on"
-    assert "Traceback" not in errors
+    last = errors.splitlines()[-1]
+    assert last.lower().endswith(f"interrupted; step {step} is saved: the same command goes on")
+    assert last.startswith("error: ") == (number == signal.SIGINT)
+    assert "Traceback" not in errors and not (tmp_path / "run" / "complete.json").exists()
     assert max(line["step"] for line in record(tmp_path / "run")) == step

@@ -23,7 +23,8 @@ STATS = BatchStats(sentences=2, source_pieces=6, target_pieces=4, positions=16)
 def step_metrics(loss, nll, correct, tokens, rate):
     """As a step returns them, for as many tokens."""
     values = (jnp.float32(value) for value in (loss, nll, correct, tokens, 2))
-    return {"sums": Sums(*values), "learning_rate": jnp.float32(rate), "gradient_norm": jnp.float32(10 * rate)}
+    norm = jnp.float32(10 * rate)
+    return {"sums": Sums(*values), "learning_rate": jnp.float32(rate), "gradient_norm": norm, "skipped": jnp.int32(0)}
 
 
 FIRST, SECOND, THIRD = (step_metrics(*values) for values in [(9, 6, 1, 3, 0.25), (3, 2, 4, 5, 0.5), (4, 4, 1, 2, 0.75)])
@@ -55,7 +56,7 @@ def test_a_window_weighs_its_steps_by_their_tokens():
     window.add(SECOND, [STATS, dataclasses.replace(STATS, positions=48)])
     values = window.summary(waited=0.0)
     assert (values["loss"], values["nll"], values["accuracy"]) == (12 / 8, 8 / 8, 5 / 8)
-    assert (values["learning_rate"], values["gradient_norm"]) == (0.5, 5.0)
+    assert (values["learning_rate"], values["gradient_norm"]) == (0.5, (2.5 + 5.0) / 2)
     assert values["padding_fraction"] == 1 - 30 / 80
     assert values["tokens_per_second"] == pytest.approx(values["steps_per_second"] * 4)
     window.restart(waited=0.0)

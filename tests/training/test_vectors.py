@@ -66,7 +66,7 @@ def test_found_rows_replace_drawn_ones_in_the_table_that_holds_them(shared):
         return {"embedding": {"table": jnp.full((3, 2), value)}}
 
     parameters = {"decoder": stack(1.0), "encoder": {} if shared else stack(2.0)}
-    state = TrainState(jnp.zeros((), jnp.int32), parameters, (), parameters)
+    state = TrainState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), parameters, (), parameters)
     rows = {
         "encoder": PretrainedRows(np.full((3, 2), 7, np.float32), np.array([True, True, False])),
         "decoder": PretrainedRows(np.full((3, 2), 8, np.float32), np.array([False, True, False])),

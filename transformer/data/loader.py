@@ -29,10 +29,11 @@ Arrays = dict[str, Int32[np.ndarray, "_ _"]]
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The next batch: its epoch and its number in that epoch, both from 0."""
+    """The next batch: its epoch and its number in that epoch, both from 0. `order`: which of many shuffles it is of."""
 
     epoch: int
     batch: int
+    order: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,9 @@ class Loader:
     def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan | PackedPlan]:
         corpus = self._corpus.epoch(epoch, self._config.seed)
         plan_epoch = packing.plan_epoch if self._packed else batching.plan_epoch
-        return corpus, plan_epoch(corpus.lengths, self.buckets, self._config.seed, epoch)
+        return corpus, plan_epoch(
+            corpus.lengths, self.buckets, _shuffle_seed(self._config.seed, self._start.order), epoch
+        )
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
         """The batches from the start on; each is being made from the moment it is asked for here."""
@@ -107,8 +110,11 @@ class Loader:
         for epoch in itertools.count(self._start.epoch):
             following = self._planner.submit(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
-                after = Position(epoch, number + 1) if number + 1 < len(plan) else Position(epoch + 1, 0)
-                yield after, self._assembler.submit(_make, corpus, plan[number], self._packed)
+                after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
+                yield (
+                    Position(*after, self._start.order),
+                    self._assembler.submit(_make, corpus, plan[number], self._packed),
+                )
             (corpus, plan), first = following.result(), 0
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
@@ -150,6 +156,10 @@ def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchS
 def host_rows(arrays: Arrays, host: int, hosts: int) -> Arrays:
     """The rows of a global batch that `host` of `hosts` feeds to its devices, in the order of the hosts."""
     return {name: np.split(array, hosts)[host] for name, array in arrays.items()}
+
+
+def _shuffle_seed(seed: int, order: int) -> int:
+    return seed if order == 0 else int(np.random.SeedSequence([seed, order]).generate_state(1)[0])
 
 
 def _make(corpus: Sentences, batch: Batch, packed: bool) -> tuple[Arrays, BatchStats]:

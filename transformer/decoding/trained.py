@@ -14,7 +14,7 @@ from transformer.command import decoding_overrides
 from transformer.compilation import keep_programs
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
-from transformer.training import checkpoint
+from transformer.training.saved import load_parameters
 from transformer.training.state import abstract_model
 from transformer.workdir import Workdir
 
@@ -68,7 +68,7 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
     sizes = tokenizers[0].source_vocab_size, tokenizers[0].target_vocab_size
     parameters, checkpoints = [], []
     for each, _ in opened:
-        tree, step, averaged = checkpoint.load_parameters(each.path, which, average)
+        tree, step, averaged = load_parameters(each.path, which, average)
         parameters.append(tree)
         checkpoints.append(Checkpoint(str(each.path), step, tuple(averaged)))
         logging.info("%s: %s", each.path, describe(checkpoints[-1]))

@@ -21,7 +21,14 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 Record = dict[str, float | int | str]
-TOTALS = (*(field.name for field in dataclasses.fields(Sums)), "pieces", "positions")
+TOTALS = (
+    *(field.name for field in dataclasses.fields(Sums)),
+    "gradient_norm",
+    "updates",
+    "skipped",
+    "pieces",
+    "positions",
+)
 
 
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
@@ -66,7 +73,7 @@ class TrainingWindow:
 
     def totals(self) -> dict[str, float] | None:
         """The sums so far, for a checkpoint; None if there are none."""
-        parts = [dataclasses.asdict(step["sums"]) for step in jax.device_get(self.steps)]
+        parts = [_contribution(step) for step in jax.device_get(self.steps)]
         parts += [
             {"pieces": stats.source_pieces + stats.target_pieces, "positions": stats.positions} for stats in self.stats
         ]
@@ -77,19 +84,32 @@ class TrainingWindow:
                 totals[name] += float(value)
         return totals
 
-    def summary(self, waited: float) -> Record:
-        """Means over the window. `waited`: seconds the loader has kept the loop waiting, in all."""
-        totals, last = self.totals(), jax.device_get(self.steps[-1])
+    def summary(self, waited: float) -> Record | None:
+        """Means over the window's updates; None if all were skipped.
+
+        `waited`: seconds the loader has kept the loop waiting, in all.
+        """
+        totals = self.totals()
+        if totals["updates"] == 0:
+            return None
         seconds = time.perf_counter() - self.began - self.paused
         tokens = totals["tokens"] - (self.carried["tokens"] if self.carried else 0.0)
         return means(totals) | {
-            "learning_rate": float(last["learning_rate"]),
-            "gradient_norm": float(last["gradient_norm"]),
+            "learning_rate": float(self.steps[-1]["learning_rate"]),
+            "gradient_norm": totals["gradient_norm"] / totals["updates"],
+            "skipped": int(totals["skipped"]),
             "steps_per_second": len(self.steps) / seconds,
             "tokens_per_second": tokens / seconds,
             "padding_fraction": 1.0 - totals["pieces"] / totals["positions"],
             "waiting_fraction": (waited - self.waited) / seconds,
         }
+
+
+def _contribution(step: dict) -> dict[str, SupportsFloat]:
+    """What a step's metrics add to the totals. The sums of a skipped update are zero already."""
+    is_skipped = bool(step["skipped"])
+    norm = 0.0 if is_skipped else step["gradient_norm"]
+    return dataclasses.asdict(step["sums"]) | {"gradient_norm": norm, "updates": not is_skipped, "skipped": is_skipped}
 
 
 class Recorder:
@@ -128,9 +148,10 @@ def _step_of(line: str) -> float:
 def log_training(progress: Progress, values: Record, steps: int) -> None:
     left = timedelta(seconds=round((steps - progress.step) / values["steps_per_second"]))
     logging.info(
-        "step %d/%d  loss %.3f  ppl %.2f  lr %.2e  %.0f tok/s  waiting %.0f %%  left %s",
+        "step %d/%d  loss %.3f  ppl %.2f  lr %.2e  %.0f tok/s  waiting %.0f %%  left %s%s",
         *(progress.step, steps, values["loss"], values["perplexity"], values["learning_rate"]),
         *(values["tokens_per_second"], 100 * values["waiting_fraction"], left),
+        f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else "",
     )
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 from flax import nnx, struct
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from transformer.model.transformer import Transformer
 from transformer.training.sharding import tree_shardings
@@ -22,7 +21,8 @@ Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 class TrainState:
     """What an update changes. JAX also makes trees of this kind whose leaves are shapes, shardings or marks."""
 
-    step: Any  # updates done, int32
+    step: Any  # updates done or skipped, int32
+    skipped: Any  # the last so many were skipped, their loss or gradient not being finite, int32
     parameters: Any  # nested dicts of float32 arrays
     optimizer_state: Any  # as Optax makes it
     average: Any  # exponential moving average of the parameters, with training.ema_decay; else None
@@ -56,10 +56,11 @@ class Initializer:
         def create() -> TrainState:
             parameters = init_parameters(config, *vocab_sizes)
             average = parameters if config.training.ema_decay > 0 else None
-            return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
+            zero = jnp.zeros((), jnp.int32)
+            return TrainState(zero, zero, parameters, optimizer.init(parameters), average)
 
         shapes = jax.eval_shape(create)
-        shardings = tree_shardings(mesh, shapes).replace(step=NamedSharding(mesh, P()))
+        shardings = tree_shardings(mesh, shapes)
         self.create = jax.jit(create, out_shardings=shardings)
         self.abstract_state = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, shardings

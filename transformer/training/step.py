@@ -55,6 +55,7 @@ class TrainStep:
         self.add = jax.jit(self._add, donate_argnums=1, compiler_options=options)
         self.apply = jax.jit(self._apply, donate_argnums=0)
         self.compiled: dict[tuple, jax.stages.Compiled] = {}
+        self.seen: set[tuple] = set()
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
@@ -67,10 +68,16 @@ class TrainStep:
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """The compiled update for batches of this shape. Arrays may be abstract."""
-        shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
-        if shapes not in self.compiled:
-            self.compiled[shapes] = self.whole.lower(state, batch).compile()
-        return self.compiled[shapes]
+        if shapes(batch) not in self.compiled:
+            self.compiled[shapes(batch)] = self.whole.lower(state, batch).compile()
+        return self.compiled[shapes(batch)]
+
+    def is_new(self, batches: Sequence[Batch]) -> bool:
+        """Whether this is the first time that an update is asked about for batches of these shapes: it may compile."""
+        key = tuple(map(shapes, batches))
+        is_new = key not in self.seen
+        self.seen.add(key)
+        return is_new
 
     def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> None:
         """Compiles for the largest batch there will be: what does not fit in memory fails now, not hours later."""
@@ -113,21 +120,36 @@ class TrainStep:
         return jax.grad(loss, has_aux=True)(state.parameters)
 
     def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, Any]]:
+        """The state after the update; where loss or gradient is not finite, as it was but for its counts."""
         gradients, sums = total
         gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
+        norm = optax.tree.norm(gradients)
+        is_finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         average = state.average
         if average is not None:
             average = optax.incremental_update(parameters, average, 1.0 - self.config.training.ema_decay)
+        before = (state.parameters, state.optimizer_state, state.average)
+        kept = _select(is_finite, (parameters, optimizer_state, average), before)
+        skipped = jnp.where(is_finite, 0, state.skipped + 1)
         metrics = {
-            "sums": sums,
-            "gradient_norm": optax.tree.norm(gradients),
+            "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
+            "gradient_norm": norm,
             "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+            "skipped": skipped,
         }
-        state = TrainState(state.step + 1, parameters, optimizer_state, average)
+        state = TrainState(state.step + 1, skipped, *kept)
         # Left to itself the compiler may split vectors too, and the next step would find its arguments misplaced.
         return jax.lax.with_sharding_constraint(state, tree_shardings(self.mesh, state)), metrics
+
+
+def shapes(batch: Batch) -> tuple:
+    return tuple((name, array.shape) for name, array in sorted(batch.items()))
+
+
+def _select(condition: jax.Array, tree, otherwise):
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
 
 
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], Sums]:

@@ -1,6 +1,7 @@
 """What selects checkpoints: loss and BLEU on the validation split."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +49,18 @@ class Validation:
         if self.translator is not None:
             self.translator.translate([parameters], [max(self.texts, key=len)], 1, lambda _: None)
 
-    def __call__(self, parameters: dict) -> Record:
+    def __call__(self, parameters: dict, between: Callable[[], object]) -> Record:
+        """Scores of the whole split. `between` is called between batches; what it raises ends the validation."""
         sums = None
         for arrays, _ in loader.in_order(self.corpus, self.config):
+            between()
             part = self.eval_step(parameters, arrays)
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
         values = means(dataclasses.asdict(jax.device_get(sums)))
         if self.translator is not None:
             language = bleu_language(self.config.data)
             evaluation = evaluate_translations(
-                self.translator, [parameters], self.texts, self.references, language, lambda _: None
+                self.translator, [parameters], self.texts, self.references, language, lambda _: between()
             )
             values["bleu"] = evaluation.scores.bleu
             values["chrf"] = evaluation.scores.chrf

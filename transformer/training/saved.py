@@ -1,0 +1,145 @@
+"""Reading checkpoints: what a run goes on from, and what decoding takes from it."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from flax.nnx import statelib
+
+from transformer.config_keys import show
+from transformer.errors import UserError
+from transformer.training import seal
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+SCHEMA_VERSION = 2
+
+
+def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int, list[int]]:
+    """Parameters to decode with, as NumPy arrays, from a run's workdir.
+
+    Args:
+      workdir: the run's folder.
+      which: "best", "last" or a step.
+      average: how many checkpoints to take the mean of: the newest at or before the chosen one.
+
+    Returns:
+      (parameters, the chosen step, the steps averaged, oldest first). With training.ema_decay, the averages.
+
+    Raises:
+      UserError: there is no such checkpoint, or it cannot be read.
+    """
+    folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
+    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+    if not steps:
+        raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
+    step = _choose(folder, which, steps)
+    chosen = [other for other in steps if other <= step][-average:]
+    if len(chosen) < average:
+        logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(chosen), average, step)
+    total = None
+    for each in chosen:
+        parameters = _load(folder / str(each))
+        total = parameters if total is None else jax.tree.map(np.add, total, parameters)
+    return jax.tree.map(lambda x: x / np.float32(len(chosen)), total), step, chosen
+
+
+def _choose(folder: Path, which: str, steps: list[int]) -> int:
+    if which == "last":
+        return steps[-1]
+    if which == "best":
+        best = read_progress(folder / str(steps[-1])).best_step
+        if best is not None and best not in steps:
+            raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
+        return steps[-1] if best is None else best
+    if not which.isdigit() or int(which) not in steps:
+        raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
+    return int(which)
+
+
+def _listed(steps: list[int]) -> str:
+    return ", ".join(map(str, steps))
+
+
+def _load(folder: Path) -> dict:
+    """The averaged parameters if the checkpoint has them, else the parameters, as NumPy arrays."""
+    with readable(folder, "try another"):
+        if damage := seal.damage(folder):
+            raise ValueError(damage)
+        item = "average" if (folder / "average").exists() else "parameters"
+        handler = ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})
+        with ocp.Checkpointer(handler) as checkpointer:
+            tree = checkpointer.metadata(folder).item_metadata[item].tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            items = {item: ocp.args.PyTreeRestore(restore_args=as_numpy)}
+            found = checkpointer.restore(folder, args=ocp.args.Composite(**items))
+    return statelib.restore_int_paths(found[item])
+
+
+def read_progress(folder: Path) -> Progress:
+    """How far the run had got. Raises UserError if it cannot be read or a newer version of this code has written it."""
+    with readable(folder, "try another"):
+        values = json.loads((folder / "progress" / "metadata").read_bytes())
+        version = values.pop("schema_version")
+        if version != SCHEMA_VERSION:
+            advice = "update this code" if version > SCHEMA_VERSION else "use the commit that made the run"
+            raise UserError(
+                f"{folder}: this checkpoint has schema version {version}, this code reads {SCHEMA_VERSION}; {advice}"
+            )
+        return Progress(**values)
+
+
+def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raises UserError, naming the first arrays that differ and why, unless the checkpoint has just those wanted.
+
+    Args:
+      folder: the checkpoint.
+      wanted: abstract trees by item.
+      config: the flat configuration of the run.
+    """
+    handlers = {item: ocp.PyTreeCheckpointHandler() for item in wanted}
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers)) as checkpointer:
+        found = checkpointer.metadata(folder).item_metadata
+    differing = []
+    for item, tree in wanted.items():
+        stored = {} if found[item] is None else _shapes(found[item].tree)
+        expected = _shapes(tree)
+        for name in sorted(stored | expected):
+            one, other = (_show_shape(shapes, name) for shapes in (stored, expected))
+            if one != other:
+                differing.append(f"{item}.{name}: {one} there, {other} wanted")
+    if differing:
+        saved = json.loads((folder / "config" / "metadata").read_bytes())
+        config = json.loads(json.dumps(config))  # as it would be in the checkpoint: tuples are lists
+        causes = [f"{key}: {show(saved[key])} -> {show(config[key])}" for key in saved if saved[key] != config[key]]
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise UserError(
+            f"{folder}: holds other arrays than this run ({'; '.join(differing[:3])}{more}); "
+            f"the configuration differs by {'; '.join(causes) or 'nothing: the code has changed'}"
+        )
+
+
+def _shapes(tree) -> dict[str, tuple[int, ...]]:
+    """Of every array, by its name in dots."""
+    return {name: tuple(leaf.shape) for name, leaf in ocp.tree.to_flat_dict(tree, sep=".").items()}
+
+
+def _show_shape(shapes: dict[str, tuple[int, ...]], name: str) -> str:
+    return str(shapes[name]) if name in shapes else "none"
+
+
+@contextlib.contextmanager
+def readable(folder: Path, advice: str) -> Iterator[None]:
+    """Turns what Orbax raises for files that are missing or damaged into a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        # The message of a KeyError is quoted by str().
+        message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
+        raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error
