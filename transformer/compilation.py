@@ -28,15 +28,6 @@ def keep_programs(data: ml_collections.ConfigDict | ml_collections.FrozenConfigD
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MINIMUM_SECONDS)
 
 
-def gradient_options() -> dict[str, str]:
-    """Options for compiling what computes gradients; empty where XLA does well by itself.
-
-    On CPUs XLA fuses an elementwise result into everything that uses it. In the backward pass that recomputes the whole
-    residual stream, dropout included, for every product of every layer: a step takes 1.2 to 1.5 times as long.
-    """
-    return {"xla_disable_hlo_passes": "fusion"} if jax.default_backend() == "cpu" else {}
-
-
 def _processor() -> str:
     """A name for this kind of processor: code compiled for another may use instructions that it lacks."""
     information = Path("/proc/cpuinfo")

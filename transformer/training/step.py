@@ -10,7 +10,6 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer.compilation import gradient_options
 from transformer.data.buckets import Bucket
 from transformer.training.loss import Sums, cross_entropy
 from transformer.training.sharding import BATCH, tree_shardings
@@ -49,10 +48,9 @@ class TrainStep:
         self.config, self.graph = config, graph
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
-        options = gradient_options()
-        self.whole = jax.jit(self._whole, donate_argnums=0, compiler_options=options)
-        self.gradients = jax.jit(self._gradients, compiler_options=options)
-        self.add = jax.jit(self._add, donate_argnums=1, compiler_options=options)
+        self.whole = jax.jit(self._whole, donate_argnums=0)
+        self.gradients = jax.jit(self._gradients)
+        self.add = jax.jit(self._add, donate_argnums=1)
         self.apply = jax.jit(self._apply, donate_argnums=0)
         self.compiled: dict[tuple, jax.stages.Compiled] = {}
         self.seen: set[tuple] = set()
