@@ -79,14 +79,14 @@ def get_config() -> ml_collections.ConfigDict:
     batch.packed_length = 256  # packed: positions of a row on either side, at least data.max_length
 
     config.optimizer = optimizer = ml_collections.ConfigDict()
-    optimizer.name = "adam"  # adam | adamw | adafactor
+    optimizer.name = "adam"  # adam | adamw | adafactor | muon
     optimizer.schedule = "inverse_sqrt"  # the paper's, section 5.3 | constant | linear | cosine, all with warm-up
     optimizer.learning_rate = 1.0  # inverse_sqrt: factor on d_model^-0.5 min(t^-0.5, t w^-1.5); others: the peak
     optimizer.warmup_steps = 4000  # steps of linear warm-up
-    optimizer.beta1 = 0.9  # decay of Adam's first moment
+    optimizer.beta1 = 0.9  # decay of Adam's first moment (muon's is 0.95, on matrices)
     optimizer.beta2 = 0.98  # decay of Adam's second moment
     optimizer.epsilon = 1e-9  # added to Adam's denominator
-    optimizer.weight_decay = 0.0  # adamw, adafactor: decoupled, on matrices only
+    optimizer.weight_decay = 0.0  # adamw, adafactor, muon: decoupled, on matrices only
     optimizer.clip_norm = 0.0  # global gradient norm above which gradients are scaled down; 0: off
 
     config.training = training = ml_collections.ConfigDict()

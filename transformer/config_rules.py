@@ -95,7 +95,7 @@ RULES = {
     "batch.max_buckets": at_least(1),
     "batch.row_multiple": at_least(1),
     "batch.packed_length": at_least(2),
-    "optimizer.name": one_of("adam", "adamw", "adafactor"),
+    "optimizer.name": one_of("adam", "adamw", "adafactor", "muon"),
     "optimizer.schedule": one_of("inverse_sqrt", "constant", "linear", "cosine"),
     "optimizer.learning_rate": above(0),
     "optimizer.warmup_steps": at_least(0),

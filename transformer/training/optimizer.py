@@ -3,6 +3,7 @@
 import jax
 import ml_collections
 import optax
+import optax.contrib
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
@@ -43,6 +44,16 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
         optimizer = optax.adam(schedule, **adam)
     elif config.name == "adamw":
         optimizer = optax.adamw(schedule, **adam, weight_decay=config.weight_decay, mask=_matrices)
+    elif config.name == "muon":
+        optimizer = optax.contrib.muon(
+            schedule,
+            weight_decay=config.weight_decay,
+            weight_decay_mask=_matrices,
+            adam_b1=config.beta1,
+            adam_b2=config.beta2,
+            muon_weight_dimension_numbers=_between_layers,
+            consistent_rms=0.2,  # updates as large as Adam's usually are, so that learning rates mean the same
+        )
     else:
         # Adafactor (Shazeer and Stern 2018) with the schedule's rate times each parameter's scale.
         optimizer = optax.adafactor(
@@ -51,6 +62,20 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
     if config.clip_norm > 0:
         return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
     return optimizer
+
+
+def _between_layers(parameters):
+    """Where Muon applies: the matrices, but for tables of embeddings and the projection to logits, whose rows are pieces.
+
+    Those, and vectors, are left to Adam (Jordan et al. 2024).
+    """
+
+    def dimensions(path, leaf):
+        names = {key.key for key in path}
+        is_inner = leaf.ndim == 2 and not names & {"embedding", "projection", "positions"}
+        return optax.contrib.MuonDimensionNumbers() if is_inner else None
+
+    return jax.tree_util.tree_map_with_path(dimensions, parameters)
 
 
 def _matrices(parameters):
