@@ -15,10 +15,11 @@ REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/tas
 
 def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
-    config.model.num_layers = 4
-    config.model.d_model = 128
-    config.model.d_ff = 256
+    config.model.num_layers = 3
+    config.model.d_model = 256
+    config.model.d_ff = 512
     config.model.num_heads = 4
+    config.model.norm_position = "pre"
     config.model.dropout = 0.3
     config.model.dtype = "float32"
 
@@ -42,14 +43,21 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.data.valid_split = "valid"
     config.data.test_split = "test2016"
-    config.tokenizer.vocab_size = 5000
-    config.batch.tokens = 2048  # small batches: more updates in the time there is
+    config.data.max_length = 64  # the longest pair has 62 pieces
+    config.tokenizer.vocab_size = 4000
+    config.batch.tokens = 3072
+    config.batch.plan = "packed"  # one shape: ten seconds of compiling instead of two minutes
+    config.batch.packed_length = 64
 
-    config.optimizer.learning_rate = 1.6
-    config.optimizer.warmup_steps = 2000
-    config.training.steps = 8000
-    config.training.eval_every = 500
-    config.checkpoint.every = 250
+    config.optimizer.name = "muon"  # reaches in 350 steps what Adam reaches in 600
+    config.optimizer.schedule = "cosine"
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.warmup_steps = 200
+    config.training.steps = 2100  # 12 epochs
+    config.training.log_every = 50
+    config.training.eval_every = 350
+    config.checkpoint.every = 50
     config.checkpoint.keep = 10
     config.decoding.beam_size = 5
+    config.decoding.length_penalty = 1.0
     return config

@@ -153,16 +153,17 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 
 def main(arguments: argparse.Namespace) -> None:
     config = configuration.load_file(arguments.config, arguments.overrides)
-    workdir = workdirs.create(Path(arguments.workdir), config)
-    command.log_to(workdir.log)
-    run = prepare(config, workdir)
-    if arguments.plan:
-        for line in describe(run):
-            print(line, flush=True)
-    elif workdir.is_complete():
-        logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
-    else:
-        train(run)
+    with workdirs.lock(Path(arguments.workdir)):
+        workdir = workdirs.create(Path(arguments.workdir), config)
+        command.log_to(workdir.log)
+        run = prepare(config, workdir)
+        if arguments.plan:
+            for line in describe(run):
+                print(line, flush=True)
+        elif workdir.is_complete():
+            logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
+        else:
+            train(run)
 
 
 def make_parser() -> command.Parser:

@@ -1,12 +1,15 @@
 """A workdir: the folder that is the whole record of a run. Evaluating and translating need nothing else of it."""
 
+import contextlib
 import datetime
+import fcntl
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,14 +93,8 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
       UserError: `path` cannot be a folder, or holds a run of another configuration.
     """
     workdir = Workdir(path)
-    for folder in (path, *path.parents):
-        if folder.is_file():
-            raise UserError(f"--workdir={path}: {folder} is a file, must be a folder")
     check_same_run(workdir, config)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--workdir={path}: cannot be made ({error.strerror}); name another") from error
+    _make_folder(path)
     if _has_begun(workdir) and workdir.environment.exists():
         record = json.loads(workdir.environment.read_text(encoding="utf-8"))
         record["resumed"].append(environment())
@@ -107,6 +104,26 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
         record = environment() | {"resumed": []}
     files.write_json(workdir.environment, record)
     return workdir
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Keeps the workdir for this process while the block runs. A process that dies lets go of it.
+
+    Raises:
+      UserError: `path` cannot be a folder, or another process holds it, which the message names.
+    """
+    _make_folder(path)
+    with (path / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise UserError(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another") from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}, started {_now()}")
+        file.flush()
+        yield
 
 
 def open_existing(path: Path) -> tuple[Workdir, ml_collections.FrozenConfigDict]:
@@ -137,7 +154,7 @@ def environment() -> dict[str, Any]:
     requirements = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").split()
     packages = [line.partition("==")[0] for line in requirements if "==" in line]
     return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": _now(),
         "commit": commit,
         "uncommitted_changes": None if changes is None else changes != "",
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -148,6 +165,20 @@ def environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def _make_folder(path: Path) -> None:
+    for folder in (path, *path.parents):
+        if folder.is_file():
+            raise UserError(f"--workdir={path}: {folder} is a file, must be a folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={path}: cannot be made ({error.strerror}); name another") from error
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _has_begun(workdir: Workdir) -> bool:

@@ -65,10 +65,7 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
 
 
 def _between_layers(parameters):
-    """Where Muon applies: the matrices, but for tables of embeddings and the projection to logits, whose rows are pieces.
-
-    Those, and vectors, are left to Adam (Jordan et al. 2024).
-    """
+    """Where Muon applies: matrices from activations to activations (Jordan et al. 2024). The others are Adam's."""
 
     def dimensions(path, leaf):
         names = {key.key for key in path}
