@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -134,3 +135,33 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
         files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_workdir_in_use_is_refused_naming_who_uses_it(tmp_path):
+    with workdirs.lock(tmp_path / "run"):
+        message = refusal(lambda: workdirs.lock(tmp_path / "run").__enter__())
+        assert f"--workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on " in message
+    with workdirs.lock(tmp_path / "run"):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_no_lock(tmp_path):
+    script = "import sys, pathlib, time; from transformer import workdir\n"
+    script += "with workdir.lock(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"1\n"
+        assert f"is in use by process {process.pid} on" in refusal(lambda: workdirs.lock(tmp_path).__enter__())
+    finally:
+        process.kill()
+        process.communicate()
+    with workdirs.lock(tmp_path):
+        pass
+
+
+def test_a_rollback_is_recorded_once_however_often_the_run_comes_by_it(tmp_path):
+    workdir = workdirs.Workdir(tmp_path)
+    for number, step in ((1, 8), (2, 12), (1, 8)):
+        workdir.record_rollback(number, step, 6)
+    lines = [json.loads(line) for line in workdir.events.read_text().splitlines()]
+    assert lines == [{"event": "rollback", "number": 1, "step": 8, "to_step": 6}]

@@ -68,18 +68,22 @@ def _listed(steps: list[int]) -> str:
 
 
 def _load(folder: Path) -> dict:
-    """The averaged parameters if the checkpoint has them, else the parameters, as NumPy arrays."""
+    """The averaged parameters if the checkpoint has them, else the parameters."""
     with readable(folder, "try another"):
         if damage := seal.damage(folder):
             raise ValueError(damage)
-        item = "average" if (folder / "average").exists() else "parameters"
-        handler = ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})
-        with ocp.Checkpointer(handler) as checkpointer:
-            tree = checkpointer.metadata(folder).item_metadata[item].tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            items = {item: ocp.args.PyTreeRestore(restore_args=as_numpy)}
-            found = checkpointer.restore(folder, args=ocp.args.Composite(**items))
-    return statelib.restore_int_paths(found[item])
+        return statelib.restore_int_paths(
+            read_arrays(folder, "average" if (folder / "average").exists() else "parameters")
+        )
+
+
+def read_arrays(folder: Path, item: str) -> Any:
+    """The tree of an item of a checkpoint, "parameters", "optimizer" or "average", as NumPy arrays."""
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
+        tree = checkpointer.metadata(folder).item_metadata[item].tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        arguments = ocp.args.PyTreeRestore(restore_args=as_numpy)
+        return checkpointer.restore(folder, args=ocp.args.Composite(**{item: arguments}))[item]
 
 
 def read_progress(folder: Path) -> Progress:
