@@ -94,7 +94,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     _start_logging()
     try:
         main(parser.parse(argv))
-        sys.stdout.flush()
+        _flush_output()
         return 0
     except UserError as error:
         logging.error("%s", " ".join(str(error).splitlines()))
@@ -173,9 +173,14 @@ def _advice(error: BaseException | None) -> str | None:
 def _end_output() -> None:
     """Writes what is left of standard output. If that fails, the interpreter must not try again when it exits."""
     try:
-        sys.stdout.flush()
+        _flush_output()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _flush_output() -> None:
+    if sys.stdout is not None:  # None: it was closed before the command started
+        sys.stdout.flush()
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from transformer.data import downloads
 from transformer.data.lines import LineFile
+from transformer.data.vocabulary import is_number
 from transformer.errors import UserError
 
 
@@ -97,9 +98,9 @@ class IdsSource(TextSource):
         for index, pair in enumerate(super().pairs(start, stop), start):
             for side, line in enumerate(pair):
                 for token in line.split():
-                    if not token.isdigit():
+                    if not is_number(token):
                         shown = token.decode(errors="backslashreplace")
-                        raise UserError(f"{self.where(index, side)}: '{shown}' is not a non-negative integer")
+                        raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
 
 

@@ -155,10 +155,15 @@ class IdsVocabulary:
         return SPECIAL_PIECES[UNK] if id_ == UNK else str(id_ - SPECIAL)
 
     def _id(self, token: str) -> int:
-        if not token.isdecimal():
-            raise UserError(f"'{token}': tokenizer.kind=ids takes space-separated integers from 0 on")
+        if not is_number(token):
+            raise UserError(f"'{token:.40}': tokenizer.kind=ids takes space-separated integers from 0 on")
         id_ = int(token) + SPECIAL
         return id_ if id_ < self.size else UNK
+
+
+def is_number(token: str | bytes) -> bool:
+    """Whether it is a decimal integer from 0 on, of no more digits than 64 bits can hold."""
+    return token.isascii() and token.isdigit() and len(token) <= 18
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
