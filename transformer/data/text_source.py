@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer import files
 from transformer.data import downloads
 from transformer.data.lines import LineFile
 from transformer.data.vocabulary import is_number
@@ -36,7 +37,7 @@ class TextSource:
         Raises:
           UserError: no folder is named, or a file is not in it.
         """
-        folder = Path(data.path).expanduser() if data.path else downloads.fetch(data)
+        folder = files.expanded(data.path) if data.path else downloads.fetch(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
         languages = (data.source_language, data.target_language)

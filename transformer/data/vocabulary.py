@@ -166,11 +166,17 @@ def is_number(token: str | bytes) -> bool:
     return token.isascii() and token.isdigit() and len(token) <= 18
 
 
+def _checked_size(size: object) -> int:
+    if type(size) is not int or not SPECIAL <= size < 2**31:
+        raise ValueError(size)
+    return size
+
+
 def load(serialized: bytes, where: str) -> Vocabulary:
     """The vocabulary that a file holds. Raises UserError, saying `where`, if it is not one."""
     try:
         if serialized.startswith(b"{"):
-            return IdsVocabulary(json.loads(serialized)["size"])
+            return IdsVocabulary(_checked_size(json.loads(serialized)["size"]))
         return SentencePieceVocabulary(serialized)
     except (RuntimeError, ValueError, KeyError) as error:
         raise UserError(f"{where}: not a SentencePiece model, or damaged; give a .model file") from error
