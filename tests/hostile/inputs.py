@@ -11,17 +11,42 @@ from hypothesis import strategies as st
 TROUBLE = (
     *("\n", "\r\n", "\r", "\n\r", "\0", "\t", "\x0b", "\x0c", "\x1c", "\x1b[2J", "\x7f", "\x85", "\u2028", "\u2029"),
     *(" ", "\xa0", "\u200b", "\u200d", "\u202e", "\ufeff", "\ufffd", "\uffff", "\U0010ffff", "\ue000", "\u0301"),
-    *("\u2581", "\u2585", "<s>", "</s>", "<unk>", "<pad>", "<0x0A>", "\ufdfa", "\u1e9e", "\u4e2d\u6587", "\xb2", "\u0663"),
+    *(
+        "\u2581",
+        "\u2585",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<pad>",
+        "<0x0A>",
+        "\ufdfa",
+        "\u1e9e",
+        "\u4e2d\u6587",
+        "\xb2",
+        "\u0663",
+    ),
     *("1", "2 3", "007", "-1", "9" * 30, "9" * 5000, "1e999", "nan", "[" * 3000, '{"a":', "~nobody-of-that-name", "%s"),
 )
 NOT_UTF8 = (
-    *(b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe4", b"\x80", codecs.BOM_UTF16_LE, "ä".encode("latin-1")),
+    *(
+        b"\xff",
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xe4",
+        b"\x80",
+        codecs.BOM_UTF16_LE,
+        "ä".encode("latin-1"),
+    ),
     *(codecs.BOM_UTF8, codecs.BOM_UTF8[:2], "a\n".encode("utf-16"), "a\n".encode("utf-32")),
 )
 
 texts = st.lists(st.sampled_from(TROUBLE) | st.text(max_size=6), max_size=8).map("".join)
 contents = st.lists(
-    st.sampled_from(NOT_UTF8) | st.binary(max_size=6) | st.just(b"\n") | texts.map(lambda text: text.encode(errors="replace")),
+    st.sampled_from(NOT_UTF8)
+    | st.binary(max_size=6)
+    | st.just(b"\n")
+    | texts.map(lambda text: text.encode(errors="replace")),
     max_size=12,
 ).map(b"".join)
 

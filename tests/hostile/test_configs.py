@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from configs import base
-from tests.hostile.inputs import contents, damaged, examples, texts, values
+from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
-from transformer import command, evaluate, train, translate
 from transformer import config as configuration
+from transformer import evaluate, train, translate
 from transformer import workdir as workdirs
-from transformer.config_keys import expected_types, flatten, freeze, typed
+from transformer.config_keys import flatten, freeze, typed
 
 BASE = flatten(base.get_config())
 KEYS = sorted(BASE)
@@ -22,8 +22,27 @@ BASE_FILE = Path(base.__file__).read_bytes()
 
 # As text: what is nearly a value of some key.
 near_values = st.sampled_from(
-    ("", "None", "true", "0", "1", "-1", "2147483648", "1e999", "nan", "9" * 5000, "0x10", "1_0", " 1 ", "\xb2", "()", "[" * 3000)
-) | st.sampled_from(("{[]: 1}", "(('a', 'b', 'c'),)", "'\\ud800'", "1\n", "a\0b", "\udcff", "x" * 300, "~nobody-of-that-name/x"))
+    (
+        "",
+        "None",
+        "true",
+        "0",
+        "1",
+        "-1",
+        "2147483648",
+        "1e999",
+        "nan",
+        "9" * 5000,
+        "0x10",
+        "1_0",
+        " 1 ",
+        "\xb2",
+        "()",
+        "[" * 3000,
+    )
+) | st.sampled_from(
+    ("{[]: 1}", "(('a', 'b', 'c'),)", "'\\ud800'", "1\n", "a\0b", "\udcff", "x" * 300, "~nobody-of-that-name/x")
+)
 texts_of_values = near_values | texts | st.floats().map(str) | st.integers().map(str)
 
 
@@ -114,13 +133,18 @@ def test_config_files(tmp_path_factory, content, argument):
 
 
 # What a command line may have: words that are nearly flags, with values that are nearly right.
-flags = st.tuples(
-    st.sampled_from(("--config", "--workdir", "--checkpoint", "--average", "--n_best", "--format", "--source", "--split"))
-    | st.sampled_from(KEYS).map("--config.{}".format)
-    | st.sampled_from(KEYS).map("--{}".format)
-    | st.sampled_from(("--", "-", "--=", "--config.", "-x", "--decoding", "")),
-    st.just("") | texts_of_values.map("={}".format),
-).map("".join) | texts_of_values
+flags = (
+    st.tuples(
+        st.sampled_from(
+            ("--config", "--workdir", "--checkpoint", "--average", "--n_best", "--format", "--source", "--split")
+        )
+        | st.sampled_from(KEYS).map("--config.{}".format)
+        | st.sampled_from(KEYS).map("--{}".format)
+        | st.sampled_from(("--", "-", "--=", "--config.", "-x", "--decoding", "")),
+        st.just("") | texts_of_values.map("={}".format),
+    ).map("".join)
+    | texts_of_values
+)
 
 
 @given(st.sampled_from((train, evaluate, translate)), st.lists(flags, max_size=5))

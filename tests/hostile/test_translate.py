@@ -1,8 +1,9 @@
-"""The stream of `transformer.translate`: any bytes in, as many lines out as came in, or one line about what is wrong."""
+"""The stream of `transformer.translate`: any bytes in, as many lines out as came in, or one line of what is wrong."""
 
 import contextlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,12 @@ from transformer.decoding.translator import Translator
 
 # Samples at this temperature are any pieces at all; with bytes among these, an output is as hostile as an input.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
-TEXT = {"data.source": "text", "tokenizer.kind": "bpe", "tokenizer.byte_fallback": "true", "tokenizer.vocab_size": "270"}
+TEXT = {
+    "data.source": "text",
+    "tokenizer.kind": "bpe",
+    "tokenizer.byte_fallback": "true",
+    "tokenizer.vocab_size": "270",
+}
 N_BEST = 2
 MEGABYTE = 1 << 20
 BOM = "\ufeff".encode()
@@ -110,7 +116,18 @@ def test_integers_are_translated_up_to_the_line_that_has_none(ids_model, content
 
 @pytest.mark.parametrize(
     "line",
-    [b"a", b"1 2 ", b"\0", b"\xff", b"\r", BOM, "\u0301".encode(), "\ufdfa".encode(), "\u4e2d".encode(), b"\xe2\x96\x81"],
+    [
+        b"a",
+        b"1 2 ",
+        b"\0",
+        b"\xff",
+        b"\r",
+        BOM,
+        "\u0301".encode(),
+        "\ufdfa".encode(),
+        "\u4e2d".encode(),
+        b"\xe2\x96\x81",
+    ],
 )
 def test_a_line_of_a_megabyte_is_translated(text_model, line):
     long = line * (MEGABYTE // len(line))
@@ -122,7 +139,7 @@ class Pipe(io.RawIOBase):
     """Standard output whose reader goes away after so many bytes."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.null = room, open("/dev/null", "wb")
+        self.room, self.descriptor = room, os.open(os.devnull, os.O_WRONLY)
 
     def writable(self) -> bool:
         return True
@@ -135,11 +152,12 @@ class Pipe(io.RawIOBase):
         return taken
 
     def fileno(self) -> int:
-        return self.null.fileno()
+        return self.descriptor
 
     def close(self) -> None:
-        self.null.close()
-        super().close()
+        if not self.closed:
+            super().close()
+            os.close(self.descriptor)
 
 
 @given(st.integers(0, 200), st.integers(1, 4))
