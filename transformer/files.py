@@ -31,5 +31,5 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: object) -> None:
     """Writes `value` as indented JSON, in one step."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    # Bytes of a file's name that are not UTF-8 are code points in Python that only an escape can hold: JSON's is the same.
+    # Bytes of a file's name that are not UTF-8 are code points in Python that only an escape, here JSON's, can hold.
     write_bytes(path, text.encode(errors="backslashreplace"))

@@ -87,7 +87,7 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
     except OSError as error:
         raise UserError(f"--workdir={path}: cannot be made ({error.strerror}); name another") from error
     if _has_begun(workdir) and workdir.environment.exists():
-        record = json.loads(workdir.environment.read_text(encoding="utf-8"))
+        record = _read_environment(workdir)
         record["resumed"].append(environment())
     else:
         _remove_stale_tokenizer(workdir, config)
@@ -136,6 +136,17 @@ def environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def _read_environment(workdir: Workdir) -> dict[str, Any]:
+    """What `create` recorded. Raises `UserError` if the file is damaged."""
+    try:
+        record = json.loads(workdir.environment.read_text(encoding="utf-8"))
+        if not isinstance(record["resumed"], list):
+            raise ValueError("resumed must be a list")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{workdir.environment}: damaged ({error}); delete it to go on without it") from error
+    return record
 
 
 def _has_begun(workdir: Workdir) -> bool:
