@@ -1,12 +1,13 @@
 # make quickstart   train, evaluate and use a small translator of number words (minutes, no download of data)
 # make test         the fast tests
 # make slow         the tests that train for minutes
+# make hostile      broken and hostile input, thousands of kinds more than `make test` tries, others each time
 # make lint         ruff, as the code is kept
 
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: quickstart test slow lint
+.PHONY: quickstart test slow hostile lint
 
 quickstart: .venv/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -19,6 +20,9 @@ test: .venv/installed-dev
 
 slow: .venv/installed-dev
 	$(RUN) -m pytest -m slow
+
+hostile: .venv/installed-dev
+	$(RUN) -m pytest tests/hostile --hypothesis-profile=thorough
 
 lint: .venv/installed-dev
 	$(RUN) -m ruff check .

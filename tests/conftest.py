@@ -26,9 +26,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-# The first example of a test may compile, so that time says nothing; and a failure must come again.
-hypothesis.settings.register_profile("here", deadline=None, derandomize=True, database=None)
-hypothesis.settings.load_profile("here")
+# Time says nothing, since the first example of a test may compile and the machine be busy. By default a failure must
+# come again; --hypothesis-profile=thorough looks for new ones.
+UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("quick", max_examples=100, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=True, **UNTIMED)
+hypothesis.settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from transformer.errors import UserError
 OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+NOT_AS_NAMED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,7 +95,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     _start_logging()
     try:
         main(parser.parse(argv))
-        sys.stdout.flush()
+        _flush_output()
         return 0
     except UserError as error:
         logging.error("%s", " ".join(str(error).splitlines()))
@@ -121,7 +122,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
 
 def log_to(path: Path) -> None:
     """From here on log lines are also appended to the file `path`, until the command ends."""
-    handler = standard_logging.FileHandler(path, encoding="utf-8")
+    handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(_worth_reading)
     standard_logging.getLogger().addHandler(handler)
@@ -164,6 +165,8 @@ def _advice(error: BaseException | None) -> str | None:
             return f"the disk is full ({str(error).splitlines()[0]}); make room and run the same command again"
         if number in NOT_ALLOWED:
             return f"{error.filename}: {error.strerror}; choose another folder or change its permissions"
+        if number in NOT_AS_NAMED and error.filename is not None:
+            return f"{error.filename}: {error.strerror}; give another name, or move what is there out of the way"
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return "out of device memory; lower config.batch.tokens and raise config.training.accumulation in return"
         error = error.__cause__ or error.__context__
@@ -173,9 +176,14 @@ def _advice(error: BaseException | None) -> str | None:
 def _end_output() -> None:
     """Writes what is left of standard output. If that fails, the interpreter must not try again when it exits."""
     try:
-        sys.stdout.flush()
+        _flush_output()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _flush_output() -> None:
+    if sys.stdout is not None:  # None: it was closed before the command started
+        sys.stdout.flush()
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -93,17 +93,18 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
     try:
         nested = json.loads(path.read_text(encoding="utf-8"))
         version = nested.pop("schema_version")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file, so {path.parent} is not the workdir of a run") from None
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
-    if version != SCHEMA_VERSION:
-        raise UserError(f"{path}: schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-    try:
+        if version != SCHEMA_VERSION:
+            raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
         config = freeze(typed(flatten(ml_collections.ConfigDict(nested))))
         validate(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file, so {path.parent} is not the workdir of a run") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name the workdir of a run") from error
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
     return config
 
 
@@ -146,5 +147,5 @@ def _parse(key: str, text: str, flag: str) -> Any:
         if kind is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         return ast.literal_eval(text) if kind is tuple else kind(text)
-    except (ValueError, KeyError, SyntaxError):
+    except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise UserError(f"{flag}{key}={text}: must be {describe(kind, optional)}") from None

@@ -12,6 +12,7 @@ import ml_collections
 from configs import base
 from transformer.errors import UserError
 
+LARGEST = 1 << 1000  # integers beyond it may be no floats
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple"}
 
 
@@ -60,7 +61,7 @@ def typed(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed_value(key: str, value: Any, kind: type, optional: bool) -> Any:
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
     if kind is tuple and type(value) in (list, tuple):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)

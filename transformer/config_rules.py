@@ -14,7 +14,8 @@ class Rule(NamedTuple):
 
 
 def at_least(least: int | float) -> Rule:
-    return Rule(f"at least {least}", lambda value: least <= value < math.inf)
+    """And not so large that arrays of 32 bits could not count to it."""
+    return Rule(f"at least {least} and below 2^31", lambda value: least <= value < 2**31)
 
 
 def above(bound: int | float) -> Rule:
@@ -29,12 +30,22 @@ def one_of(*choices: str) -> Rule:
     return Rule(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
 
 
+def one_line(value: str) -> bool:
+    """Whether it could be the name of a file, as most texts are; such a name may have bytes that are not UTF-8."""
+    try:
+        value.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in value and "\0" not in value
+
+
 def triples_of_text(value: tuple) -> bool:
-    return all(isinstance(item, tuple) and [type(part) for part in item] == [str, str, str] for item in value)
+    triples = all(isinstance(item, tuple) and [type(part) for part in item] == [str, str, str] for item in value)
+    return triples and all(one_line(part) for item in value for part in item)
 
 
-TEXT = Rule("text of one line", lambda value: "\n" not in value)
-SOME_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and "\n" not in value)
+TEXT = Rule("text of one line", one_line)
+SOME_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and one_line(value))
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = between(0, 2**32 - 1)

@@ -130,7 +130,8 @@ def save(
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     """Of the files in `evaluations`: what was translated, by which checkpoints, with which settings changed."""
     first = models.checkpoints[0]
-    parts = [arguments.split or Path(arguments.source).name, f"step{first.step}"]
+    # A name may have 255 bytes; a character of the source file's may be four of them.
+    parts = [arguments.split or Path(arguments.source).name[:32], f"step{first.step}"]
     parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
     parts += [f"{key.removeprefix('decoding.')}{value}" for key, value in sorted(arguments.overrides)]
     if arguments.source is not None or len(models.checkpoints) > 1:

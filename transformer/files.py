@@ -5,6 +5,11 @@ import os
 from pathlib import Path
 
 
+def expanded(name: str) -> Path:
+    """The path, with the folder that a ~ at its beginning stands for. It stays as it is if there is no such user."""
+    return Path(os.path.expanduser(name))
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text to `path` in one step, as `write_bytes` does."""
     write_bytes(path, text.encode())
@@ -25,4 +30,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Writes `value` as indented JSON, in one step."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # Bytes of a file's name that are not UTF-8 are code points in Python that only an escape, here JSON's, can hold.
+    write_bytes(path, text.encode(errors="backslashreplace"))

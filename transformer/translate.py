@@ -17,6 +17,7 @@ from io import BufferedIOBase
 from absl import logging
 
 from transformer import command
+from transformer.data.lines import bare
 from transformer.decoding import trained
 from transformer.decoding.trained import Trained
 from transformer.decoding.translator import Translation, Translator
@@ -29,6 +30,8 @@ CHUNK_LINES = 4096  # read, sorted into batches and written at once; more would 
 def main(arguments: argparse.Namespace) -> None:
     if arguments.n_best < 1:
         raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
+    if None in (sys.stdin, sys.stdout):
+        raise UserError("standard input or output is closed; sentences are read from the one and written to the other")
     interactive = sys.stdin.isatty()
     # A person waits for each line: a batch is one row then, instead of many rows of filling.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
@@ -54,9 +57,9 @@ def translate_stream(
 
 
 def read_lines(stream: BufferedIOBase) -> Iterator[str]:
-    """The lines of a stream, ended by "\\n" alone. What is not UTF-8 becomes U+FFFD, with a warning."""
+    """The lines of a stream, as `data.lines` has them. What is not UTF-8 becomes U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        line = bare(line, first=number == 1)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:

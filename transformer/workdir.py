@@ -96,7 +96,7 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
     check_same_run(workdir, config)
     _make_folder(path)
     if _has_begun(workdir) and workdir.environment.exists():
-        record = json.loads(workdir.environment.read_text(encoding="utf-8"))
+        record = _read_environment(workdir)
         record["resumed"].append(environment())
     else:
         _remove_stale_tokenizer(workdir, config)
@@ -179,6 +179,17 @@ def _make_folder(path: Path) -> None:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _read_environment(workdir: Workdir) -> dict[str, Any]:
+    """What `create` recorded. Raises `UserError` if the file is damaged."""
+    try:
+        record = json.loads(workdir.environment.read_text(encoding="utf-8"))
+        if not isinstance(record["resumed"], list):
+            raise ValueError("resumed must be a list")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{workdir.environment}: damaged ({error}); delete it to go on without it") from error
+    return record
 
 
 def _has_begun(workdir: Workdir) -> bool:

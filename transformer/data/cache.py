@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformer import files
 from transformer.errors import UserError
 
 
 def folder(data) -> Path:
     """`data.cache_dir`, or the user's cache by the XDG convention; made when missing. UserError if it cannot be."""
     if data.cache_dir:
-        path = Path(data.cache_dir).expanduser()
+        path = files.expanded(data.cache_dir)
     else:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         path = Path(home) / "transformer"

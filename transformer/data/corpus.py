@@ -120,13 +120,13 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
     description = f"Encoding {source.name}"
     dropped = append_all(folder, encoder, _stretches(source), len(source), description, wanted_workers)
     kept = (folder / "offsets").stat().st_size // 8 if (folder / "offsets").exists() else 0
+    if not kept:
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
     if (folder / "hashes").exists():
         rows = cleaning.first_occurrences(np.fromfile(folder / "hashes", np.uint64))
         dropped["duplicate"], kept = kept - len(rows), len(rows)
         storage.keep_rows(folder, rows)
         (folder / "hashes").unlink()
-    if not kept:
-        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
     counts = {reason: dropped[reason] for reason in cleaning.REASONS}
     files.write_json(folder / _REPORT, {"source": source.identity, "kept": kept, "dropped": counts})
 

@@ -1,8 +1,10 @@
 """Text files by lines, read from any line on.
 
-Lines end at "\\n" alone, a carriage return before it aside: what else Unicode counts as a line break is text.
+Lines end at "\\n" alone, a carriage return before it aside: what else Unicode counts as a line break is text. The byte
+order mark with which programs on Windows begin a file is no part of its first line.
 """
 
+import codecs
 import gzip
 import itertools
 import zlib
@@ -54,8 +56,9 @@ class LineFile:
             skipped = start // LINES_PER_MARK * LINES_PER_MARK if self.seekable else 0
             if skipped:
                 file.seek(self._index[1][start // LINES_PER_MARK])
-            for line in itertools.islice(file, start - skipped, None if stop is None else stop - skipped):
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
+            lines = itertools.islice(file, start - skipped, None if stop is None else stop - skipped)
+            for number, line in enumerate(lines, start):
+                yield bare(line, first=number == 0)
 
     def _opened(self) -> "_Opened":
         return _Opened(self.path)
@@ -80,6 +83,12 @@ class _Opened:
             raise UserError(f"{self._path}: not a whole gzip file ({error}); get it again") from error
         if isinstance(error, OSError):
             raise UserError(f"{self._path}: {error.strerror}; give a file that can be read") from error
+
+
+def bare(line: bytes, first: bool) -> bytes:
+    """A line as it was read, without its end; without a byte order mark too if it is the first of its file."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    return line.removeprefix(codecs.BOM_UTF8) if first else line
 
 
 def read_lines(path: Path) -> list[str]:

@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer import files
 from transformer.data import downloads
 from transformer.data.lines import LineFile
+from transformer.data.vocabulary import is_number
 from transformer.errors import UserError
 
 
@@ -35,7 +37,7 @@ class TextSource:
         Raises:
           UserError: no folder is named, or a file is not in it.
         """
-        folder = Path(data.path).expanduser() if data.path else downloads.fetch(data)
+        folder = files.expanded(data.path) if data.path else downloads.fetch(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
         languages = (data.source_language, data.target_language)
@@ -97,9 +99,9 @@ class IdsSource(TextSource):
         for index, pair in enumerate(super().pairs(start, stop), start):
             for side, line in enumerate(pair):
                 for token in line.split():
-                    if not token.isdigit():
+                    if not is_number(token):
                         shown = token.decode(errors="backslashreplace")
-                        raise UserError(f"{self.where(index, side)}: '{shown}' is not a non-negative integer")
+                        raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
 
 

@@ -97,7 +97,7 @@ def prepare(config, workdir: Path) -> Tokenizer:
 
 def _copy(config) -> Tokenizer:
     options = config.tokenizer
-    paths = [Path(name.strip()).expanduser() for name in options.model_file.split(",")]
+    paths = [files.expanded(name.strip()) for name in options.model_file.split(",")]
     if len(paths) != (1 if options.shared else 2):
         raise UserError(
             f"tokenizer.model_file={options.model_file}: tokenizer.shared={options.shared} needs "

@@ -92,6 +92,11 @@ def _explain(options, message: str) -> str:
             f"{received}: the characters of the training text need at least {needed[1]}; raise it, or lower "
             f"tokenizer.character_coverage={options.character_coverage}"
         )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return (
+            f"tokenizer.kind={options.kind}: the training text has no line to learn from: none of at most 4,192 bytes "
+            "of UTF-8, without NULs, that is not blank"
+        )
     reason = " ".join(message.split())
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
 

@@ -155,17 +155,28 @@ class IdsVocabulary:
         return SPECIAL_PIECES[UNK] if id_ == UNK else str(id_ - SPECIAL)
 
     def _id(self, token: str) -> int:
-        if not token.isdecimal():
-            raise UserError(f"'{token}': tokenizer.kind=ids takes space-separated integers from 0 on")
+        if not is_number(token):
+            raise UserError(f"'{token:.40}': tokenizer.kind=ids takes space-separated integers from 0 on")
         id_ = int(token) + SPECIAL
         return id_ if id_ < self.size else UNK
+
+
+def is_number(token: str | bytes) -> bool:
+    """Whether it is a decimal integer from 0 on, of no more digits than 64 bits can hold."""
+    return token.isascii() and token.isdigit() and len(token) <= 18
+
+
+def _checked_size(size: object) -> int:
+    if type(size) is not int or not SPECIAL <= size < 2**31:
+        raise ValueError(size)
+    return size
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
     """The vocabulary that a file holds. Raises UserError, saying `where`, if it is not one."""
     try:
         if serialized.startswith(b"{"):
-            return IdsVocabulary(json.loads(serialized)["size"])
+            return IdsVocabulary(_checked_size(json.loads(serialized)["size"]))
         return SentencePieceVocabulary(serialized)
     except (RuntimeError, ValueError, KeyError) as error:
         raise UserError(f"{where}: not a SentencePiece model, or damaged; give a .model file") from error

@@ -36,7 +36,7 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
       UserError: there is no such checkpoint, or it cannot be read.
     """
     folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
-    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdigit())
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
     step = _choose(folder, which, steps)
@@ -58,7 +58,7 @@ def _choose(folder: Path, which: str, steps: list[int]) -> int:
         if best is not None and best not in steps:
             raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
         return steps[-1] if best is None else best
-    if not which.isdigit() or int(which) not in steps:
+    if which not in map(str, steps):
         raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
     return int(which)
 
@@ -143,7 +143,7 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
     """Turns what Orbax raises for files that are missing or damaged into a UserError."""
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # The message of a KeyError is quoted by str().
         message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
         raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error

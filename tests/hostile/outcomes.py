@@ -1,0 +1,64 @@
+"""What may come of hostile input: a result, or one line that says what is wrong."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from transformer import command
+from transformer.errors import UserError
+
+
+class Refusal(NamedTuple):
+    message: str
+
+
+def outcome(function: Callable, *arguments: Any) -> Any:
+    """What the function returns, or the `Refusal` in its `UserError`; any other error is the test's failure."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        assert str(error).strip()
+        return Refusal(str(error))
+
+
+class Ended(NamedTuple):
+    code: int
+    out: bytes
+    log: str
+
+
+@contextlib.contextmanager
+def streams(stdin: object, stdout: object) -> Iterator[io.StringIO]:
+    """Stands in for the standard streams; gives what is written to standard error."""
+    log = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", log)):
+            patch.setattr(sys, name, stream)
+        yield log
+
+
+def input_of(content: bytes) -> SimpleNamespace:
+    return SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False)
+
+
+def run(module: ModuleType, *flags: str, stdin: bytes = b"") -> Ended:
+    """Runs a command in this process. It must end well, or with one line about what is wrong and code 2."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with streams(input_of(stdin), out) as log:
+        code = command.execute(module.make_parser(), module.main, flags)
+    ended = Ended(code, out.buffer.getvalue(), log.getvalue())
+    check(ended)
+    return ended
+
+
+def check(ended: Ended) -> None:
+    assert "Traceback" not in ended.log and ended.code in (0, 2), ended.log
+    errors = [line for line in ended.log.split("\n") if line.startswith("error: ")]
+    assert len(errors) == (ended.code == 2), ended.log
+    # What follows an error would be the rest of a message of several lines.
+    assert ended.code == 0 or ended.log.endswith(f"{errors[0]}\n"), ended.log

@@ -1,0 +1,167 @@
+"""Configurations and flags: any text gives a configuration that a run can be saved with and read back, or a refusal."""
+
+import json
+import types
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from configs import base
+from tests.hostile.inputs import contents, damaged, texts, values
+from tests.hostile.outcomes import Refusal, outcome, run
+from transformer import config as configuration
+from transformer import evaluate, train, translate
+from transformer import workdir as workdirs
+from transformer.config_keys import flatten, freeze, typed
+
+BASE = flatten(base.get_config())
+KEYS = sorted(BASE)
+BASE_FILE = Path(base.__file__).read_bytes()
+
+# As text: what is nearly a value of some key.
+near_values = st.sampled_from(
+    (
+        "",
+        "None",
+        "true",
+        "0",
+        "1",
+        "-1",
+        "2147483648",
+        "1e999",
+        "nan",
+        "9" * 5000,
+        "0x10",
+        "1_0",
+        " 1 ",
+        "\xb2",
+        "()",
+        "[" * 3000,
+    )
+) | st.sampled_from(
+    ("{[]: 1}", "(('a', 'b', 'c'),)", "'\\ud800'", "1\n", "a\0b", "\udcff", "x" * 300, "~nobody-of-that-name/x")
+)
+texts_of_values = near_values | texts | st.floats().map(str) | st.integers().map(str)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("configs")
+
+
+def check_whole(config, folder: Path) -> None:
+    """It has the keys and types of base.py, and saving and loading change nothing."""
+    assert set(flatten(config)) == set(BASE)
+    configuration.save(config, folder)
+    assert configuration.load(folder) == config
+
+
+@given(st.sampled_from(KEYS) | texts, texts_of_values)
+@example("data.downloads", "{[]: 1}")
+@example("data.downloads", "(" * 3000)
+@example("data.path", "a\0b")
+@example("data.path", "\udcff")
+@example("optimizer.learning_rate", "1e999")
+@example("training.steps", "1" * 30)
+def test_overrides(folder, key, text):
+    config = outcome(configuration.override, freeze(BASE), [(key, text)], "--config.")
+    if isinstance(config, Refusal):
+        assert key in config.message or (len(key) > 40)
+    else:
+        check_whole(config, folder)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), values, min_size=1, max_size=3))
+@example({"model.dropout": 10**400})
+@example({"data.downloads": [["a", "b", "\0"]]})
+def test_values_of_any_type(folder, changes):
+    config = outcome(lambda: typed(BASE | changes))
+    if not isinstance(config, Refusal):
+        config = freeze(config)
+        if not isinstance(outcome(configuration.validate, config), Refusal):
+            check_whole(config, folder)
+
+
+SAVED = json.dumps({"schema_version": 1} | freeze(BASE).to_dict(), indent=2).encode()
+
+
+@st.composite
+def edited_json(draw) -> bytes:
+    record = json.loads(SAVED)
+    group = draw(st.sampled_from((record, record["model"], record["data"])))
+    key = draw(st.sampled_from(sorted(group)) | st.sampled_from(("model.d_model", "items", "_fields", "get")) | texts)
+    if draw(st.booleans()):
+        group[key] = draw(values)
+    else:
+        group.pop(key, None)
+    return json.dumps(record).encode()
+
+
+@given(damaged(SAVED) | edited_json() | contents)
+@example(SAVED.replace(b'"dropout": 0.1', b'"dropout": 1' + b"0" * 400))
+@example(b'{"schema_version": 1, "model": ' + b"[" * 100_000)
+@example(b'{"schema_version": 1, "x": ' + b'{"x": ' * 900 + b"1" + b"}" * 901)
+@example(b'{"schema_version": 1, "model.d_model": 3}')
+@example(b'{"schema_version": 1, "items": 3}')
+@example(b'{"schema_version": true}')
+def test_saved_configurations(folder, content):
+    path = folder / "config.json"
+    path.write_bytes(content)
+    config = outcome(configuration.load, path)
+    if isinstance(config, Refusal):
+        assert str(path) in config.message
+    else:
+        check_whole(config, folder)
+
+
+def test_a_folder_in_place_of_a_saved_configuration(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    assert "config.json" in outcome(configuration.load, tmp_path).message
+
+
+@given(damaged(BASE_FILE) | contents, texts)
+def test_config_files(tmp_path_factory, content, argument):
+    path = tmp_path_factory.mktemp("config") / "experiment.py"
+    path.write_bytes(content)
+    config = outcome(configuration.load_file, f"{path}:{argument}", [])
+    if isinstance(config, Refusal):
+        assert str(path) in config.message or "config." in config.message
+    else:
+        check_whole(config, path.parent)
+
+
+# What a command line may have: words that are nearly flags, with values that are nearly right.
+flags = (
+    st.tuples(
+        st.sampled_from(
+            ("--config", "--workdir", "--checkpoint", "--average", "--n_best", "--format", "--source", "--split")
+        )
+        | st.sampled_from(KEYS).map("--config.{}".format)
+        | st.sampled_from(KEYS).map("--{}".format)
+        | st.sampled_from(("--", "-", "--=", "--config.", "-x", "--decoding", "")),
+        st.just("") | texts_of_values.map("={}".format),
+    ).map("".join)
+    | texts_of_values
+)
+
+
+@given(st.sampled_from((train, evaluate, translate)), st.lists(flags, max_size=5))
+@example(translate, ["--workdir=" + "x" * 5000])
+@example(translate, ["--workdir=/dev/null/x"])
+@example(train, ["--config=" + "x" * 5000 + ".py", "--workdir=x"])
+@example(train, ["--config=/dev/null/x.py", "--workdir=x"])
+@example(evaluate, ["--average"])
+def test_command_lines(module, argv):
+    """What each command does first: the flags, and then to find the run or the configuration that they name."""
+
+    def main(arguments) -> None:
+        if module is train:
+            configuration.load_file(arguments.config, arguments.overrides)
+        else:
+            for name in arguments.workdir.split(","):
+                workdirs.open_existing(Path(name))
+
+    if not {"-h", "--help"} & set(argv):
+        run(types.SimpleNamespace(make_parser=module.make_parser, main=main), *argv)

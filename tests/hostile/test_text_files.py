@@ -1,0 +1,148 @@
+"""Files of text: any bytes are read as the lines they are, or refused in one line that names the file."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.data.files import text_config
+from tests.hostile.inputs import contents, damaged
+from tests.hostile.outcomes import Refusal, outcome
+from transformer import evaluate
+from transformer.data import corpus, lines, sources, tokenizer, tokenizer_training
+from transformer.data.lines import LineFile
+from transformer.decoding import bleu
+from transformer.decoding.trained import Trained
+from transformer.training import vectors
+
+BOM = "\ufeff".encode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+def expected_lines(content: bytes) -> list[bytes]:
+    split = content.removeprefix(BOM).split(b"\n")
+    ended = split if split[-1] else split[:-1]
+    found = [line.removesuffix(b"\r") for line in ended]
+    return found or [b""] * bool(content)  # a mark and nothing else is a line
+
+
+@given(contents, st.integers(0, 6), st.integers(0, 6), st.booleans())
+@example(BOM, 0, 1, False)
+@example(b"\r\n\r\r\n\n", 1, 3, True)
+def test_lines_are_what_stands_between_newlines(folder, content, start, length, packed):
+    path = folder / ("lines.gz" if packed else "lines")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "LINES_PER_MARK", 2)
+        patch.setattr(lines, "_BLOCK", 3)
+        file, expected = LineFile(path), expected_lines(content)
+        assert len(file) == len(expected)
+        assert list(file.lines(0, None)) == expected
+        if start < len(expected):
+            assert list(file.lines(start, start + length)) == expected[start : start + length]
+    texts = outcome(lines.read_lines, path)
+    if isinstance(texts, Refusal):
+        assert str(path) in texts.message and "not UTF-8" in texts.message
+    else:
+        assert [text.encode() for text in texts] == expected
+
+
+@given(contents, st.data())
+def test_a_damaged_gzip_file_is_refused_or_read_whole(folder, content, data):
+    path = folder / "damaged.gz"
+    path.write_bytes(damaged_content := data.draw(damaged(gzip.compress(content, mtime=0))))
+    found = outcome(lambda: (len(LineFile(path)), list(LineFile(path).lines(0, None))))
+    if isinstance(found, Refusal):
+        assert str(path) in found.message
+    elif found[1] != expected_lines(content):
+        # No damage, but another whole file: one that is empty, padded with zeros, or joined out of whole ones.
+        assert found == (len(found[1]), expected_lines(gzip.decompress(damaged_content)))
+
+
+pairs = st.tuples(contents, contents) | st.lists(st.tuples(contents, contents), max_size=6).map(
+    lambda rows: tuple(b"".join(row[side].replace(b"\n", b"") + b"\n" for row in rows) for side in (0, 1))
+)
+
+
+def write_split(folder: Path, split: str, sides: tuple[bytes, bytes]) -> None:
+    for language, side in zip(("en", "de"), sides, strict=True):
+        (folder / f"{split}.{language}").write_bytes(side)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A config whose data is in a folder of its own, and a tokenizer with which any text has pieces."""
+    folder = tmp_path_factory.mktemp("corpus")
+    config = text_config(folder, folder / "cache")
+    config.tokenizer.update({"vocab_size": 280, "byte_fallback": True})
+    config.data.update({"deduplicate": True, "max_length": 40, "max_length_ratio": 9.0})
+    write_split(folder, "train", (b"the cat sat\nthe hat\n", b"die Katze\nder Hut\n"))
+    return folder, config, tokenizer.prepare(config, folder)
+
+
+@given(pairs, st.sampled_from(("train", "valid")))
+def test_a_corpus_holds_or_counts_every_pair(prepared, sides, split):
+    folder, config, pieces = prepared
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    write_split(folder, split, sides)
+    found = outcome(corpus.prepare, config, pieces, split)
+    left, right = (expected_lines(side) for side in sides)
+    if isinstance(found, Refusal):
+        assert str(folder) in found.message
+        assert len(left) != len(right) or "no pair is left" in found.message or "not UTF-8" in found.message
+        return
+    assert len(left) == len(right) == found.report["kept"] + sum(found.report["dropped"].values())
+    for pair in range(len(found)):
+        for ids in (found.source(pair), found.target(pair)):
+            assert len(ids) and ids.min() > 0 and ids.max() < pieces.source_vocab_size
+
+
+@given(pairs)
+def test_a_pair_of_files_is_scored_whatever_is_in_it(prepared, sides):
+    folder, _, _ = prepared
+    names = folder / "given.en", folder / "given.de"
+    write_split(folder, "given", sides)
+    flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
+    found = outcome(evaluate.read_texts, flags, Trained.__new__(Trained))  # no model is asked for anything
+    if isinstance(found, Refusal):
+        assert str(folder) in found.message
+    else:
+        scores = bleu.score(*found, "de")
+        assert 0 <= scores.bleu <= 100 and 0 <= scores.exact_match <= 1
+
+
+numbers = st.lists(st.lists(st.integers(0, 10**20)).map(lambda line: " ".join(map(str, line))), max_size=4)
+
+
+@given(pairs | st.tuples(*[numbers.map(lambda rows: "\n".join(rows).encode())] * 2))
+@example((b"9" * 5000, b"1"))
+@example(("\xb2".encode(), b"1"))
+def test_integers_are_counted_or_the_line_without_one_named(prepared, sides):
+    folder, config, _ = prepared
+    config = config.copy_and_resolve_references()
+    config.data.source, config.tokenizer.kind, config.data.train_split = "ids", "ids", "numbers"
+    write_split(folder, "numbers", sides)
+    found = outcome(tokenizer_training.train, config.tokenizer, sources.open_source(config.data, "train"))
+    if isinstance(found, Refusal):
+        assert str(folder) in found.message
+    else:
+        assert 4 <= found[0].size <= config.tokenizer.vocab_size
+
+
+@given(contents | st.lists(st.sampled_from((b"the 1 2\n", b"cat 1e9 nan\n", b"hat 1 2 3\n", b"2 2\n"))).map(b"".join))
+@example(b"the 1e99999 " + b"9" * 5000)
+def test_word_vectors_are_read_or_refused(folder, content):
+    path = folder / "vectors.txt"
+    path.write_bytes(content)
+    found = outcome(vectors.read_rows, path, ["<unk>", "\u2581the", "cat", "hat"], 2)
+    if isinstance(found, Refusal):
+        assert str(path) in found.message
+    else:
+        assert found.table.shape == (4, 2) and found.found.any()

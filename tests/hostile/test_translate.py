@@ -1,0 +1,178 @@
+"""The stream of `transformer.translate`: any bytes in, as many lines out as came in, or one line of what is wrong."""
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.decoding.workdirs import make_workdir
+from tests.hostile.inputs import contents
+from tests.hostile.outcomes import Ended, input_of, run, streams
+from transformer import command, translate
+from transformer.decoding import trained
+from transformer.decoding.translator import Translator
+
+# Samples at this temperature are any pieces at all; with bytes among these, an output is as hostile as an input.
+ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
+TEXT = {
+    "data.source": "text",
+    "tokenizer.kind": "bpe",
+    "tokenizer.byte_fallback": "true",
+    "tokenizer.vocab_size": "270",
+}
+N_BEST = 2
+MEGABYTE = 1 << 20
+BOM = "\ufeff".encode()
+
+
+class Ready:
+    """A model loaded and compiled once, for any number of commands to use instead of loading it again."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
+        self.models = trained.load(str(self.workdir), "last", 1, [])
+        self.translator = Translator(self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST)
+        self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
+
+    def translate(self, content: bytes, chunk_lines: int, *flags: str) -> Ended:
+        with self.used(chunk_lines):
+            return run(translate, *self.flags, *flags, stdin=content)
+
+    @contextlib.contextmanager
+    def used(self, chunk_lines: int) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trained, "load", lambda *_: self.models)
+            patch.setattr(translate, "Translator", lambda *_: self.translator)
+            patch.setattr(translate, "CHUNK_LINES", chunk_lines)
+            yield
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory) -> Ready:
+    return Ready(tmp_path_factory.mktemp("text"), **TEXT)
+
+
+@pytest.fixture(scope="module")
+def ids_model(tmp_path_factory) -> Ready:
+    return Ready(tmp_path_factory.mktemp("ids"))
+
+
+def lines_of(content: bytes) -> list[bytes]:
+    """What stands between newlines, and after the last of them if anything does."""
+    lines = content.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+@given(contents, st.integers(1, 4))
+@example(b"", 1)
+@example(b"\n\n\n", 2)
+@example(b"one\r\ntwo\r\n", 1)
+@example(b"one\rtwo\r", 1)
+@example(b"one\0two\n\0\0\n\0", 2)
+@example("one\u2028two\u0085three\x0bfour\x0cfive\u2029six".encode(), 4)
+@example(BOM + b"one\ntwo", 4)
+@example(BOM, 4)
+def test_each_line_has_its_translations_on_lines_of_their_own(text_model, content, chunk_lines):
+    ended = text_model.translate(content, chunk_lines)
+    assert ended.code == 0
+    output = ended.out.decode()
+    assert output.count("\n") == N_BEST * len(lines_of(content)) and output.endswith("\n" if content else "")
+    # Nor is there anything else in the translations that a program might take for the end of a line.
+    assert len(output.splitlines()) == output.count("\n")
+
+
+@given(contents, st.integers(1, 4))
+@example(BOM + b"one\r\n" + BOM + b"two\r\r", 1)
+def test_each_line_is_told_in_an_object_on_one_line(text_model, content, chunk_lines):
+    ended = text_model.translate(content, chunk_lines, "--format=jsonl")
+    found = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
+    # Of Windows, and of nothing else, are a mark at the file's beginning and a carriage return before the newline.
+    expected = [line.removesuffix(b"\r").decode(errors="replace") for line in lines_of(content.removeprefix(BOM))]
+    assert [each["source"] for each in found] == (expected or [""] * bool(content))
+    assert all(len(each["translations"]) == N_BEST for each in found)
+
+
+@given(contents | st.text("0123456789 \r\n", max_size=20).map(str.encode), st.integers(1, 4))
+@example(b"1 2\n3 x\n", 1)
+@example(b"9" * 5000, 1)
+@example("1 \xb2".encode(), 1)
+def test_integers_are_translated_up_to_the_line_that_has_none(ids_model, content, chunk_lines):
+    lines = lines_of(content)
+    ended = ids_model.translate(content, chunk_lines)
+    complete = ended.out.count(b"\n") // N_BEST
+    assert complete * N_BEST == ended.out.count(b"\n") and ended.out.endswith(b"\n" if ended.out else b"")
+    if ended.code == 0:
+        assert complete == len(lines)
+    else:
+        (number,) = [n for n in range(1, len(lines) + 1) if f"error: line {n}: " in ended.log]
+        assert complete == (number - 1) // chunk_lines * chunk_lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"a",
+        b"1 2 ",
+        b"\0",
+        b"\xff",
+        b"\r",
+        BOM,
+        "\u0301".encode(),
+        "\ufdfa".encode(),
+        "\u4e2d".encode(),
+        b"\xe2\x96\x81",
+    ],
+)
+def test_a_line_of_a_megabyte_is_translated(text_model, line):
+    long = line * (MEGABYTE // len(line))
+    ended = text_model.translate(b"1\n" + long + b"\n2\n", 4096)
+    assert ended.code == 0 and ended.out.count(b"\n") == 3 * N_BEST
+
+
+class Pipe(io.RawIOBase):
+    """Standard output whose reader goes away after so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.descriptor = room, os.open(os.devnull, os.O_WRONLY)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if self.room <= 0:
+            raise BrokenPipeError
+        taken = min(len(data), self.room)
+        self.room -= taken
+        return taken
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self.descriptor)
+
+
+@given(st.integers(0, 200), st.integers(1, 4))
+def test_a_reader_that_goes_away_ends_it_quietly(text_model, room, chunk_lines):
+    content = b"1 2 3\n" * 40
+    with Pipe(room) as pipe, io.TextIOWrapper(io.BufferedWriter(pipe)) as out, text_model.used(chunk_lines):
+        with streams(input_of(content), out) as log:
+            code = command.execute(translate.make_parser(), translate.main, text_model.flags)
+        pipe.room = 1 << 30  # so that closing it is quiet too
+    assert code == 141 and "rror" not in log.getvalue()
+
+
+@pytest.mark.parametrize(("stdin", "stdout"), [(None, io.TextIOWrapper(io.BytesIO())), (input_of(b"1\n"), None)])
+def test_streams_that_were_never_opened_are_an_error_of_one_line(text_model, stdin, stdout):
+    with text_model.used(1), streams(stdin, stdout) as log:
+        code = command.execute(translate.make_parser(), translate.main, text_model.flags)
+    (line,) = [line for line in log.getvalue().splitlines() if line.startswith("error: ")]
+    assert code == 2 and "closed" in line and "Traceback" not in log.getvalue()
