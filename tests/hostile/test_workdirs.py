@@ -16,7 +16,7 @@ from tests.hostile.outcomes import Refusal, outcome
 from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.decoding import trained
-from transformer.training.checkpoint import load_parameters
+from transformer.training.saved import load_parameters
 
 # Reads that a failure has left behind come back to Orbax's event loop when it is closed; nothing can be done with them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
