@@ -1,73 +1,97 @@
-"""python -m tests.training.four_devices WORKDIR MESHES: prints how updates on these meshes differ from one device's."""
+"""python -m tests.training.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import jax
-import numpy as np
-import optax
-from jax.sharding import Mesh
 
-from tests.training.tiny import distance, make_batch, setup, tiny_config
+from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.training.checkpoint import Checkpoints, load_parameters
+from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
+from transformer.training.sharding import make_mesh
+from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
-BATCH = make_batch([(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)], 8, 8, seed=0)
+STEPS = 50
+SAVED = 25
+LENGTHS = [(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)]
+BATCHES = [make_batch(LENGTHS[seed:], 8, 8, seed) for seed in range(4)]
 
 
-def optimizer() -> optax.GradientTransformation:
-    """Keeps a moment as large as its matrix, yet its first update is the gradient: errors in that are not blown up."""
-    return optax.sgd(0.1, momentum=0.9)
+def setup_on(shape: tuple[int, int, int]) -> Setup:
+    """With dropout wherever there can be some, on as many devices as the mesh takes."""
+    config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
+    config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
+    config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
+    optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, STEPS))
+    return setup(config, optimizer, make_mesh(config, jax.devices()[: math.prod(shape)]))
 
 
-def mesh_of(shape: tuple[int, int, int], devices: list) -> Mesh:
-    return Mesh(np.reshape(devices, shape), ("data", "fsdp", "tensor"))
+def losses(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, list[float]]:
+    """The state after the updates from `first` to before `last`, and each one's loss per token."""
+    values = []
+    for step in range(first, last):
+        state, metrics = here.step(state, [BATCHES[step % len(BATCHES)]])
+        sums = jax.device_get(metrics["sums"])
+        values.append(float(sums.loss / sums.tokens))
+    return state, values
 
 
 def held(tree) -> list[float]:
     """The share of all matrices of a tree that each device holds."""
     matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim == 2]
     total = sum(leaf.size for leaf in matrices)
-    return [
-        sum(leaf.addressable_shards[number].data.size for leaf in matrices) / total
-        for number in range(jax.device_count())
-    ]
+    count = len(matrices[0].sharding.device_set)
+    return [sum(leaf.addressable_shards[number].data.size for leaf in matrices) / total for number in range(count)]
+
+
+def memory(here: Setup, state: TrainState) -> dict[str, int]:
+    """Bytes a device that the compiled update takes and gives."""
+    analysis = here.step.executable(state, here.step.place(BATCHES[0])).memory_analysis()
+    return {"arguments": analysis.argument_size_in_bytes, "outputs": analysis.output_size_in_bytes}
+
+
+def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
+    """The rest of a run that was saved on one mesh, at this state, and goes on on another."""
+    config = tiny_config(checkpoint__best_metric="loss")
+    with Checkpoints(Workdir(folder), config.checkpoint) as checkpoints:
+        checkpoints.save(state, Progress(step=SAVED))
+    kept = jax.device_get(state.parameters)
+    abstract = there.initializer.abstract_state
+    with Checkpoints(Workdir(folder), config.checkpoint) as checkpoints:
+        restored, _ = checkpoints.restore(abstract)
+    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
+    return {
+        "restored": distance(kept, jax.device_get(restored.parameters)),
+        "loaded_without_a_mesh": distance(kept, load_parameters(folder, "last", 1)[0]),
+        "losses": losses(there, restored, SAVED, STEPS)[1],
+    }
 
 
 def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
-    config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
-    one = setup(config, optimizer(), mesh_of((1, 1, 1), jax.devices()[:1]))
-    start = jax.device_get(one.initializer())
-    # Two updates: the second's dropout and gradient depend on what the first made.
-    expected, expected_metrics = one.after([BATCH], [BATCH])
-    report, setups = {"meshes": {}}, {}
-    for shape in shapes:
-        here = setups[shape] = setup(config, optimizer(), mesh_of(shape, jax.devices()))
+    setups = {shape: setup_on(shape) for shape in shapes}
+    start = jax.device_get(setups[shapes[0]].initializer().parameters)
+    report = {}
+    for shape, here in setups.items():
         state = here.initializer()
-        found, metrics = here.after([BATCH], [BATCH])
-        report["meshes"][str(shape)] = {
-            "start": distance(start.parameters, jax.device_get(state.parameters)),
-            "parameters": distance(expected.parameters, found.parameters),
-            "optimizer": distance(expected.optimizer_state, found.optimizer_state),
-            "metrics": distance(expected_metrics, metrics),
+        report[str(shape)] = {
+            "start": distance(start, jax.device_get(state.parameters)),
             "matrices_held": held(state.parameters),
             "moments_held": held(state.optimizer_state),
-            "rows_held": here.step.place(BATCH)["source"].addressable_shards[0].data.shape[0],
+            "rows_held": here.step.place(BATCHES[0])["source"].addressable_shards[0].data.shape[0],
+            "memory": memory(here, state),
+            "losses": losses(here, state, 0, STEPS)[1],
         }
-    state, workdir = setups[shapes[-1]].initializer(), Workdir(folder)
-    config.checkpoint.best_metric = "loss"
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(state, Progress(step=1))
-    abstract = setups[shapes[0]].initializer.abstract_state
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        restored, _ = checkpoints.restore(abstract)
-    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
-    saved = jax.device_get(state.parameters)
-    report["restored_on_another_mesh"] = distance(saved, jax.device_get(restored.parameters))
-    report["loaded_without_a_mesh"] = distance(saved, load_parameters(folder, "last", 1)[0])
-    print(json.dumps(report))
+    last = setups[shapes[-1]]
+    state, _ = losses(last, last.initializer(), 0, SAVED)
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
+    vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
+    batch = sum(array.nbytes for array in BATCHES[0].values())
+    sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
+    print(json.dumps({"meshes": report, "sizes": sizes, "resumed": resumed(folder, state, setups[shapes[1]])}))
 
 
 if __name__ == "__main__":

@@ -147,11 +147,6 @@ def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchS
         yield _make(corpus, plan[number], packed=False)
 
 
-def host_rows(arrays: Arrays, host: int, hosts: int) -> Arrays:
-    """The rows of a global batch that `host` of `hosts` feeds to its devices, in the order of the hosts."""
-    return {name: np.split(array, hosts)[host] for name, array in arrays.items()}
-
-
 def _make(corpus: Sentences, batch: Batch, packed: bool) -> tuple[Arrays, BatchStats]:
     arrays = assemble(corpus, batch, packed)
     source_pieces, target_pieces = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
