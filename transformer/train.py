@@ -5,6 +5,7 @@ python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -12,18 +13,18 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import command
+from transformer import command, distributed
 from transformer import config as configuration
-from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
 from transformer.errors import UserError
+from transformer.joining import add_flags, joined
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.interruption import Interruption
 from transformer.training.metrics import Record, Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
 from transformer.training.progress import Progress
-from transformer.training.run import Run, prepare
+from transformer.training.run import Run, open_workdir, prepare
 
 
 def train(run: Run) -> None:
@@ -35,11 +36,12 @@ def train(run: Run) -> None:
     config, training = run.config, run.config.training
     with Checkpoints(run.workdir, config.checkpoint) as checkpoints:
         state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
+        distributed.require_same("the checkpoint", {"the newest step": progress.step}, config.data.wait_seconds)
         if progress.step:
             logging.info("Going on from the checkpoint of step %d.", progress.step)
         with (
             Loader(run.corpus, config, progress.position) as loader,
-            Recorder(run.workdir, progress.step) as recorder,
+            distributed.in_first(Recorder, run.workdir, progress.step) as recorder,
             Interruption() as interruption,
             bar("Training", training.steps) as advance,
         ):
@@ -47,6 +49,7 @@ def train(run: Run) -> None:
             log_batches(loader.plan.uses, loader.plan.padding_fraction)
             run.train_step.compile_largest(state, loader.buckets)
             run.validation.rehearse(state.evaluated)
+            agreed = distributed.Agreement()
             window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
             while not finished(progress, training):
                 parts = list(itertools.islice(loader, training.accumulation))
@@ -66,7 +69,8 @@ def train(run: Run) -> None:
                     progress = progress.validated(values[config.checkpoint.best_metric], config.checkpoint.best_metric)
                     recorder.write("valid", progress, values)
                     log_validation(progress, values)
-                asked = interruption.asked  # once: a signal that comes during the saving waits for the next step's
+                # Once: a signal that comes during the saving waits for the next step's.
+                asked = agreed(interruption.asked)
                 stops = asked or finished(progress, training)
                 if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                     with window.pause():
@@ -74,7 +78,7 @@ def train(run: Run) -> None:
                         checkpoints.save(state, progress)
                 if asked:
                     raise KeyboardInterrupt(f"interrupted; step {progress.step} is saved: the same command goes on")
-    run.workdir.mark_complete(progress.step)
+    distributed.in_first(run.workdir.mark_complete, progress.step)
     logging.info(
         "Done: %d steps; the best %s was at step %s.", progress.step, config.checkpoint.best_metric, progress.best_step
     )
@@ -113,17 +117,18 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    config = configuration.load_file(arguments.config, arguments.overrides)
-    workdir = workdirs.create(Path(arguments.workdir), config)
-    command.log_to(workdir.log)
-    run = prepare(config, workdir)
-    if arguments.plan:
-        for line in describe(run):
-            print(line, flush=True)
-    elif workdir.is_complete():
-        logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
-    else:
-        train(run)
+    with joined(arguments):
+        config = configuration.load_file(arguments.config, arguments.overrides)
+        workdir = open_workdir(Path(arguments.workdir), config)
+        distributed.in_first(command.log_to, workdir.log)
+        run = prepare(config, workdir)
+        if arguments.plan:
+            for line in describe(run):
+                distributed.in_first(functools.partial(print, line, flush=True))
+        elif distributed.from_first(workdir.is_complete(), config.data.wait_seconds):
+            logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
+        else:
+            train(run)
 
 
 def make_parser() -> command.Parser:
@@ -131,6 +136,7 @@ def make_parser() -> command.Parser:
     parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train, and how")
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the whole record of the run; made if missing")
     parser.add_argument("--plan", action="store_true", help="print what would be done, with its costs, and stop")
+    add_flags(parser)
     return parser
 
 
