@@ -19,6 +19,8 @@ from transformer.training.checkpoint import load_parameters
 
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = {"training__steps": 50, "training__log_every": 1, "training__eval_every": 5, "checkpoint__every": 10}
+# A gentle rate: at a high one rounding grows a hundredfold in ten steps.
+SETTINGS |= {"optimizer__learning_rate": 0.1}
 SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "decoding__max_extra_length": 4}
 
 
