@@ -93,9 +93,9 @@ class Agreement:
 
 
 def publish(key: str, value: str) -> None:
-    """Makes a value known to all processes, in place of an earlier one."""
+    """Makes a value known to all processes, once."""
     if jax.process_count() > 1:
-        jax_distributed.global_state.client.key_value_set(key, value, allow_overwrite=True)
+        jax_distributed.global_state.client.key_value_set(key, value)
 
 
 def await_value(key: str, what: str, seconds: int) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import jax
@@ -17,7 +18,10 @@ from transformer import distributed
 from transformer.errors import UserError
 
 JOIN_SECONDS = 300  # for all processes to have started
+LISTEN_SECONDS = 1.0  # between two looks at how the others are
 STOP_SECONDS = 10  # for a process to stop by itself once another one has failed
+INTERRUPTED = 130  # the exit code of a command that a signal has ended
+LEAVE_SECONDS = 60  # for all processes to have ended, once one has
 FAILURE = "failure"  # the key under which a process says why it has stopped
 
 
@@ -45,6 +49,10 @@ def joined(arguments: argparse.Namespace) -> Iterator[None]:
         yield
     except BaseException as error:
         tell(error)
+        if _lost_another(error):
+            time.sleep(2 * LISTEN_SECONDS)  # if it had something to say, that is the reason
+            reason = (distributed.failures or ["another process of this run has died"])[0]
+            raise UserError(f"{reason}; the same command, started in all of them, goes on") from error
         raise
     finally:
         left.set()
@@ -84,7 +92,7 @@ def _join(arguments: argparse.Namespace) -> None:
             arguments.process_id,
             # JAX would abort the process without a word that helps: the timer comes first.
             initialization_timeout=2 * JOIN_SECONDS,
-            shutdown_timeout_seconds=3 * STOP_SECONDS,
+            shutdown_timeout_seconds=LEAVE_SECONDS,
         )
         jax.devices()  # which takes all processes: from here on one may wait for another
     except (ValueError, RuntimeError) as error:
@@ -113,28 +121,37 @@ def _named(arguments: argparse.Namespace) -> str:
     return f"--coordinator={arguments.coordinator}" if arguments.coordinator else "--distributed"
 
 
+def _lost_another(error: BaseException) -> bool:
+    """Whether a collective operation has failed, as it does on hosts without accelerators when a process dies."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "Gloo" in str(error)
+
+
 def tell(error: BaseException) -> None:
     """Lets the other processes know what this one stops of, unless it has that from them."""
     if distributed.failures:
         return
-    code = 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+    code = 2 if isinstance(error, UserError) else INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
     message = f"process {jax.process_index()} on {socket.gethostname()} has stopped: {' '.join(reason.splitlines())}"
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service went with process 0
-        distributed.publish(FAILURE, json.dumps([code, message]))
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first, or the service went with process 0
+        distributed.publish(FAILURE, json.dumps([jax.process_index(), code, message]))
 
 
 def _listen(left: threading.Event) -> None:
     """Until this process has left its block: if another one fails, ends it too, by force where it is inside JAX."""
     client = jax_distributed.global_state.client
-    while not left.wait(1.0):
+    while not left.wait(LISTEN_SECONDS):
         try:
-            code, message = json.loads(client.key_value_try_get(FAILURE))
+            process, code, message = json.loads(client.key_value_try_get(FAILURE))
         except jax.errors.JaxRuntimeError:  # there is none
             continue
+        if process == jax.process_index():
+            return
         distributed.failures.append(message)
-        if not left.wait(STOP_SECONDS):
+        # Interruptions are agreed on: all are on their way out, and one may still be writing a checkpoint.
+        if code != INTERRUPTED and not left.wait(STOP_SECONDS):
             logging.error("%s", message)
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 client.shutdown()
             os._exit(code)
+        return

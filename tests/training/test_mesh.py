@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 ONE = (1, 1, 1)
-MESHES = [(2, 1, 1), (8, 1, 1), (1, 4, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2)]  # data, fsdp, tensor
+MESHES = [(2, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 2)]  # data, fsdp, tensor; each takes seconds to compile
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_each_device_holds_its_share(found, mesh):
     assert here["rows_held"] == 8 // (data * fsdp)
 
 
-@pytest.mark.parametrize("mesh", [ONE, (1, 4, 1), (1, 8, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("mesh", [ONE, (1, 4, 1), (2, 2, 2)], ids=str)
 def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
     # Vectors, the norms' scales and biases, are whole on every device; metrics are a few numbers more.
     sizes, (data, fsdp, tensor) = found["sizes"], mesh
