@@ -59,6 +59,7 @@ def get_config() -> ml_collections.ConfigDict:
     data.cache_dir = ""  # of all that is kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.workers = 0  # processes that prepare the corpus; 0: as many as cores, or one if it is small
     data.prefetch = 4  # batches made ready ahead of the step
+    data.wait_seconds = 7200  # how long to wait for another process that prepares data, before giving up
 
     config.tokenizer = tokenizer = ml_collections.ConfigDict()
     tokenizer.kind = "bpe"  # bpe | unigram | word | char; ids: for data.source = ids
@@ -75,7 +76,7 @@ def get_config() -> ml_collections.ConfigDict:
     batch.tokens = 25_000  # the most padded positions a global batch may have on either side (section 5.1)
     batch.plan = "buckets"  # buckets: similar lengths together, padded | packed: several sentences a row
     batch.max_buckets = 12  # buckets: how many (rows, source, target) shapes there may be
-    batch.row_multiple = 8  # rows of a batch are a multiple of it; data x fsdp devices must divide it
+    batch.row_multiple = 8  # rows of a batch are a multiple of it; data x fsdp devices, of all hosts, must divide it
     batch.packed_length = 256  # packed: positions of a row on either side, at least data.max_length
 
     config.optimizer = optimizer = ml_collections.ConfigDict()
@@ -124,7 +125,7 @@ def get_config() -> ml_collections.ConfigDict:
     decoding.seed = 0  # sample: its random numbers
 
     config.mesh = mesh = ml_collections.ConfigDict()
-    mesh.data = -1  # devices the batch is split over; -1: all that the other two leave
+    mesh.data = -1  # devices, of all hosts, that the batch is split over; -1: all that the other two leave
     mesh.fsdp = 1  # devices parameters and optimizer state are split over; the batch too
     mesh.tensor = 1  # devices heads, feed-forward and vocabulary are split over
     return config

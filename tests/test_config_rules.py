@@ -52,6 +52,7 @@ IMPOSSIBLE = {
     "data.cache_dir": "a\nb",
     "data.workers": -1,
     "data.prefetch": 0,
+    "data.wait_seconds": 0,
     "tokenizer.kind": "BPE",
     "tokenizer.vocab_size": 4,
     "tokenizer.model_file": "a\nb",

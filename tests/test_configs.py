@@ -24,7 +24,7 @@ def largest_bucket(config) -> Bucket:
 def test_every_config_validates_and_traces(path):
     config = configuration.load_file(path, [])
     sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(config, jax.devices())
     schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     graph = state.abstract_model(config, *sizes)

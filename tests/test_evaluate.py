@@ -11,6 +11,7 @@ from tests.decoding.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.decoding import trained
 from transformer.decoding.translator import Translator
+from transformer.training.sharding import one_device
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
@@ -48,7 +49,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
     models = trained.load(str(workdir), "20", 1, [])
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
     assert hypotheses == [best.text for (best,) in expected]
     records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
@@ -106,7 +107,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     found = result(capsys, f"--workdir={workdir},{other}")
     assert [model["workdir"] for model in found["models"]] == [str(workdir), str(other)]
     models = trained.load(f"{workdir},{other}", "best", 1, [])
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
     assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 

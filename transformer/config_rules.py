@@ -92,6 +92,7 @@ RULES = {
     "data.cache_dir": TEXT,
     "data.workers": at_least(0),
     "data.prefetch": at_least(1),
+    "data.wait_seconds": at_least(1),
     "tokenizer.kind": one_of("bpe", "unigram", "word", "char", "ids"),
     "tokenizer.vocab_size": at_least(5),
     "tokenizer.shared": SWITCH,

@@ -25,6 +25,7 @@ from transformer.decoding import bleu, trained
 from transformer.decoding.trained import Trained
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.sharding import one_device
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
     models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     texts, references = read_texts(arguments, models)
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:
         evaluation = evaluate_translations(

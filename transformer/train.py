@@ -6,6 +6,7 @@ python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import signal
 import time
@@ -13,18 +14,19 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import command
+from transformer import command, distributed
 from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
+from transformer.joining import add_flags, joined
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.divergence import Diverged, roll_back
 from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
 from transformer.training.progress import Progress
-from transformer.training.run import Run, prepare
+from transformer.training.run import Run, open_workdir, prepare
 from transformer.training.state import TrainState
 from transformer.training.watchdog import Watchdog
 
@@ -43,10 +45,9 @@ def train(run: Run) -> None:
         Interruption() as interruption,
         Watchdog(run.config.training.stall_seconds) as watchdog,
     ):
-        start = checkpoints.restore(run.abstract_state)
-        if start is not None:
-            logging.info("Going on from the checkpoint of step %d.", start[1].step)
-        state, progress = start or (run.initial_state(), Progress())
+        state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
+        if progress.step:
+            logging.info("Going on from the checkpoint of step %d.", progress.step)
         while True:
             try:
                 progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
@@ -55,11 +56,11 @@ def train(run: Run) -> None:
                 state, progress = roll_back(run, checkpoints, diverged)
     if not finished(progress, run.config.training):
         message = f"interrupted; step {progress.step} is saved: the same command goes on"
-        if interruption.asked == signal.SIGINT:
+        if interruption.signal == signal.SIGINT:
             raise KeyboardInterrupt(message)
         logging.info("%s", message.capitalize())
         return
-    run.workdir.mark_complete(progress.step)
+    distributed.in_first(run.workdir.mark_complete, progress.step)
     metric, best = run.config.checkpoint.best_metric, progress.best_step
     logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
 
@@ -80,7 +81,7 @@ def train_from(
     config, training = run.config, run.config.training
     with (
         Loader(run.corpus, config, progress.position) as loader,
-        Recorder(run.workdir, progress.step) as recorder,
+        distributed.in_first(Recorder, run.workdir, progress.step) as recorder,
         bar("Training", training.steps) as advance,
     ):
         watchdog.pause()
@@ -113,8 +114,8 @@ def train_from(
                     progress = progress.validated(values[config.checkpoint.best_metric], config.checkpoint.best_metric)
                     recorder.write("valid", progress, values)
                     log_validation(progress, values)
-            asked = interruption.asked  # once: a signal that comes during the saving waits for the next step's
-            stops = asked is not None or finished(progress, training)
+            # Once: a signal that comes during the saving waits for the next step's.
+            stops = interruption.asked() or finished(progress, training)
             if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                 with window.pause():
                     progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
@@ -152,15 +153,15 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    config = configuration.load_file(arguments.config, arguments.overrides)
-    with workdirs.lock(Path(arguments.workdir)):
-        workdir = workdirs.create(Path(arguments.workdir), config)
-        command.log_to(workdir.log)
+    with joined(arguments), distributed.in_first(workdirs.lock, Path(arguments.workdir)):
+        config = configuration.load_file(arguments.config, arguments.overrides)
+        workdir = open_workdir(Path(arguments.workdir), config)
+        distributed.in_first(command.log_to, workdir.log)
         run = prepare(config, workdir)
         if arguments.plan:
             for line in describe(run):
-                print(line, flush=True)
-        elif workdir.is_complete():
+                distributed.in_first(functools.partial(print, line, flush=True))
+        elif distributed.from_first(workdir.is_complete(), config.data.wait_seconds):
             logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
         else:
             train(run)
@@ -171,6 +172,7 @@ def make_parser() -> command.Parser:
     parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train, and how")
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the whole record of the run; made if missing")
     parser.add_argument("--plan", action="store_true", help="print what would be done, with its costs, and stop")
+    add_flags(parser)
     return parser
 
 

@@ -23,6 +23,7 @@ from transformer.decoding.trained import Trained
 from transformer.decoding.translator import Translation, Translator
 from transformer.errors import UserError
 from transformer.evaluate import command_flags
+from transformer.training.sharding import one_device
 
 CHUNK_LINES = 4096  # read, sorted into batches and written at once; more would fill batches better and hold more text
 
@@ -36,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     # A person waits for each line: a batch is one row then, instead of many rows of filling.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, overrides)
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, one_device())
     if interactive:
         logging.info("A sentence a line; end with Ctrl-D.")
     for output in translate_stream(sys.stdin.buffer, translator, models, arguments, 1 if interactive else CHUNK_LINES):

@@ -25,7 +25,8 @@ from transformer.errors import UserError
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Where a run takes place, as opposed to what it computes: these may differ when it is resumed.
-PLACE = ("data.cache_dir", "data.workers", "data.prefetch", "mesh.data", "mesh.fsdp", "mesh.tensor")
+HOST = ("data.cache_dir", "data.workers", "data.prefetch", "data.wait_seconds")  # may differ among its processes too
+PLACE = (*HOST, "mesh.data", "mesh.fsdp", "mesh.tensor")
 
 
 @dataclass(frozen=True)

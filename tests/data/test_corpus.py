@@ -226,13 +226,16 @@ class TestSampling:
         train.epoch(0, 5)
         second = train.epoch(1, 5)
         before = content(second)
-        train.epoch(2, 5)
+        for epoch in (2, 3, 4):
+            train.epoch(epoch, 5)
         train.epoch(0, 6)
         (folder,) = folders(tmp_path)
-        # The first stays: the shapes of batches are chosen by it.
+        # The first stays, the shapes of batches are chosen by it; and the last two, which another host may be in.
         assert sorted(str(path.relative_to(folder)) for path in folder.glob("epochs-*/*")) == [
             "epochs-5-0.2/0",
             "epochs-5-0.2/2",
+            "epochs-5-0.2/3",
+            "epochs-5-0.2/4",
             "epochs-6-0.2/0",
         ]
         assert content(second) == before

@@ -147,11 +147,3 @@ def test_held_out_sentences_come_once_and_in_order():
     assert sorted(sources) == sorted(wanted)
     positions = [wanted.index(source) for source in sources if source]
     assert np.count_nonzero(np.diff(positions) < 0) < 8  # in order within each bucket
-
-
-def test_hosts_share_the_rows_of_a_batch():
-    with Loader(random_sentences(60, longest=12), small_config(), Position(0, 0)) as batches:
-        _, arrays, _ = next(batches)
-    halves = [loader.host_rows(arrays, host, 2) for host in range(2)]
-    for name, array in arrays.items():
-        assert (np.concatenate([half[name] for half in halves]) == array).all()

@@ -12,6 +12,7 @@ from transformer.decoding import batches
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.sharding import one_device
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY, 0.0)
@@ -46,7 +47,7 @@ def test_scores_are_sums_of_what_the_models_say():
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_translation_found_by_the_beam_has_the_score_it_was_found_with(count):
     config = decoding_config()
-    translator = Translator(GRAPHS[:count], TOKENIZER, config, n_best=3)
+    translator = Translator(GRAPHS[:count], TOKENIZER, config, n_best=3, mesh=one_device())
     found = translator.translate(PARAMETERS[:count], SOURCES[:3], 1, lambda number: None)
     pairs = [(source, each) for source, nbest in zip(SOURCES, found, strict=False) for each in nbest]
     assert len(pairs) == 9

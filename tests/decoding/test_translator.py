@@ -12,6 +12,7 @@ from transformer.data.vocabulary import IdsVocabulary
 from transformer.decoding import batches
 from transformer.decoding.translator import EMPTY, Translator
 from transformer.errors import UserError
+from transformer.training.sharding import one_device
 
 VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)
@@ -22,7 +23,7 @@ MODEL = tiny_model(VOCAB_SIZE, seed=0)
 def make_translator(n_best: int = 1, **changes) -> Translator:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return Translator([MODEL.graph], TOKENIZER, config, n_best)
+    return Translator([MODEL.graph], TOKENIZER, config, n_best, one_device())
 
 
 def translate(translator: Translator, texts: list[str], first_line: int = 1):

@@ -115,10 +115,10 @@ def test_a_first_signal_asks_and_a_second_stops(number):
     before = signal.signal(number, earlier)
     try:
         with Interruption() as interruption:
-            assert interruption.asked is None
+            assert not interruption.asked()
             interruption.check()
             signal.raise_signal(number)
-            assert interruption.asked == number
+            assert interruption.asked() and interruption.signal == number
             with pytest.raises(Interrupted):
                 interruption.check()
             with pytest.raises(KeyboardInterrupt, match="stopped without saving"):

@@ -48,7 +48,7 @@ def setup(
     config: ml_collections.ConfigDict, optimizer: optax.GradientTransformation | None = None, mesh: Mesh | None = None
 ) -> Setup:
     """By default plain gradient descent at rate 1: then parameters fall by just the gradient."""
-    optimizer, mesh = optimizer or optax.sgd(1.0), mesh or make_mesh(config.mesh)
+    optimizer, mesh = optimizer or optax.sgd(1.0), mesh or make_mesh(config, jax.devices())
     graph = abstract_model(config, VOCAB_SIZE, VOCAB_SIZE)
     initializer = Initializer(config, optimizer, mesh, (VOCAB_SIZE, VOCAB_SIZE))
     return Setup(initializer, TrainStep(config, graph, optimizer, optax.constant_schedule(0.5), mesh))

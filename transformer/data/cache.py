@@ -3,11 +3,17 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from absl import logging
 
 from transformer import files
 from transformer.errors import UserError
+
+_SILENT = 10  # seconds of waiting before a line says so; then one a minute
 
 
 def folder(data) -> Path:
@@ -25,8 +31,30 @@ def folder(data) -> Path:
 
 
 @contextlib.contextmanager
-def turn(lock: Path) -> Iterator[None]:
-    """Holds the lock file while the block runs. A process that dies lets go of it, so none is left behind."""
+def turn(lock: Path, seconds: int) -> Iterator[None]:
+    """Holds the lock file while the block runs. A process that dies lets go of it, so none is left behind.
+
+    Raises UserError if another process has held it for so many seconds.
+    """
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        began, told = time.monotonic(), _SILENT - 60
+        while not _taken(file):
+            waited = time.monotonic() - began
+            if waited > seconds:
+                raise UserError(
+                    f"{lock}: another process has held it for {waited:.0f} s; see whether that still prepares data, "
+                    f"or raise config.data.wait_seconds={seconds}"
+                )
+            if waited > told + 60:
+                told = waited
+                logging.warning("Waiting for another process that prepares data (%s): %.0f s so far.", lock, waited)
+            time.sleep(0.1)
         yield
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

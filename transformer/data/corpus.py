@@ -20,7 +20,7 @@ from transformer.data.encoding import Encoder, RawPairs, Resampler
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-_FORMAT = 1  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 2  # part of every key: raise it when the same inputs would give other files
 _STRETCH = 8192  # pairs encoded at once
 _REPORT = "corpus.json"
 
@@ -30,7 +30,7 @@ class Corpus:
 
     Attributes:
       lengths: pieces of each source and target, each counted with the end-of-sentence that a batch adds.
-      report: `kept`, and `dropped` by reason.
+      report: `kept`, `dropped` by reason, and the `digest` of all pairs, in order.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
@@ -88,10 +88,10 @@ def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     def resample(epoch: int, seed: int) -> Corpus:
         resampler = Resampler(folder, tokenizer, config.data.max_length, seed, epoch)
-        with cache.turn(_lock(folder)):
+        with cache.turn(_lock(folder), config.data.wait_seconds):
             return Corpus(_prepare_epoch(resampler, config.data.workers), vocab_size, None)
 
-    with cache.turn(_lock(folder)):
+    with cache.turn(_lock(folder), config.data.wait_seconds):
         if not folder.exists():
             make_folder(folder, lambda unfinished: _encode(unfinished, encoder, config.data.workers))
         corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
@@ -128,7 +128,8 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
         storage.keep_rows(folder, rows)
         (folder / "hashes").unlink()
     counts = {reason: dropped[reason] for reason in cleaning.REASONS}
-    files.write_json(folder / _REPORT, {"source": source.identity, "kept": kept, "dropped": counts})
+    report = {"source": source.identity, "kept": kept, "dropped": counts, "digest": storage.digest(folder)}
+    files.write_json(folder / _REPORT, report)
 
 
 def _stretches(source: sources.Source) -> Iterator[tuple[int, int, RawPairs | None]]:
@@ -155,7 +156,8 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
 
         make_folder(folder, fill)
     for earlier in epochs.iterdir():
-        # Epoch 0 stays: the shapes of batches are chosen by its lengths, at every start of the run.
-        if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch:
-            shutil.rmtree(earlier)  # whoever has it mapped keeps its content until they let go
+        # Epoch 0 stays: the shapes of batches are chosen by its lengths, at every start of the run. So do the two
+        # before this one, which another host may still be in: not every file system lets it keep what is deleted.
+        if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch - 2:
+            shutil.rmtree(earlier)  # whoever has it mapped on this host keeps its content until they let go
     return folder

@@ -26,7 +26,7 @@ def fetch(data) -> Path:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
     folder = cache.folder(data) / "downloads" / f"{Path(data.name).name}-{_key(data.downloads)}"
     folder.mkdir(parents=True, exist_ok=True)
-    with cache.turn(folder / ".lock"):
+    with cache.turn(folder / ".lock", data.wait_seconds):
         for name, url, sha256 in data.downloads:
             if Path(name).name != name:
                 raise UserError(f"data.downloads: file name {name} must be a name alone, without a folder")

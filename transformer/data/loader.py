@@ -153,11 +153,6 @@ def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchS
         yield _make(corpus, plan[number], packed=False)
 
 
-def host_rows(arrays: Arrays, host: int, hosts: int) -> Arrays:
-    """The rows of a global batch that `host` of `hosts` feeds to its devices, in the order of the hosts."""
-    return {name: np.split(array, hosts)[host] for name, array in arrays.items()}
-
-
 def _shuffle_seed(seed: int, order: int) -> int:
     return seed if order == 0 else int(np.random.SeedSequence([seed, order]).generate_state(1)[0])
 

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+from absl import logging
 from rich import progress
 from rich.console import Console
 
@@ -19,8 +20,10 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         progress.TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    # In the background, while training goes on, it would write over training's own bar.
-    hidden = not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread()
+    # In the background, while training goes on, it would write over training's own bar. Of several processes one shows
+    # what goes well: the others log warnings alone.
+    background = threading.current_thread() is not threading.main_thread()
+    hidden = not sys.stderr.isatty() or background or not logging.level_info()
     with progress.Progress(*columns, console=console, transient=True, disable=hidden) as shown:
         task = shown.add_task(description, total=total)
         yield lambda advance: shown.advance(task, advance)

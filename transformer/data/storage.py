@@ -1,5 +1,6 @@
 """Arrays in files: appended to while a corpus is prepared, memory-mapped when it is used."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,15 @@ def open_array(folder: Path, name: str, dtype: np.dtype | None = None) -> np.nda
     type_, width = (dtype, 1) if name == "ids" else _TABLES[name]
     array = np.memmap(folder / name, type_, "r")
     return array if width == 1 else array.reshape(-1, width)
+
+
+def digest(folder: Path) -> str:
+    """Equal for folders with the same arrays."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 class Appender:

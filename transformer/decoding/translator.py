@@ -10,6 +10,7 @@ import ml_collections
 import numpy as np
 from absl import logging
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
 from transformer.data.tokenizer import EOS, PAD, Tokenizer
@@ -17,6 +18,7 @@ from transformer.decoding import batches, ensemble
 from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.sampling import sample, sample_keys
 from transformer.errors import UserError
+from transformer.training.sharding import place_rows
 
 MARGIN = 8  # tokens an output may be longer than its bucket's sources in the first pass
 LAUNCHED_AHEAD = 2  # batches whose search is under way while the texts of earlier ones are put together
@@ -57,15 +59,23 @@ class Translator:
         tokenizer: Tokenizer,
         config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
         n_best: int,
+        mesh: Mesh,
     ):
-        """`config` is the group `config.decoding`. Raises UserError if the beam has no `n_best` hypotheses."""
+        """`config` is the group `config.decoding`; the devices of `mesh` share the rows.
+
+        Raises UserError if the beam has no `n_best` hypotheses.
+        """
         if config.strategy == "beam" and n_best > config.beam_size:
             raise UserError(
                 f"--n_best={n_best}: must be at most decoding.beam_size={config.beam_size}; raise decoding.beam_size"
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
         self.beams = config.beam_size if config.strategy == "beam" else n_best
-        self.search = jax.jit(self._search, static_argnames="max_length")
+        self.mesh = mesh
+        # Every process reads all that was found.
+        self.search = jax.jit(
+            self._search, static_argnames="max_length", out_shardings=NamedSharding(mesh, PartitionSpec())
+        )
 
     def translate(
         self,
@@ -125,7 +135,8 @@ class Translator:
             source = batches.pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
-            launched.append((batch, self.search(parameters, source, lines, max_length=batch.length + room)))
+            placed = place_rows({"source": source, "lines": lines}, self.mesh)
+            launched.append((batch, self.search(parameters, **placed, max_length=batch.length + room)))
             if len(launched) > LAUNCHED_AHEAD:
                 first, result = launched.popleft()
                 yield first, jax.device_get(result)

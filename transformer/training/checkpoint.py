@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from transformer import distributed
 from transformer.config_keys import flatten
 from transformer.errors import UserError
 from transformer.training import seal
@@ -83,17 +84,10 @@ class Checkpoints:
         Raises:
           UserError: none is whole, or it is one of another model, or of another version of this code.
         """
-        for step in reversed(self.manager.all_steps()):
-            folder = self.folder / str(step)
-            damage = seal.damage(folder)
-            if damage is None:
-                return self._read(step, abstract)
-            aside = _set_aside(folder)
-            logging.warning("%s: %s; it is now %s, and the one before is used.", folder, damage, aside.name)
-            self.manager.reload()
-        if aside := sorted(self.folder.glob("damaged-*")):
-            raise UserError(f"{self.folder}: no checkpoint is whole; delete {aside[0].name} and its like to start anew")
-        return None
+        # One process looks, and says what it found to the others.
+        step = distributed.from_first(distributed.in_first(self._newest_whole), self.config["data.wait_seconds"])
+        self.manager.reload()
+        return None if step is None else self._read(step, abstract)
 
     def drop_skipping(self) -> None:
         """Deletes the newest checkpoints, back to the last one before which no update was skipped."""
@@ -102,6 +96,18 @@ class Checkpoints:
             if read_progress(self.folder / str(step)).skipped == 0:
                 return
             self.manager.delete(step)
+
+    def _newest_whole(self) -> int | None:
+        for step in reversed(self.manager.all_steps()):
+            folder = self.folder / str(step)
+            damage = seal.damage(folder)
+            if damage is None:
+                return step
+            aside = _set_aside(folder)
+            logging.warning("%s: %s; it is now %s, and the one before is used.", folder, damage, aside.name)
+        if aside := sorted(self.folder.glob("damaged-*")):
+            raise UserError(f"{self.folder}: no checkpoint is whole; delete {aside[0].name} and its like to start anew")
+        return None
 
     def _read(self, step: int, abstract: TrainState) -> tuple[TrainState, Progress]:
         wanted = {"parameters": abstract.parameters, "optimizer": abstract.optimizer_state}
@@ -113,13 +119,17 @@ class Checkpoints:
             check_same_arrays(folder, wanted, self.config)
             items = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
             found = self.manager.restore(step, args=ocp.args.Composite(**items))
-        count, skipped = (jax.device_put(np.int32(n), abstract.step.sharding) for n in (step, progress.skipped))
+        count, skipped = (_scalar(n, abstract.step.sharding) for n in (step, progress.skipped))
         return TrainState(count, skipped, found["parameters"], found["optimizer"], found.get("average")), progress
 
     def _seal(self) -> None:
-        """Called by Orbax when a checkpoint's files are written, before it gives their folder its name."""
+        """Called by Orbax, in process 0, when all files are written, before their folder gets its name."""
         (unnamed,) = self.folder.glob(f"{self.writing}.orbax-checkpoint-tmp*")
         seal.write(unnamed)
+
+
+def _scalar(value: int, sharding: jax.sharding.Sharding) -> jax.Array:
+    return jax.make_array_from_callback((), sharding, lambda _: np.int32(value))
 
 
 def _set_aside(folder: Path) -> Path:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
+from transformer import distributed
 from transformer.data.loader import Position
 from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
@@ -43,7 +44,7 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
         *(diverged.progress.step, int(diverged.state.skipped), progress.step, order),
         run.config.training.max_rollbacks,
     )
-    run.workdir.record_rollback(order, diverged.progress.step, progress.step)
+    distributed.in_first(run.workdir.record_rollback, order, diverged.progress.step, progress.step)
     return state, dataclasses.replace(progress, order=order, batch=0)
 
 

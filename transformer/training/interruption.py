@@ -4,6 +4,8 @@ import signal
 
 from absl import logging
 
+from transformer import distributed
+
 
 class Interrupted(Exception):
     """Raised by `Interruption.check` in work that is not worth finishing first: it will be done again."""
@@ -13,29 +15,34 @@ class Interruption:
     """Inside its `with` block a first signal is only noted; the signals' earlier handlers come back after it.
 
     Attributes:
-      asked: the signal that came, or None.
+      signal: the one that came to this process, or None.
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.signal: int | None = None
         self.handlers = {}
+        self.agreed = distributed.Agreement()
 
     def __enter__(self) -> "Interruption":
         for number in (signal.SIGINT, signal.SIGTERM):
-            self.handlers[number] = signal.signal(number, self._ask)
+            self.handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
+    def asked(self) -> bool:
+        """Whether to stop: the same in all processes, which must call it equally often."""
+        return self.agreed(self.signal is not None)
+
     def check(self) -> None:
-        """Raises Interrupted if a signal has come."""
-        if self.asked is not None:
+        """Raises Interrupted if it is time to stop."""
+        if self.asked():
             raise Interrupted
 
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked is not None:
+    def _note(self, number: int, frame: object) -> None:
+        if self.signal is not None:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")
-        self.asked = number
+        self.signal = number
         logging.info("Interrupted: saving after this step. Once more stops at once.")

@@ -20,6 +20,7 @@ from transformer.training.loss import Sums
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
+STEPS_AHEAD = 2  # steps under way at a time: the device never waits for the loop
 Record = dict[str, float | int | str]
 TOTALS = (
     *(field.name for field in dataclasses.fields(Sums)),
@@ -62,6 +63,8 @@ class TrainingWindow:
     def add(self, metrics: dict, stats: Sequence[BatchStats]) -> None:
         self.steps.append(metrics)
         self.stats.extend(stats)
+        # Left alone, JAX starts steps by the dozen before the first is done; a signal would wait for all of them.
+        jax.block_until_ready(self.steps[-STEPS_AHEAD:][0])
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:

@@ -1,16 +1,23 @@
 """Everything that a run needs before its first step."""
 
 import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
 
 import jax
 import ml_collections
 from absl import logging
 
+from transformer import distributed
+from transformer import workdir as workdirs
 from transformer.compilation import keep_programs
+from transformer.config_keys import flatten
 from transformer.data import corpus as corpora
 from transformer.data import tokenizer as tokenizers
 from transformer.data.corpus import Corpus
 from transformer.data.tokenizer import Tokenizer
+from transformer.errors import UserError
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
@@ -41,16 +48,44 @@ class Run:
         return with_embeddings(state, tables)
 
 
+def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Workdir:
+    """The workdir of a run, which process 0 makes or takes up, once all processes agree on config and code.
+
+    Raises UserError if they do not, or do not all see it, or as `workdirs.create` does.
+    """
+    distributed.require_same("config and code", identity(config), config.data.wait_seconds)
+    workdir = Workdir(path)
+    with distributed.first_alone(f"the workdir {path}", config.data.wait_seconds):
+        distributed.in_first(workdirs.create, path, config)
+        if not workdir.config.exists():
+            raise UserError(f"--workdir={path}: is not what process 0 made; all must share the file system it is on")
+    return workdir
+
+
+def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
+    """What makes two processes parts of the same run."""
+    environment = workdirs.environment()
+    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in workdirs.HOST}
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))))
+    versions = {f"the version of {name}": version for name, version in environment["packages"].items()}
+    of_code = {"the commit": environment["commit"], "the code": code.hexdigest(), "Python": environment["python"]}
+    return settings | of_code | versions
+
+
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     """Trains or loads the tokenizer, encodes the corpus unless that is done, and sets up model and step.
 
-    Raises UserError for data, mesh or vectors that cannot be used.
+    Raises UserError for data, mesh or vectors that cannot be used, or data that is not the same in all processes.
     """
     keep_programs(config.data)
-    mesh = make_mesh(config.mesh)
-    tokenizer = tokenizers.prepare(config, workdir.path)
-    corpus = corpora.prepare(config, tokenizer, "train")
-    held_out = corpora.prepare(config, tokenizer, "valid")
+    mesh = make_mesh(config, jax.devices())
+    with distributed.first_alone("tokenizer and corpus", config.data.wait_seconds):
+        tokenizer = tokenizers.prepare(config, workdir.path)
+        corpus = corpora.prepare(config, tokenizer, "train")
+        held_out = corpora.prepare(config, tokenizer, "valid")
+    contents = {"the vocabulary": tokenizer.fingerprint}
+    contents |= {"the training corpus": corpus.report["digest"], "the validation corpus": held_out.report["digest"]}
+    distributed.require_same("the data", contents, config.data.wait_seconds)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

@@ -1,13 +1,16 @@
 """Where arrays live on a device mesh: one rule a kind of parameter, the batch over its rows."""
 
+from collections.abc import Mapping, Sequence
+
 import jax
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError
 
+AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits what comes out of the first product of a sub-layer and goes into its second, so that one
 # sum over devices a sub-layer is enough (Megatron-LM); FSDP splits the other side.
@@ -24,17 +27,47 @@ RULES = {
 }
 
 
-def make_mesh(config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict) -> Mesh:
-    """The mesh that the group `config.mesh` describes, over all devices. Raises UserError if it does not fit them."""
-    count = jax.device_count()
-    inner = config.fsdp * config.tensor
-    data = count // inner if config.data == -1 else config.data
+def make_mesh(
+    config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict, devices: Sequence[jax.Device]
+) -> Mesh:
+    """The mesh that `config.mesh` describes, over these devices.
+
+    Raises UserError if it does not use them all, or rows of batches cannot be split over it.
+    """
+    asked, count, multiple = config.mesh, len(devices), config.batch.row_multiple
+    inner = asked.fsdp * asked.tensor
+    data = count // inner if asked.data == -1 else asked.data
     if data * inner != count:
         raise UserError(
-            f"mesh.data={config.data} mesh.fsdp={config.fsdp} mesh.tensor={config.tensor} does not use the {count} "
+            f"mesh.data={asked.data} mesh.fsdp={asked.fsdp} mesh.tensor={asked.tensor} does not use the {count} "
             "device(s) there are: their product must be that number (mesh.data=-1 takes what the other two leave)"
         )
-    return Mesh(np.reshape(jax.devices(), (data, config.fsdp, config.tensor)), ("data", "fsdp", "tensor"))
+    if multiple % (data * asked.fsdp):
+        raise UserError(
+            f"batch.row_multiple={multiple}: must be a multiple of the {data} x {asked.fsdp} devices (mesh.data x "
+            "mesh.fsdp) that share the rows; raise it from the start, and the run is the same on fewer devices"
+        )
+    # On TPUs it knows which devices are neighbours.
+    return jax.make_mesh((data, asked.fsdp, asked.tensor), AXES, (AxisType.Auto,) * 3, devices=devices)
+
+
+def one_device() -> Mesh:
+    """For what takes no more than the first of this process's devices."""
+    return Mesh(np.reshape(jax.local_devices()[:1], (1, 1, 1)), AXES)
+
+
+def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Arrays that all processes have, on the mesh: each puts only the rows of its devices there.
+
+    Rows that the devices cannot share evenly are put on all of them.
+    """
+    shared = NamedSharding(mesh, BATCH)
+
+    def place(array: np.ndarray) -> jax.Array:
+        sharding = shared if len(array) % (mesh.shape["data"] * mesh.shape["fsdp"]) == 0 else NamedSharding(mesh, P())
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return {name: place(array) for name, array in arrays.items()}
 
 
 def tree_shardings(mesh: Mesh, tree):

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer.data.buckets import Bucket
 from transformer.training.loss import Sums, cross_entropy
-from transformer.training.sharding import BATCH, tree_shardings
+from transformer.training.sharding import BATCH, place_rows, tree_shardings
 from transformer.training.state import TrainState
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
@@ -95,7 +95,7 @@ class TrainStep:
         }
 
     def place(self, batch: Batch) -> Batch:
-        return {name: jax.device_put(array, self.batch_sharding) for name, array in batch.items()}
+        return place_rows(batch, self.mesh)
 
     def _whole(self, state: TrainState, batch: Batch):
         return self._apply(state, self._gradients(state, batch, 0))
@@ -153,13 +153,10 @@ def _select(condition: jax.Array, tree, otherwise):
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], Sums]:
     """(parameters, batch) -> sums over the batch, without dropout."""
     training = config.training
-    sharding = NamedSharding(mesh, BATCH)
 
     @jax.jit
     def sums(parameters: dict, batch: Batch) -> Sums:
         logits = forward(graph, parameters, batch, None)
         return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_form)
 
-    return lambda parameters, batch: sums(
-        parameters, {name: jax.device_put(array, sharding) for name, array in batch.items()}
-    )
+    return lambda parameters, batch: sums(parameters, place_rows(batch, mesh))

@@ -36,7 +36,7 @@ class Validation:
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
             decoding.update(strategy="beam", beam_size=config.training.eval_beam_size)
-            self.translator = Translator([graph], tokenizer, decoding, n_best=1)
+            self.translator = Translator([graph], tokenizer, decoding, n_best=1, mesh=mesh)
             texts, references = sources.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]

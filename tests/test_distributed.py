@@ -1,0 +1,159 @@
+"""Two processes that are one run, started by the command line as on two hosts, and what they say when they disagree."""
+
+import argparse
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.tiny import flags, record, run
+from transformer import distributed, joining
+from transformer.data import cache
+from transformer.errors import UserError
+from transformer.training.checkpoint import load_parameters
+
+REPOSITORY = Path(__file__).parents[1]
+SETTINGS = {"training__steps": 50, "training__log_every": 1, "training__eval_every": 5, "checkpoint__every": 10}
+# A gentle rate: at a high one rounding grows a hundredfold in ten steps.
+SETTINGS |= {"optimizer__learning_rate": 0.1}
+SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "decoding__max_extra_length": 4}
+
+
+class Two:
+    """Two processes of `transformer.train`; `own` has what the second's command line has otherwise."""
+
+    def __init__(self, workdir: Path, own: dict, **changes) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        self.processes = []
+        for number, settings in enumerate((changes, changes | own)):
+            together = [f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"]
+            argv = [sys.executable, "-m", "transformer.train", *flags(workdir, **settings), *together]
+            pipe = subprocess.PIPE
+            self.processes.append(subprocess.Popen(argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True))
+
+    def __enter__(self) -> "Two":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def wait_for(self, text: str) -> None:
+        """Until process 0 has said so."""
+        for line in self.processes[0].stderr:
+            if text in line:
+                return
+        raise AssertionError(f"process 0 ended without saying: {text}")
+
+    def end(self) -> list[tuple[int, str]]:
+        """The exit code of each, and what it has said on standard error."""
+        errors = [process.communicate(timeout=600)[1] for process in self.processes]
+        return [(process.returncode, error) for process, error in zip(self.processes, errors, strict=True)]
+
+
+def last(errors: str) -> str:
+    return [line for line in errors.splitlines() if line.startswith("error: ")][-1]
+
+
+def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert run(alone, **SETTINGS) == 0
+    with Two(shared, {}, mesh__fsdp=2, **SETTINGS) as two:
+        two.wait_for("step 10/50")
+        two.processes[1].send_signal(signal.SIGINT)  # to one of them
+        ends = two.end()
+    assert [code for code, _ in ends] == [130, 130]
+    step = load_parameters(shared, "last", 1)[1]
+    for _, errors in ends:
+        assert f"step {step} is saved" in last(errors)
+    assert 10 <= step < 50 and record(shared)[-1]["step"] == step
+    # Process 0 alone tells what goes well, and is the only one to write.
+    assert "Model:" not in ends[1][1] and (shared / "log.txt").read_text().count("Model:") == 1
+    assert len(list((shared / "tensorboard").iterdir())) == 1
+    # The rest by a process alone, on a mesh of one device.
+    assert run(shared, **SETTINGS) == 0
+    ours, theirs = record(shared), record(alone)
+    assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
+    assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-5)
+    for here, there in zip(ours, theirs, strict=True):
+        assert here["loss"] == pytest.approx(there["loss"], rel=1e-3)
+        assert (here["examples"], here["tokens"]) == (there["examples"], there["tokens"])
+        if "chrf" in there:
+            assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
+
+
+def test_processes_that_disagree_all_say_in_what(tmp_path):
+    with Two(tmp_path / "run", {"model__d_ff": 32}, training__steps=8) as two:
+        ends = two.end()
+    assert [code for code, _ in ends] == [2, 2]
+    for _, errors in ends:
+        assert "process 1 differs from process 0 in config.model.d_ff (32, not 16);" in last(errors)
+        assert "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_stops_one_process_stops_the_other(tmp_path):
+    (tmp_path / "file").write_text("")
+    with Two(tmp_path / "run", {"data__cache_dir": tmp_path / "file" / "cache"}, training__steps=8) as two:
+        ends = two.end()
+    assert [code for code, _ in ends] == [2, 2]
+    reason = f"data.cache_dir={tmp_path / 'file' / 'cache'}: Not a directory"
+    assert last(ends[1][1]).startswith(f"error: {reason}")
+    assert f"error: process 1 on {socket.gethostname()} has stopped: {reason}" in last(ends[0][1])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--coordinator=host:1"], "give --coordinator, --num_processes and --process_id"),
+        (["--process_id=0", "--num_processes=2"], "give --coordinator, --num_processes and --process_id"),
+        (["--distributed", "--process_id=0"], "--process_id=0 --distributed: give"),
+        (["--coordinator=host", "--num_processes=2", "--process_id=0"], "--coordinator=host: must be HOST:PORT"),
+        (["--coordinator=host:1", "--num_processes=2", "--process_id=2"], "numbered from 0 to one less"),
+    ],
+)
+def test_flags_that_do_not_go_together(argv, message):
+    parser = argparse.ArgumentParser()
+    joining.add_flags(parser)
+    with pytest.raises(UserError, match=re.escape(message)), joining.joined(parser.parse_args(argv)):
+        pass
+
+
+def test_without_other_processes_nothing_is_waited_for():
+    with distributed.first_alone("nothing", 0):
+        pass
+    distributed.require_same("nothing", {"a": 1}, 0)
+    assert distributed.from_first([1], 0) == [1]
+    assert distributed.in_first(max, 1, 2) == 2
+    agreed = distributed.Agreement()
+    assert [agreed(flag) for flag in (False, True, False)] == [False, True, False]
+
+
+def test_what_differs_is_named():
+    facts = {f"key {number}": number for number in range(8)}
+    assert distributed.difference([facts, dict(facts)]) is None
+    message = distributed.difference([facts, facts, {name: -1 for name in facts}])
+    assert message.startswith("process 2 differs from process 0 in key 0 (-1, not 0), key 1 (-1, not 1)")
+    assert "key 5" not in message and "and 3 more;" in message
+    assert "b (2, not None)" in distributed.difference([{"a": 1}, {"a": 1, "b": 2}])
+
+
+def test_waiting_for_a_lock_has_an_end(tmp_path):
+    held = "lock: another process has held it for 0 s; .*data.wait_seconds=0"
+    with cache.turn(tmp_path / "lock", 0), pytest.raises(UserError, match=held), cache.turn(tmp_path / "lock", 0):
+        pass
+    with cache.turn(tmp_path / "lock", 0):
+        pass
+
+
+def test_what_the_others_get_does_nothing(monkeypatch):
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    with distributed.in_first(json.loads, "no JSON") as nothing:
+        assert nothing.write("anything", key=1) is None

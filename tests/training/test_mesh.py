@@ -1,0 +1,58 @@
+"""The same run on every mesh of one to eight devices, which a process of its own makes of one CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ONE = (1, 1, 1)
+MESHES = [(2, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 2)]  # data, fsdp, tensor; each takes seconds to compile
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    """What `tests/training/eight_devices.py` found."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    folder, meshes = str(tmp_path_factory.mktemp("run")), json.dumps([ONE, *MESHES])
+    argv = [sys.executable, "-m", "tests.training.eight_devices", folder, meshes]
+    done = subprocess.run(argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_the_losses_do_not_depend_on_the_mesh(found, mesh):
+    here, one = found["meshes"][str(mesh)], found["meshes"][str(ONE)]
+    assert here["start"] == 0.0
+    assert here["losses"][0] == pytest.approx(one["losses"][0], rel=1e-5)
+    np.testing.assert_allclose(here["losses"], one["losses"], rtol=1e-3)
+    # Something was learned, or equal losses would say little.
+    assert one["losses"][-1] < 0.9 * one["losses"][0]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_each_device_holds_its_share(found, mesh):
+    here, (data, fsdp, tensor) = found["meshes"][str(mesh)], mesh
+    assert here["matrices_held"] == here["moments_held"] == [1 / (fsdp * tensor)] * (data * fsdp * tensor)
+    assert here["rows_held"] == 8 // (data * fsdp)
+
+
+@pytest.mark.parametrize("mesh", [ONE, (1, 4, 1), (2, 2, 2)], ids=str)
+def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
+    # Vectors, the norms' scales and biases, are whole on every device; metrics are a few numbers more.
+    sizes, (data, fsdp, tensor) = found["sizes"], mesh
+    state = sizes["matrices"] / (fsdp * tensor) + sizes["vectors"]
+    memory = found["meshes"][str(mesh)]["memory"]
+    assert memory["arguments"] == pytest.approx(state + sizes["batch"] / (data * fsdp), abs=64)
+    assert memory["outputs"] == pytest.approx(state, rel=0.05)
+
+
+def test_a_run_goes_on_on_another_mesh(found):
+    resumed = found["resumed"]
+    assert resumed["restored"] == resumed["loaded_without_a_mesh"] == 0.0
+    rest = found["meshes"][str(ONE)]["losses"][-len(resumed["losses"]) :]
+    np.testing.assert_allclose(resumed["losses"], rest, rtol=1e-3)
