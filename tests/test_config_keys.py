@@ -65,11 +65,11 @@ training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_sour
 """
 
 
-def run_training(folder: Path, settings: str, more: dict[str, str]) -> None:
+def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
     pairs = [setting.split("=") for setting in (TINY + settings).split()]
     flags = [f"--config.{key}={value}" for key, value in [*pairs, *more.items(), ("data.cache_dir", folder / "cache")]]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
-    assert command.execute(train.make_parser(), train.main, argv) == 0
+    assert command.execute(train.make_parser(), train.main, argv) == code
 
 
 def run_evaluation(folder: Path, flags: str) -> None:
@@ -118,9 +118,19 @@ def tfds(folder: Path) -> None:
     run_training(folder, settings, {"data.path": str(folder)})
 
 
+def diverging(folder: Path) -> None:
+    # Parameters overflow in the first update, so that nothing is finite from the second on.
+    settings = """
+    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=60 training.eval_bleu=false
+    checkpoint.best_metric=loss optimizer.learning_rate=1e38 training.steps=9 training.eval_every=9
+    training.max_skipped=2 training.max_rollbacks=1
+    """
+    run_training(folder, settings, {}, code=2)
+
+
 def test_every_key_is_read(tmp_path):
     with recording() as reads:
-        for branch in (synthetic, text_by_download, ids, tfds):
+        for branch in (synthetic, text_by_download, ids, tfds, diverging):
             (tmp_path / branch.__name__).mkdir()
             branch(tmp_path / branch.__name__)
     assert set(BASE) - reads == set()

@@ -15,7 +15,7 @@ from tests.training.tiny import flags, record, run
 from transformer import distributed, joining
 from transformer.data import cache
 from transformer.errors import UserError
-from transformer.training.checkpoint import load_parameters
+from transformer.training.saved import load_parameters
 
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = {"training__steps": 50, "training__log_every": 1, "training__eval_every": 5, "checkpoint__every": 10}

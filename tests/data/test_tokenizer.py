@@ -190,7 +190,7 @@ def test_no_text_to_train_on(config, tmp_path):
     with pytest.raises(UserError, match="no training pairs"):
         make(config, tmp_path)
     write_pairs(tmp_path, "train", [("", " ")] * 3)
-    with pytest.raises(UserError, match="SentencePiece cannot train on this text") as raised:
+    with pytest.raises(UserError, match="the training text has no line to learn from") as raised:
         make(config, tmp_path)
     assert "\n" not in str(raised.value)
 

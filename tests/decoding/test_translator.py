@@ -147,9 +147,9 @@ def test_long_outputs_take_a_second_pass_and_are_the_same(monkeypatch):
     translator = make_translator(max_extra_length=8)
     search = translator.search
 
-    def spy(*arguments, max_length):
+    def spy(*arguments, max_length, **named):
         lengths_searched.append(max_length)
-        return search(*arguments, max_length=max_length)
+        return search(*arguments, max_length=max_length, **named)
 
     translator.search = spy
     monkeypatch.setattr("transformer.decoding.translator.MARGIN", 1)

@@ -17,6 +17,7 @@ from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import command, translate
 from transformer.decoding import trained
 from transformer.decoding.translator import Translator
+from transformer.training.sharding import one_device
 
 # Samples at this temperature are any pieces at all; with bytes among these, an output is as hostile as an input.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
@@ -37,7 +38,9 @@ class Ready:
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
         self.models = trained.load(str(self.workdir), "last", 1, [])
-        self.translator = Translator(self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST)
+        self.translator = Translator(
+            self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST, one_device()
+        )
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 
     def translate(self, content: bytes, chunk_lines: int, *flags: str) -> Ended:

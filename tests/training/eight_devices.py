@@ -8,9 +8,10 @@ from pathlib import Path
 import jax
 
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
-from transformer.training.checkpoint import Checkpoints, load_parameters
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
+from transformer.training.saved import load_parameters
 from transformer.training.sharding import make_mesh
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
@@ -57,11 +58,11 @@ def memory(here: Setup, state: TrainState) -> dict[str, int]:
 def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
     """The rest of a run that was saved on one mesh, at this state, and goes on on another."""
     config = tiny_config(checkpoint__best_metric="loss")
-    with Checkpoints(Workdir(folder), config.checkpoint) as checkpoints:
+    with Checkpoints(Workdir(folder), config) as checkpoints:
         checkpoints.save(state, Progress(step=SAVED))
     kept = jax.device_get(state.parameters)
     abstract = there.initializer.abstract_state
-    with Checkpoints(Workdir(folder), config.checkpoint) as checkpoints:
+    with Checkpoints(Workdir(folder), config) as checkpoints:
         restored, _ = checkpoints.restore(abstract)
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
     return {
