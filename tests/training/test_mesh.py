@@ -43,12 +43,12 @@ def test_each_device_holds_its_share(found, mesh):
 
 @pytest.mark.parametrize("mesh", [ONE, (1, 4, 1), (2, 2, 2)], ids=str)
 def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
-    # Vectors, the norms' scales and biases, are whole on every device; metrics are a few numbers more.
+    # Vectors, the norms' scales and biases, are whole on every device; metrics and addresses are less than a KiB more.
     sizes, (data, fsdp, tensor) = found["sizes"], mesh
     state = sizes["matrices"] / (fsdp * tensor) + sizes["vectors"]
     memory = found["meshes"][str(mesh)]["memory"]
     assert memory["arguments"] == pytest.approx(state + sizes["batch"] / (data * fsdp), abs=64)
-    assert memory["outputs"] == pytest.approx(state, rel=0.05)
+    assert memory["outputs"] == pytest.approx(state, abs=1024)
 
 
 def test_a_run_goes_on_on_another_mesh(found):
