@@ -16,7 +16,6 @@ from absl import logging
 
 from transformer import command, distributed
 from transformer import config as configuration
-from transformer import workdir as workdirs
 from transformer.data.loader import Loader
 from transformer.data.progress import bar
 from transformer.joining import add_flags, joined
@@ -26,7 +25,7 @@ from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
 from transformer.training.plan import describe
 from transformer.training.progress import Progress
-from transformer.training.run import Run, open_workdir, prepare
+from transformer.training.run import Run, prepare, workdir_of
 from transformer.training.state import TrainState
 from transformer.training.watchdog import Watchdog
 
@@ -153,18 +152,18 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    with joined(arguments), distributed.in_first(workdirs.lock, Path(arguments.workdir)):
+    with joined(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
-        workdir = open_workdir(Path(arguments.workdir), config)
-        distributed.in_first(command.log_to, workdir.log)
-        run = prepare(config, workdir)
-        if arguments.plan:
-            for line in describe(run):
-                distributed.in_first(functools.partial(print, line, flush=True))
-        elif distributed.from_first(workdir.is_complete(), config.data.wait_seconds):
-            logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
-        else:
-            train(run)
+        with workdir_of(Path(arguments.workdir), config) as workdir:
+            distributed.in_first(command.log_to, workdir.log)
+            run = prepare(config, workdir)
+            if arguments.plan:
+                for line in describe(run):
+                    distributed.in_first(functools.partial(print, line, flush=True))
+            elif distributed.from_first(workdir.is_complete(), config.data.wait_seconds):
+                logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
+            else:
+                train(run)
 
 
 def make_parser() -> command.Parser:

@@ -1,7 +1,9 @@
 """Everything that a run needs before its first step."""
 
+import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import jax
 import ml_collections
 from absl import logging
 
+from transformer import config as configuration
 from transformer import distributed
 from transformer import workdir as workdirs
 from transformer.compilation import keep_programs
@@ -48,18 +51,22 @@ class Run:
         return with_embeddings(state, tables)
 
 
-def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Workdir:
+@contextlib.contextmanager
+def workdir_of(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[Workdir]:
     """The workdir of a run, which process 0 makes or takes up, once all processes agree on config and code.
 
-    Raises UserError if they do not, or do not all see it, or as `workdirs.create` does.
+    It is this run's alone while the block runs. Raises UserError if another run has it, or the processes do not agree
+    or do not all see it, or as `workdirs.create` does.
     """
     distributed.require_same("config and code", identity(config), config.data.wait_seconds)
-    workdir = Workdir(path)
-    with distributed.first_alone(f"the workdir {path}", config.data.wait_seconds):
-        distributed.in_first(workdirs.create, path, config)
-        if not workdir.config.exists():
-            raise UserError(f"--workdir={path}: is not what process 0 made; all must share the file system it is on")
-    return workdir
+    with distributed.in_first(workdirs.lock, path):
+        with distributed.first_alone(f"the workdir {path}", config.data.wait_seconds):
+            distributed.in_first(workdirs.create, path, config)
+            if not (path / configuration.FILE_NAME).exists():
+                raise UserError(
+                    f"--workdir={path}: is not what process 0 made; all must share the file system it is on"
+                )
+        yield Workdir(path)
 
 
 def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
