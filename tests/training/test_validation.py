@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monk
         return SimpleNamespace(scores=SimpleNamespace(bleu=12.0, chrf=34.0, exact_match=0.5))
 
     monkeypatch.setattr(validation, "evaluate_translations", evaluate)
-    values = prepared.validation(parameters)
+    values = prepared.validation(parameters, lambda: None)
     loss, nll, accuracy = by_hand(prepared, parameters)
     assert values["loss"] == pytest.approx(loss, rel=1e-5)
     assert values["nll"] == pytest.approx(nll, rel=1e-5)
@@ -67,4 +67,4 @@ def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monk
     ((models, *rest),) = decoded
     assert rest == [texts[:5], references[:5], "de"] and models[0] is parameters
     # Without dropout there is no chance in it.
-    assert prepared.validation(parameters)["loss"] == values["loss"]
+    assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
