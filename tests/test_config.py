@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,19 @@ def test_malformed_saved_configurations(tmp_path, text, says):
     with pytest.raises(UserError) as caught:
         configuration.load(tmp_path)
     assert str(tmp_path) in str(caught.value) and says in str(caught.value)
+
+
+def test_a_configuration_from_before_a_key_was_added_goes_by_the_base(tmp_path):
+    configuration.save(freeze(BASE | {"training.max_skipped": 3}), tmp_path)
+    path = tmp_path / "config.json"
+    saved = json.loads(path.read_text())
+    del saved["training"]["max_rollbacks"]
+    path.write_text(json.dumps(saved))
+    assert flatten(configuration.load(tmp_path)) == BASE | {"training.max_skipped": 3}
+    del saved["training"]["steps"]
+    path.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"config\.training\.steps: missing"):
+        configuration.load(tmp_path)
 
 
 def test_difference_is_what_changed():

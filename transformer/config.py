@@ -16,7 +16,17 @@ import ml_collections
 
 from transformer import files
 from transformer.config_combinations import COMBINATIONS
-from transformer.config_keys import describe, expected_types, flatten, freeze, nearest, show, typed, unknown_key
+from transformer.config_keys import (
+    describe,
+    expected_types,
+    flatten,
+    freeze,
+    nearest,
+    show,
+    typed,
+    unknown_key,
+    with_added,
+)
 from transformer.config_rules import RULES
 from transformer.errors import UserError
 
@@ -95,7 +105,7 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         version = nested.pop("schema_version")
         if version != SCHEMA_VERSION:
             raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-        config = freeze(typed(flatten(ml_collections.ConfigDict(nested))))
+        config = freeze(typed(with_added(flatten(ml_collections.ConfigDict(nested)))))
         validate(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

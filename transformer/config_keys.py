@@ -13,6 +13,14 @@ from configs import base
 from transformer.errors import UserError
 
 LARGEST = 1 << 1000  # integers beyond it may be no floats
+# Keys that were added since configurations were first saved. Those saved before go by the values in base.py.
+ADDED = (
+    "checkpoint.keep_every",
+    "data.wait_seconds",
+    "training.max_rollbacks",
+    "training.max_skipped",
+    "training.stall_seconds",
+)
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple"}
 
 
@@ -34,6 +42,12 @@ def freeze(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
         group, _, name = key.rpartition(".")
         (nested.setdefault(group, {}) if group else nested)[name] = value
     return ml_collections.FrozenConfigDict(nested)
+
+
+def with_added(flat: dict[str, Any]) -> dict[str, Any]:
+    """A saved configuration with the keys that are younger than it."""
+    values = flatten(base.get_config())
+    return {key: values[key] for key in ADDED} | flat
 
 
 def expected_types() -> dict[str, tuple[type, bool]]:
