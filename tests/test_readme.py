@@ -12,7 +12,8 @@ from transformer.config_keys import expected_types
 
 README = Path("README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines() if line]
+JOINED = [text.replace("\\\n", " ") for language, text in BLOCKS if not language]
+COMMANDS = [line for text in JOINED for line in text.splitlines() if line]
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL))
 FOLDERS = ("configs", "transformer", "scripts", "tests", ".ci")
 
