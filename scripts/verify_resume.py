@@ -15,7 +15,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jax
@@ -23,10 +23,9 @@ import numpy as np
 
 from transformer import command
 from transformer.errors import UserError
-from transformer.training.saved import read_arrays, read_progress
+from transformer.training.metrics import read_untimed
+from transformer.training.saved import read_arrays, read_progress, steps_in
 from transformer.workdir import Workdir
-
-TIMED = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +61,10 @@ class Training:
 
     def digests(self) -> dict[str, str]:
         """Of all that the run has come to, but for times."""
-        checkpoint = max((path for path in self.workdir.checkpoints.iterdir() if path.name.isdigit()), key=_step)
+        checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
-        lines = [json.loads(line) for line in self.workdir.metrics.read_text(encoding="utf-8").splitlines()]
-        record = [{key: value for key, value in line.items() if key not in TIMED} for line in lines]
-        texts = {"progress": json.dumps(progress), "record": json.dumps(record)}
+        texts = {"progress": json.dumps(progress), "record": json.dumps(read_untimed(self.workdir.metrics))}
         return {item: _digest(_bytes(read_arrays(checkpoint, item))) for item in items} | {
             name: _digest([text.encode()]) for name, text in texts.items()
         }
@@ -121,12 +118,8 @@ def _where(workdir: Workdir) -> str:
     """What the run was doing, as far as its workdir tells."""
     if any(workdir.checkpoints.glob("*-tmp*")):
         return "while writing a checkpoint"
-    steps = [int(path.name) for path in workdir.checkpoints.glob("*") if path.name.isdigit()]
-    return f"after the checkpoint of step {max(steps)}" if steps else "before the first checkpoint"
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name)
+    steps = steps_in(workdir.checkpoints)
+    return f"after the checkpoint of step {steps[-1]}" if steps else "before the first checkpoint"
 
 
 def _bytes(tree) -> Iterator[bytes]:
@@ -136,7 +129,7 @@ def _bytes(tree) -> Iterator[bytes]:
         yield array.tobytes()
 
 
-def _digest(parts: Sequence[bytes] | Iterator[bytes]) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

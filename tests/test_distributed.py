@@ -130,7 +130,7 @@ def test_flags_that_do_not_go_together(argv, message):
 def test_without_other_processes_nothing_is_waited_for():
     with distributed.first_alone("nothing", 0):
         pass
-    distributed.require_same("nothing", {"a": 1}, 0)
+    distributed.require_same("nothing", lambda: {"a": 1}, 0)
     assert distributed.from_first([1], 0) == [1]
     assert distributed.in_first(max, 1, 2) == 2
     agreed = distributed.Agreement()

@@ -55,12 +55,15 @@ def from_first(value: Any, seconds: int) -> Any:
     return json.loads(await_value(key, "process 0", seconds))
 
 
-def require_same(what: str, facts: Mapping[str, Any], seconds: int) -> None:
-    """Raises the same UserError in all processes, naming what differs, unless they all have the same facts."""
+def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
+    """Raises the same UserError in all processes, naming what differs, unless they all have the same facts.
+
+    `facts` gives this process's, and is not called where there is no other: gathering them may take its time.
+    """
     call = next(_calls)
     if jax.process_count() == 1:
         return
-    publish(f"{call}/{jax.process_index()}", json.dumps(facts))
+    publish(f"{call}/{jax.process_index()}", json.dumps(facts()))
     if jax.process_index() == 0:
         waiting = [f"process {i} to get as far as the check of {what}" for i in range(jax.process_count())]
         everyone = [json.loads(await_value(f"{call}/{i}", each, seconds)) for i, each in enumerate(waiting)]

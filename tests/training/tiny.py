@@ -1,7 +1,6 @@
 """A step too small to wait for, batches for it, and the settings of runs that take seconds."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from jax.sharding import Mesh
 from configs import base
 from transformer import command, train
 from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.training.metrics import read_untimed
 from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model
 from transformer.training.step import TrainStep
@@ -97,10 +97,6 @@ def run(workdir: Path, **changes) -> int:
     return command.execute(train.make_parser(), train.main, flags(workdir, **changes))
 
 
-TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
-
-
 def record(workdir: Path) -> list[dict]:
     """The lines of `metrics.jsonl`, without what a clock measured."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines]
+    return read_untimed(workdir / "metrics.jsonl")

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from absl import logging
 
 from transformer import distributed
-from transformer.data.loader import Position
 from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.progress import Progress
@@ -54,14 +53,10 @@ def stop(run: Run, diverged: Diverged) -> NoReturn:
     for name, parameters, gradients in norms(run, diverged):
         logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, parameters, gradients)
     raise UserError(
-        f"step {step}, {before(position)}: training diverged: {int(diverged.state.skipped)} updates in a row were not "
-        f"finite, after {diverged.progress.order} roll-backs; lower optimizer.learning_rate, raise "
-        "optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
+        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
+        f"{int(diverged.state.skipped)} updates in a row were not finite, after {diverged.progress.order} roll-backs; "
+        "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )
-
-
-def before(position: Position) -> str:
-    return f"up to batch {position.batch} of epoch {position.epoch}"
 
 
 def norms(run: Run, diverged: Diverged) -> Iterator[tuple[str, float, float]]:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import SupportsFloat
 
 import jax
@@ -21,6 +22,7 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 STEPS_AHEAD = 2  # steps under way at a time: the device never waits for the loop
+TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
 Record = dict[str, float | int | str]
 TOTALS = (
     *(field.name for field in dataclasses.fields(Sums)),
@@ -138,6 +140,12 @@ class Recorder:
             file.write(json.dumps(record) + "\n")
         for name, value in values.items():
             self.board.add_scalar(f"{split}/{name}", value, progress.step)
+
+
+def read_untimed(path: Path) -> list[Record]:
+    """The lines of a record, without what a clock measured: what is the same whenever the run is repeated."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines]
 
 
 def _step_of(line: str) -> float:

@@ -58,7 +58,7 @@ def workdir_of(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[
     It is this run's alone while the block runs. Raises UserError if another run has it, or the processes do not agree
     or do not all see it, or as `workdirs.create` does.
     """
-    distributed.require_same("config and code", identity(config), config.data.wait_seconds)
+    distributed.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
     with distributed.in_first(workdirs.lock, path):
         with distributed.first_alone(f"the workdir {path}", config.data.wait_seconds):
             distributed.in_first(workdirs.create, path, config)
@@ -92,7 +92,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         held_out = corpora.prepare(config, tokenizer, "valid")
     contents = {"the vocabulary": tokenizer.fingerprint}
     contents |= {"the training corpus": corpus.report["digest"], "the validation corpus": held_out.report["digest"]}
-    distributed.require_same("the data", contents, config.data.wait_seconds)
+    distributed.require_same("the data", lambda: contents, config.data.wait_seconds)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

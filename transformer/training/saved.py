@@ -36,7 +36,7 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
       UserError: there is no such checkpoint, or it cannot be read.
     """
     folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
-    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdigit())
+    steps = steps_in(folder)
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
     step = _choose(folder, which, steps)
@@ -48,6 +48,11 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
         parameters = _load(folder / str(each))
         total = parameters if total is None else jax.tree.map(np.add, total, parameters)
     return jax.tree.map(lambda x: x / np.float32(len(chosen)), total), step, chosen
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a run's folder of them, oldest first."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdigit())
 
 
 def _choose(folder: Path, which: str, steps: list[int]) -> int:

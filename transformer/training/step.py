@@ -66,9 +66,10 @@ class TrainStep:
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """The compiled update for batches of this shape. Arrays may be abstract."""
-        if shapes(batch) not in self.compiled:
-            self.compiled[shapes(batch)] = self.whole.lower(state, batch).compile()
-        return self.compiled[shapes(batch)]
+        key = shapes(batch)
+        if key not in self.compiled:
+            self.compiled[key] = self.whole.lower(state, batch).compile()
+        return self.compiled[key]
 
     def is_new(self, batches: Sequence[Batch]) -> bool:
         """Whether this is the first time that an update is asked about for batches of these shapes: it may compile."""
