@@ -4,17 +4,14 @@ A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.p
 """
 
 import ast
-import importlib.util
-import inspect
 import json
-import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_collections
 
-from transformer import files
+from transformer import files, python_file
 from transformer.config_combinations import COMBINATIONS
 from transformer.config_keys import (
     describe,
@@ -53,7 +50,7 @@ def load_file(path_and_argument: str, overrides: Iterable[tuple[str, str]]) -> m
         return override(load(path), overrides, flag="--config.")
     if path.suffix != ".py":
         raise UserError(f"--config={name}: must be a .py file with get_config(), or the config.json of a run")
-    return override(_call_get_config(path, argument), overrides, flag="--config.")
+    return override(_from_python(path, argument), overrides, flag="--config.")
 
 
 def override(
@@ -69,12 +66,21 @@ def override(
     Raises:
       UserError: a key is unknown, a value is ill-typed, or the resulting configuration is impossible.
     """
-    flat = typed(flatten(config))
+    values = {}
     for key, text in overrides:
-        if key not in flat:
+        if key not in expected_types():
             raise unknown_key(f"{flag}{key}={text}", key)
-        flat[key] = _parse(key, text, flag)
-    config = freeze(typed(flat))
+        values[key] = _parse(key, text, flag)
+    return with_values(config, values)
+
+
+def with_values(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
+    """`config` with other values for some of its keys, "model.d_model" for one, checked.
+
+    Raises:
+      UserError: a key is unknown, a value is ill-typed, or the resulting configuration is impossible.
+    """
+    config = freeze(typed(flatten(config) | dict(values)))
     validate(config)
     return config
 
@@ -124,26 +130,8 @@ def difference(old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -
     return {key: f"{show(before[key])} -> {show(after[key])}" for key in before if before[key] != after[key]}
 
 
-def _call_get_config(path: Path, argument: str) -> ml_collections.ConfigDict:
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    module = importlib.util.module_from_spec(spec)
-    arguments = (argument,) if argument else ()
-    try:
-        spec.loader.exec_module(module)
-        if not hasattr(module, "get_config"):
-            raise UserError("has no get_config()")
-        try:
-            inspect.signature(module.get_config).bind(*arguments)
-        except TypeError:
-            wanted = "takes no argument" if argument else "needs an argument, --config=FILE.py:ARGUMENT"
-            raise UserError(f"get_config of this file {wanted}") from None
-        config = module.get_config(*arguments)
-    except UserError as error:
-        raise UserError(f"--config={path}{':' * bool(argument)}{argument}: {error}") from None
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f"line {lines[-1]}: " if lines else ""
-        raise UserError(f"--config={path}: {where}{type(error).__name__}: {error}") from error
+def _from_python(path: Path, argument: str) -> ml_collections.ConfigDict:
+    config = python_file.call(path, "get_config", (argument,) if argument else (), flag="--config")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
     return config

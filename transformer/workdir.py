@@ -95,7 +95,7 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
     """
     workdir = Workdir(path)
     check_same_run(workdir, config)
-    _make_folder(path)
+    make_folder(path)
     if _has_begun(workdir) and workdir.environment.exists():
         record = _read_environment(workdir)
         record["resumed"].append(environment())
@@ -114,7 +114,7 @@ def lock(path: Path) -> Iterator[None]:
     Raises:
       UserError: `path` cannot be a folder, or another process holds it, which the message names.
     """
-    _make_folder(path)
+    make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,7 +168,8 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _make_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Raises UserError if `path` cannot be a folder."""
     for folder in (path, *path.parents):
         if folder.is_file():
             raise UserError(f"--workdir={path}: {folder} is a file, must be a folder")

@@ -153,17 +153,17 @@ PREPARE = """
 import sys
 from pathlib import Path
 from tests.data.files import text_config
-from transformer.data import corpus, corpus_writer, tokenizer
+from transformer.data import cache, corpus, tokenizer
 folder, pause = Path(sys.argv[1]), float(sys.argv[2])
 config = text_config(folder, folder / "cache")
-write = corpus_writer.make_folder
+write = cache.make_folder
 def slow(path, fill):
     def filled(unfinished):
         fill(unfinished)
         print("writing", flush=True)
         import time; time.sleep(pause)
     write(path, filled)
-corpus.make_folder = slow
+cache.make_folder = slow
 made = corpus.prepare(config, tokenizer.Tokenizer.load(folder / "workdir", config), "train")
 print(len(made), int(made.lengths.sum()), flush=True)
 """

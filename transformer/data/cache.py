@@ -1,10 +1,11 @@
-"""The folder of prepared corpora and downloads, and how processes take turns in it."""
+"""The folder of all that is prepared once for many runs, and how processes take turns in it."""
 
 import contextlib
 import fcntl
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +51,20 @@ def turn(lock: Path, seconds: int) -> Iterator[None]:
                 logging.warning("Waiting for another process that prepares data (%s): %.0f s so far.", lock, waited)
             time.sleep(0.1)
         yield
+
+
+def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Makes `folder`, whole or not at all. The caller holds its lock, so what is unfinished is nobody's."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        fill(unfinished)
+        unfinished.rename(folder)
+    except OSError as error:
+        raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _taken(file: IO[str]) -> bool:

@@ -15,7 +15,7 @@ from jaxtyping import Int, Int32
 
 from transformer import files
 from transformer.data import cache, cleaning, sources, storage
-from transformer.data.corpus_writer import append_all, make_folder
+from transformer.data.corpus_writer import append_all
 from transformer.data.encoding import Encoder, RawPairs, Resampler
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
@@ -93,7 +93,7 @@ def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     with cache.turn(_lock(folder), config.data.wait_seconds):
         if not folder.exists():
-            make_folder(folder, lambda unfinished: _encode(unfinished, encoder, config.data.workers))
+            cache.make_folder(folder, lambda unfinished: _encode(unfinished, encoder, config.data.workers))
         corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
@@ -154,7 +154,7 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
             append_all(unfinished, resampler, stretches, total, description, wanted_workers)
             shutil.copy(resampler.folder / _REPORT, unfinished / _REPORT)
 
-        make_folder(folder, fill)
+        cache.make_folder(folder, fill)
     for earlier in epochs.iterdir():
         # Epoch 0 stays: the shapes of batches are chosen by its lengths, at every start of the run. So do the two
         # before this one, which another host may still be in: not every file system lets it keep what is deleted.

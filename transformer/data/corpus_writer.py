@@ -1,6 +1,5 @@
-"""Makes the folder of a corpus, whole or not at all, from what processes encode."""
+"""Fills the folder of a corpus from what processes encode."""
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,23 +9,8 @@ from jaxtyping import Int
 
 from transformer.data import progress, storage, workers
 from transformer.data.encoding import Encoded
-from transformer.errors import UserError
 
 _SMALL = 50_000  # pairs that one process encodes in about the time that it takes to start others
-
-
-def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Makes `folder`, whole or not at all. The caller holds its lock, so what is unfinished is nobody's."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        fill(unfinished)
-        unfinished.rename(folder)
-    except OSError as error:
-        raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def append_all(

@@ -1,6 +1,8 @@
 """Text to ids and back for both languages (section 5.1: byte-pair encoding or word pieces, a shared vocabulary)."""
 
 import hashlib
+import importlib.metadata
+import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from pathlib import Path
 from absl import logging
 
 from transformer import files
-from transformer.data import sources, tokenizer_training, vocabulary
+from transformer.data import cache, sources, tokenizer_training, vocabulary
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from transformer.errors import UserError
 
@@ -90,7 +92,7 @@ def prepare(config, workdir: Path) -> Tokenizer:
       UserError: the model file, or the training text, cannot give it.
     """
     if not (workdir / MODEL).exists():
-        make_from = _copy if config.tokenizer.model_file else _train
+        make_from = _copy if config.tokenizer.model_file else _trained
         make_from(config).save(workdir)
     return Tokenizer.load(workdir, config)
 
@@ -107,8 +109,26 @@ def _copy(config) -> Tokenizer:
     return Tokenizer(loaded[0], loaded[-1], options.sampling)
 
 
-def _train(config) -> Tokenizer:
+def _trained(config) -> Tokenizer:
+    """Made once for all runs with the same training text and settings."""
     source = sources.open_source(config.data, "train")
+    home = cache.folder(config.data) / "tokenizers"
+    home.mkdir(exist_ok=True)
+    folder = home / f"{config.data.name.replace('/', '-')}-{_key(config.tokenizer, source)}"
+    with cache.turn(folder.with_name(f".{folder.name}.lock"), config.data.wait_seconds):
+        if not folder.exists():
+            cache.make_folder(folder, lambda unfinished: _train(config, source).save(unfinished))
+        return Tokenizer.load(folder, config)
+
+
+def _key(options, source: sources.Source) -> str:
+    """Of all that the pieces depend on."""
+    settings = {key: value for key, value in options.items() if key not in ("model_file", "sampling")}
+    content = [settings, source.identity, importlib.metadata.version("sentencepiece")]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _train(config, source: sources.Source) -> Tokenizer:
     if not len(source):
         raise UserError(f"{source.name}: no training pairs; give a split with at least one")
     began = time.perf_counter()

@@ -142,10 +142,15 @@ class Recorder:
             self.board.add_scalar(f"{split}/{name}", value, progress.step)
 
 
+def read_lines(path: Path) -> list[Record]:
+    """The lines of a record so far, but for one that is just being written; none if there is no record yet."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
 def read_untimed(path: Path) -> list[Record]:
     """The lines of a record, without what a clock measured: what is the same whenever the run is repeated."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines]
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_lines(path)]
 
 
 def _step_of(line: str) -> float:

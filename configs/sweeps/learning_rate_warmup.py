@@ -1,0 +1,13 @@
+"""How high may the learning rate be, and does a longer warm-up let it be higher?
+
+Factors on the paper's schedule (section 5.3), for configs that use it.
+Command:   python -m scripts.sweep --config=configs/base.py --sweep=configs/sweeps/learning_rate_warmup.py --workdir=DIR
+Hardware:  nine whole runs of the config; not run on WMT here.
+"""
+
+from scripts.sweeping.description import Sweep, listed, product
+
+
+def get_sweep() -> Sweep:
+    trials = product({"optimizer.learning_rate": [0.5, 1.0, 2.0], "optimizer.warmup_steps": [2000, 4000, 8000]})
+    return listed(trials, objective="nll", pruner=None)

@@ -1,0 +1,89 @@
+"""What came of a sweep: its best trials, a table, `trials.csv`, and how much each key matters."""
+
+import csv
+import io
+import statistics
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+from optuna.importance import FanovaImportanceEvaluator
+
+from scripts.sweeping.description import Sweep, Values
+from scripts.sweeping.ledger import Ledger, Standing
+from transformer.config_keys import show
+
+SEED = "seed"
+
+
+def best(standings: Sequence[Standing], sweep: Sweep) -> int | None:
+    """The number of the trial with the best value of those that are complete; None if none is."""
+    complete = [trial for trial, standing in enumerate(standings) if standing.state == "complete"]
+    choose = max if sweep.direction == "maximize" else min
+    return choose(complete, key=lambda trial: standings[trial].value, default=None)
+
+
+def make_csv(standings: Sequence[Standing], sweep: Sweep, workdirs: Sequence[Path]) -> str:
+    """A line a trial: its number, state, objective, every varied key, workdir, and seconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["number", "state", sweep.objective, *sweep.keys, "workdir", "seconds"])
+    for trial, (standing, workdir) in enumerate(zip(standings, workdirs, strict=True)):
+        values = [standing.values.get(key, "") for key in sweep.keys]
+        value = "" if standing.value is None else standing.value
+        writer.writerow([trial, standing.state, value, *values, workdir, round(standing.seconds, 1)])
+    return text.getvalue()
+
+
+def make_table(standings: Sequence[Standing], sweep: Sweep) -> list[tuple[str, ...]]:
+    """Header and rows, the best first: trials that differ in their seed alone are one row, with mean and deviation."""
+    groups: dict[tuple, list[int]] = defaultdict(list)
+    for trial, standing in enumerate(standings):
+        if standing.state == "complete":
+            groups[tuple((key, standing.values.get(key)) for key in sweep.keys if key != SEED)].append(trial)
+    keys = [key for key in sweep.keys if key != SEED]
+    sign = -1 if sweep.direction == "maximize" else 1
+
+    def mean(trials: list[int]) -> float:
+        return statistics.mean(standings[trial].value for trial in trials)
+
+    rows = []
+    for values, trials in sorted(groups.items(), key=lambda item: sign * mean(item[1])):
+        spread = f" ± {statistics.stdev(standings[t].value for t in trials):.2f}" if len(trials) > 1 else ""
+        shown = ["" if value is None else show_short(value) for _, value in values]
+        rows.append((f"{mean(trials):.2f}{spread}", *shown, ", ".join(str(trial) for trial in trials)))
+    return [(sweep.objective, *keys, "trials"), *rows]
+
+
+def to_markdown(table: Sequence[tuple[str, ...]]) -> str:
+    header, *rows = table
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ("---",) * len(header), *rows))
+
+
+def importances(ledger: Ledger) -> dict[str, float]:
+    """The share of each key in the objective's variance, by a functional ANOVA (Hutter et al. 2014), Optuna's.
+
+    Empty if fewer than two complete trials differ, in values or in keys that all of them have.
+    """
+    complete = [standing for standing in ledger.standings() if standing.state == "complete"]
+    if len({standing.value for standing in complete}) < 2:
+        return {}
+    common = set.intersection(*(set(standing.values) for standing in complete))
+    varied = [key for key in ledger.sweep.keys if key in common and len({each.values[key] for each in complete}) > 1]
+    if not varied:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.importance.get_param_importances(
+            ledger.study, evaluator=FanovaImportanceEvaluator(seed=0), params=varied
+        )
+
+
+def described(values: Values) -> str:
+    return ", ".join(f"{key}={show_short(value)}" for key, value in values.items())
+
+
+def show_short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else show(value)
