@@ -37,32 +37,42 @@ def main(arguments: argparse.Namespace) -> None:
     with storage_errors(url):
         if arguments.report:
             record = folder.read()
-            ledger = Ledger(url, record["study"], recorded_sweep(record))
-        else:
-            ledger, task = begin(arguments, folder, url)
+            with Ledger(url, record["study"], recorded_sweep(record)) as ledger:
+                report(ledger, folder, arguments.readme)
+            return
+        sweep, task = check(arguments, folder)
+        with enter(folder, sweep, task, url) as ledger:
+            begin(ledger, arguments.retry_failed)
             with display(ledger, task, arguments.jobs) as show_progress:
                 Supervisor(ledger, task, arguments.jobs, folder.logs).run(show_progress)
-        report(ledger, folder, arguments.readme)
+            report(ledger, folder, arguments.readme)
 
 
-def begin(arguments: argparse.Namespace, folder: Folder, url: str) -> tuple[Ledger, Task]:
-    """Checks all that can be checked, then makes the sweep, or takes up the one that is there."""
+def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
+    """What is to be done. Raises UserError for all that can be found wrong with it before anything is made."""
     check_flags(arguments)
-    sweep = load_sweep(Path(arguments.sweep))
-    task = make_task(arguments, folder)
+    sweep, task = load_sweep(Path(arguments.sweep)), make_task(arguments, folder)
     check_trials(sweep, task)
+    return sweep, task
+
+
+def enter(folder: Folder, sweep: Sweep, task: Task, url: str) -> Ledger:
+    """Makes the sweep's folder and ledger, or takes up those that are there."""
     make_folder(folder.path)
     with folder.turn():
         record = folder.record_of(sweep, task.identity, url)
         ledger = Ledger(url, record["study"], sweep)
         folder.write(record)
+    return ledger
+
+
+def begin(ledger: Ledger, retry_failed: bool) -> None:
     ledger.mend()
     failed = [str(trial) for trial, standing in enumerate(ledger.standings()) if standing.state == "failed"]
-    if failed and arguments.retry_failed:
+    if failed and retry_failed:
         ledger.retry_failed()
     elif failed:
         logging.warning("Failed earlier: trials %s. --retry_failed tries them again.", ", ".join(failed))
-    return ledger, task
 
 
 def check_flags(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from transformer.data.buckets import Bucket
 from transformer.training import optimizer as optimizers
 from transformer.training import sharding, state, step
 
-CONFIGS = sorted(str(path) for path in Path("configs").rglob("*.py") if path.name != "__init__.py")
+CONFIGS = sorted(str(path) for path in Path("configs").glob("*.py") if path.name != "__init__.py")
 
 
 def largest_bucket(config) -> Bucket:

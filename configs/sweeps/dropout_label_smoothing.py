@@ -1,7 +1,8 @@
 """Dropout against label smoothing: Table 3, rows (D) of the paper, in all combinations.
 
 The objective is BLEU: smoothing makes the likelihood worse and BLEU better (section 5.4).
-Command:   python -m scripts.sweep --config=configs/base.py --sweep=configs/sweeps/dropout_label_smoothing.py --workdir=DIR
+Command:   python -m scripts.sweep --config=configs/base.py --sweep=configs/sweeps/dropout_label_smoothing.py
+               --workdir=DIR
 Hardware:  nine whole runs of the config; not run on WMT here.
 """
 

@@ -2,6 +2,7 @@
 
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/learning_rate_dropout.py
                --workdir=DIR --config.training.steps=250 --config.training.eval_every=250
+Hardware:  to be measured
 """
 
 from scripts.sweeping.description import Sweep, listed, product

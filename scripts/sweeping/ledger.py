@@ -72,6 +72,13 @@ class Ledger:
             )
             self.study_id = self.storage.get_study_id_from_name(name)
 
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.storage.remove_session()
+        self.storage.engine.dispose()
+
     def mend(self) -> None:
         """Gives up rows whose process is silent, and adds one for every trial that needs it."""
         with warnings.catch_warnings():

@@ -1,0 +1,154 @@
+"""What a sweep makes of its trials' processes, and of its own death."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+from scripts.sweeping.description import Sweep, listed, product
+from scripts.sweeping.ledger import Ledger
+from scripts.sweeping.supervisor import Supervisor
+from tests.scripts.sweeping.fakes import Fake, fake, starts
+
+
+def sweep_of(slopes: list, pruner=None) -> Sweep:
+    return listed(product({"slope": slopes}), objective="nll", pruner=pruner)
+
+
+def run(ledger: Ledger, task: Fake, jobs: int = 1, show=lambda jobs: None) -> None:
+    task.folder.logs.mkdir(exist_ok=True)
+    Supervisor(ledger, task, jobs, task.folder.logs).run(show)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def states(ledger: Ledger) -> list[str]:
+    return [standing.state for standing in ledger.standings()]
+
+
+def test_each_trial_is_run_and_its_best_value_entered(url, tmp_path):
+    with Ledger(url, "study", sweep_of([1.0, 2.0, -1.0])) as ledger:
+        run(ledger, fake(tmp_path), jobs=2)
+        assert [standing.value for standing in ledger.standings()] == [6.0, 2.0, 11.0]
+        assert [starts(tmp_path, trial) for trial in range(3)] == [1, 1, 1]
+
+
+def test_a_failed_trial_is_told_with_its_last_lines_and_stops_no_other(url, tmp_path, caplog):
+    with Ledger(url, "study", sweep_of(["fail", "1"])) as ledger:
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["failed", "complete"]
+        error = ledger.standings()[0].error
+        assert error.startswith("exit code 2") and error.endswith("error: out of luck")
+        run(ledger, fake(tmp_path))
+        assert starts(tmp_path, 0) == 1
+        ledger.retry_failed()
+        run(ledger, fake(tmp_path))
+        assert starts(tmp_path, 0) == 2
+
+
+def test_a_hopeless_trial_is_stopped(url, tmp_path):
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)
+    with Ledger(url, "study", sweep_of([1.0, -1.0], pruner)) as ledger:
+        run(ledger, fake(tmp_path, seconds=0.5, steps_wanted=8))
+        assert states(ledger) == ["complete", "pruned"]
+        assert len((tmp_path / "trials" / "0001" / "metrics.jsonl").read_text().splitlines()) < 8
+
+
+def test_a_trial_that_was_stopped_from_outside_goes_on(url, tmp_path):
+    def stop_once(jobs):
+        record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+        if record.exists() and starts(tmp_path, 0) == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGTERM)
+
+    with Ledger(url, "study", sweep_of([1.0])) as ledger:
+        run(ledger, fake(tmp_path, seconds=0.4), show=stop_once)
+        assert states(ledger) == ["complete"]
+        assert starts(tmp_path, 0) == 2
+
+
+def test_a_trial_that_is_killed_from_outside_has_failed(url, tmp_path):
+    def kill(jobs):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGKILL)
+
+    with Ledger(url, "study", sweep_of([1.0])) as ledger:
+        run(ledger, fake(tmp_path, seconds=2.0), show=kill)
+        assert states(ledger) == ["failed"]
+        assert ledger.standings()[0].error.startswith("killed by signal 9")
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from scripts.sweeping.ledger import Ledger
+from tests.scripts.sweeping.fakes import fake
+from tests.scripts.sweeping.test_supervisor import run, sweep_of
+folder = Path(sys.argv[1])
+with Ledger(sys.argv[2], "study", sweep_of([1.0, 2.0, 3.0, 4.0]), grace=3) as ledger:
+    run(ledger, fake(folder, seconds=0.3, steps_wanted=10))
+"""
+
+
+def start(tmp_path: Path, url: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), url], stdout=subprocess.PIPE, text=True)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    return False
+
+
+def wait_until(condition, seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def test_of_two_processes_one_is_killed_and_the_other_takes_over(storage, tmp_path):
+    sweep = sweep_of([1.0, 2.0, 3.0, 4.0])
+    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+    with Ledger(storage, "study", sweep) as ledger:  # first, as in use by the folder's lock: it makes the tables
+        processes = [start(tmp_path, storage) for _ in range(2)]
+        wait_until(lambda: record.exists() and len(record.read_text().splitlines()) >= 2, 60)
+        worker = ledger.standings()[0].worker
+        killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in worker)
+        trial = int((record.parent / "pid").read_text())
+        killed.kill()
+        killed.communicate()
+        wait_until(lambda: not is_alive(trial), 10)  # it does not outlive the process that started it
+        assert len(record.read_text().splitlines()) < 10
+        other.communicate(timeout=120)
+        assert other.returncode == 0
+        assert states(ledger) == ["complete"] * 4
+        completed = [row for row in ledger.study.trials if row.state == optuna.trial.TrialState.COMPLETE]
+        assert len(completed) == 4
+    # The one that was cut went on where it was: each of its steps was made once.
+    assert [starts(tmp_path, trial) for trial in range(4)] == [2, 1, 1, 1]
+    for trial in range(4):
+        assert len((tmp_path / "trials" / f"{trial:04}" / "metrics.jsonl").read_text().splitlines()) == 10
+
+
+def test_an_interrupted_sweep_ends_its_trials_and_goes_on(url, tmp_path):
+    process = start(tmp_path, url)
+    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+    wait_until(record.exists, 60)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    with Ledger(url, "study", sweep_of([1.0, 2.0, 3.0, 4.0])) as ledger:
+        assert states(ledger) == ["missing", "waiting", "waiting", "waiting"]
+        assert not is_alive(int((record.parent / "pid").read_text()))
+        run(ledger, fake(tmp_path, seconds=0.01, steps_wanted=10), jobs=4)
+        assert states(ledger) == ["complete"] * 4

@@ -1,0 +1,194 @@
+"""The command `scripts.sweep`: real trials, and what it refuses before it begins."""
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from scripts import sweep
+from scripts.sweeping import description
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.tasks import Training
+from tests.decoding.workdirs import make_workdir, run
+from tests.training.tiny import flags
+from transformer import config as configuration
+from transformer.data import tokenizer
+from transformer.training import metrics
+
+SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
+HEADER = "import optuna\nfrom scripts.sweeping.description import *\ndef get_sweep():\n    return "
+LISTED = 'listed(product({{"optimizer.learning_rate": {values}}}), objective="loss", pruner=None)'
+
+
+def sweep_file(folder: Path, text: str) -> str:
+    path = folder / "sweep_file.py"
+    path.write_text(HEADER + text + "\n")
+    return f"--sweep={path}"
+
+
+def read_csv(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
+
+
+def tiny_flags(tmp_path: Path) -> list[str]:
+    """Of training, but for the workdir."""
+    return [flag for flag in flags(tmp_path / "run", training__steps=8) if not flag.startswith("--workdir")]
+
+
+def error(capsys) -> str:
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert captured.out == "" and "Traceback" not in captured.err
+    return line
+
+
+def test_a_sweep_trains_each_trial_and_tells_which_was_better(tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    what = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.5]))
+    assert run(sweep, *tiny_flags(tmp_path), what, f"--workdir={folder}") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| loss | optimizer.learning_rate | trials |"
+    assert table[2].endswith("| 0.5 | 1 |")  # at a fiftieth of the rate nothing is learned in eight steps
+    rows = read_csv(folder)
+    for row, rate in zip(rows, (0.01, 0.5), strict=True):
+        config = configuration.load(Path(row["workdir"]))
+        assert config.optimizer.learning_rate == float(row["optimizer.learning_rate"]) == rate
+        lines = metrics.read_lines(Path(row["workdir"]) / "metrics.jsonl")
+        assert float(row["loss"]) == min(line["loss"] for line in lines if line["split"] == "valid")
+        assert (row["state"], lines[-1]["step"]) == ("complete", 8)
+    # What they have in common was made once, for both.
+    made = [path for path in (tmp_path / "cache").glob("*/*") if path.is_dir() and "compiled" not in str(path)]
+    assert sorted(path.parent.name for path in made) == ["corpora", "corpora", "tokenizers"]
+    tokenizers = {(Path(row["workdir"]) / tokenizer.MODEL).read_bytes() for row in rows}
+    assert len(tokenizers) == 1
+
+    # The same command again trains nothing, and a report needs neither config nor sweep file.
+    assert run(sweep, *tiny_flags(tmp_path), what, f"--workdir={folder}") == 0
+    assert capsys.readouterr().out.splitlines() == table
+    assert run(sweep, f"--workdir={folder}", "--report") == 0
+    assert capsys.readouterr().out.splitlines() == table
+    assert read_csv(folder) == rows
+
+    assert run(sweep, *tiny_flags(tmp_path), "--config.seed=3", what, f"--workdir={folder}") == 2
+    assert "holds another sweep (seed: 0 -> 3)" in error(capsys)
+    other = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.25]))
+    assert run(sweep, *tiny_flags(tmp_path), other, f"--workdir={folder}") == 2
+    assert "holds another sweep (its trials: " in (line := error(capsys)) and "0.25" in line
+
+
+def test_a_decoding_sweep_evaluates_one_run(tmp_path, capsys):
+    workdir = make_workdir(tmp_path / "run")
+    folder = tmp_path / "sweep"
+    text = 'listed(product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
+    assert run(sweep, f"--from={workdir}", sweep_file(tmp_path, text), f"--workdir={folder}", "--jobs=2") == 0
+    rows = read_csv(folder)
+    for row, beam in zip(rows, (1, 3), strict=True):
+        saved = json.loads((workdir / "evaluations" / f"valid-step20-beam_size{beam}.json").read_text())
+        assert float(row["chrf"]) == saved["chrf"]
+        assert (row["decoding.beam_size"], row["workdir"]) == (str(beam), str(workdir))
+
+
+def test_a_failed_trial_is_told_and_tried_again_if_asked(tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    nowhere = ["--config.data.source=text", f"--config.data.path={tmp_path / 'nowhere'}"]
+    what = sweep_file(tmp_path, LISTED.format(values=[0.5]))
+    argv = [*tiny_flags(tmp_path), *nowhere, what, f"--workdir={folder}"]
+    assert run(sweep, *argv) == 2
+    captured = capsys.readouterr().err
+    assert "Trial 0 failed: exit code 2" in captured
+    assert "no trial is complete; 1 failed, the first with: error: " in captured and captured.count("nowhere") >= 2
+    assert run(sweep, *argv) == 2
+    captured = capsys.readouterr().err
+    assert "--retry_failed tries them again" in captured and "Trial 0 failed" not in captured
+    assert run(sweep, *argv, "--retry_failed") == 2
+    assert "Trial 0 failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LISTED.format(values=[]), "optimizer.learning_rate: has no values"),
+        (
+            'listed(product({"optimizer.leaning_rate": [1.0]}), objective="loss", pruner=None)',
+            "optimizer.learning_rate",
+        ),
+        (
+            'listed(zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
+            "model.d_ff has 2 values",
+        ),
+        (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
+        (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),
+        (
+            'search({"model.num_heads": integers(2, 3, step=1)}, trials=2, objective="loss",'
+            " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
+            "model.num_heads=3: config.model.d_model=8",
+        ),
+        ('listed(seeds(2), objective="chrf", pruner=None)', "objective=chrf: must be one of bleu, loss"),
+        ('listed(seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
+        ("seeds(2)", "get_sweep() returned list"),
+        ("1 / 0", "line 4: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_made(tmp_path, capsys, text, message):
+    folder = tmp_path / "sweep"
+    assert run(sweep, *tiny_flags(tmp_path), sweep_file(tmp_path, text), f"--workdir={folder}") == 2
+    assert message in error(capsys)
+    assert not folder.exists()
+
+
+def test_wrong_flags_are_one_line(tmp_path, capsys):
+    what = sweep_file(tmp_path, LISTED.format(values=[0.5]))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    config, folder = tiny_flags(tmp_path), f"--workdir={tmp_path / 'sweep'}"
+    wrong = {
+        "--sweep=FILE is needed": [*config, folder],
+        "one of the two": [what, folder],
+        "--from takes the configuration": [*config[1:], "--from=runs/a", what, folder],
+        "no such file": [*config, "--sweep=configs/sweeps/seed.py", folder],
+        "did you mean configs/sweeps/seeds.py": [*config, "--sweep=configs/sweeps/seed.py", folder],
+        "--jobs=0": [*config, what, folder, "--jobs=0"],
+        "no such folder": ["--from=runs/nowhere", what, folder],
+        "holds notes.txt and no sweep": [*config, what, f"--workdir={tmp_path / 'full'}"],
+        "is not the folder of a sweep": ["--report", f"--workdir={tmp_path / 'full'}"],
+        "must be a URL": [*config, what, folder, "--storage=here"],
+        "refused": [*config, what, folder, "--storage=postgresql://a:secret@127.0.0.1:1/b"],
+    }
+    for message, argv in wrong.items():
+        assert run(sweep, *argv) == 2
+        assert message in (line := error(capsys)) and "secret" not in line
+    assert not Folder(tmp_path / "sweep").record.exists()
+
+
+def test_a_decoding_sweep_varies_decoding_alone(tmp_path, capsys):
+    workdir = make_workdir(tmp_path / "run")
+    what = sweep_file(tmp_path, 'listed(seeds(2), objective="bleu", pruner=None)')
+    assert run(sweep, f"--from={workdir}", what, f"--workdir={tmp_path / 'sweep'}") == 2
+    assert "--from varies decoding keys alone" in error(capsys)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_shipped_sweep_can_be_run_as_it_says(path, tmp_path):
+    loaded = sweep.load_sweep(path)
+    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|$)", path.read_text(), re.DOTALL)[
+        1
+    ]
+    arguments = sweep.make_parser().parse(shlex.split(command))
+    assert Path(arguments.sweep) == path
+    if arguments.source is None:
+        sweep.check_trials(loaded, sweep.make_task(arguments, Folder(tmp_path)))
+    else:
+        assert all(key.startswith("decoding.") for key in loaded.keys)
+
+
+def test_a_trial_of_a_sweep_has_the_values_of_its_own_and_all_else_in_common(tmp_path):
+    config = configuration.load_file("configs/quickstart.py", [])
+    task = Training(config, Folder(tmp_path))
+    trial = description.product({"model.dropout": [0, 0.5]})[0]
+    module, config_flag, workdir_flag = task.command(7, trial)
+    assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")
+    written = configuration.load_file(config_flag.removeprefix("--config="), [])
+    assert configuration.difference(config, written) == {"model.dropout": f"{config.model.dropout} -> 0.0"}
