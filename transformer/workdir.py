@@ -153,7 +153,7 @@ def environment() -> dict[str, Any]:
     """What a run's numbers depend on beside its config. Commit and changes are None outside a git repository."""
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     requirements = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").split()
-    packages = [line.partition("==")[0] for line in requirements if "==" in line]
+    packages = [line.partition("==")[0].partition("[")[0] for line in requirements if "==" in line]
     return {
         "started": _now(),
         "commit": commit,
