@@ -11,7 +11,7 @@ from transformer.workdir import PLACE, Workdir
 
 WHERE = (*PLACE, "seed", "data.path")  # what runs of one system may differ in
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
-EVALUATION = {
+EVALUATION = {  # what every reader needs of one
     "split": str | None,
     "averaged": int,
     "decoding": dict,
@@ -21,17 +21,17 @@ EVALUATION = {
 ENVIRONMENT = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What is in the .json file of an evaluation. Raises UserError if it is none."""
-    return read_object(path, EVALUATION, "must be an evaluation; run transformer.evaluate to write it anew")
+def read(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    """What is in the .json file of an evaluation. Raises UserError unless it is one and has what `kinds` asks for."""
+    return _read_object(path, kinds, "must be an evaluation; run transformer.evaluate to write it anew")
 
 
 def read_environment(workdir: Workdir) -> dict[str, Any]:
     """Where and with what the run was made. Raises UserError if the record is damaged."""
-    return read_object(workdir.environment, ENVIRONMENT, "must be the record of a run; name the workdir of one")
+    return _read_object(workdir.environment, ENVIRONMENT, "must be the record of a run; name the workdir of one")
 
 
-def read_object(path: Path, kinds: dict[str, Any], advice: str) -> dict[str, Any]:
+def _read_object(path: Path, kinds: dict[str, Any], advice: str) -> dict[str, Any]:
     """The JSON object in a file. Raises UserError, with the advice, unless it has these keys and kinds of values."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts import evaluations
-from scripts.evaluations import SCORES, WHERE, mean_and_spread
+from scripts.evaluations import EVALUATION, SCORES, WHERE, mean_and_spread
 from transformer import command, files
 from transformer import workdir as workdirs
 from transformer.config_keys import flatten
@@ -59,7 +59,7 @@ def read_results(path: Path) -> list[Result]:
     workdir, config = workdirs.open_existing(path)
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; the same transformer.train command goes on with it")
-    found = [evaluations.read(file) for file in sorted(workdir.evaluations.glob("*.json"))]
+    found = [evaluations.read(file, EVALUATION) for file in sorted(workdir.evaluations.glob("*.json"))]
     own = [evaluation for evaluation in found if evaluation["split"] is not None]
     if not own:
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
