@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer import command, files
+from scripts import evaluations, marks
+from scripts.evaluations import EVALUATION, SCORES, WHERE, mean_and_spread
+from transformer import command
 from transformer import workdir as workdirs
 from transformer.config_keys import flatten
 from transformer.errors import UserError
-from transformer.workdir import PLACE
 
-MARKS = ("<!-- results: begin -->", "<!-- results: end -->")
-WHERE = (*PLACE, "seed", "data.path")  # what runs of one row may differ in
-SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 HEADER = ("data", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
 
 
@@ -60,16 +58,16 @@ def read_results(path: Path) -> list[Result]:
     workdir, config = workdirs.open_existing(path)
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; the same transformer.train command goes on with it")
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(workdir.evaluations.glob("*.json"))]
+    found = [evaluations.read(file, EVALUATION) for file in sorted(workdir.evaluations.glob("*.json"))]
     own = [evaluation for evaluation in found if evaluation["split"] is not None]
     if not own:
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
-    environment = json.loads(workdir.environment.read_text(encoding="utf-8"))
+    environment = evaluations.read_environment(workdir)
     last = json.loads(workdir.metrics.read_text(encoding="utf-8").splitlines()[-1])
     run = tuple(sorted((key, str(value)) for key, value in flatten(config).items() if key not in WHERE))
-    commit = (environment["commit"] or "unknown")[:9] + ("+" if environment["uncommitted_changes"] else "")
-    common = (run, config.seed, config.data.name, last["seconds"] / 60, commit, describe_devices(environment))
-    return [Result(*common, evaluation) for evaluation in own]
+    common = (run, config.seed, config.data.name, last["seconds"] / 60)
+    where = (evaluations.describe_commit(environment), describe_devices(environment))
+    return [Result(*common, *where, evaluation) for evaluation in own]
 
 
 def describe_devices(environment: dict[str, Any]) -> str:
@@ -103,29 +101,12 @@ def cells(group: Sequence[Result]) -> tuple[str, ...]:
     )
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
-
-
-def replace_between_marks(text: str, table: str, name: str) -> str:
-    """Raises UserError if the marks are not there, once each and in order."""
-    before, begin, rest = text.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not begin or not end:
-        raise UserError(f"{name}: needs the lines {MARKS[0]} and {MARKS[1]}, in this order")
-    return f"{before}{begin}\n{table}{end}{after}"
-
-
 def main(arguments: argparse.Namespace) -> None:
     table = make_table([result for name in arguments.workdirs for result in read_results(Path(name))])
     if arguments.readme is None:
         print(table, end="")
-        return
-    path = Path(arguments.readme)
-    if not path.is_file():
-        raise UserError(f"--readme={path}: no such file")
-    files.write_text(path, replace_between_marks(path.read_text(encoding="utf-8"), table, str(path)))
+    else:
+        marks.replace(Path(arguments.readme), "results", table)
 
 
 def make_parser() -> command.Parser:

@@ -10,6 +10,7 @@ from scripts import report
 from transformer import command
 from transformer import workdir as workdirs
 
+MARKS = ("<!-- results: begin -->", "<!-- results: end -->")
 EVALUATION = {
     "bleu_signature": "b",
     "bleu_lowercase_tokenized_signature": "l",
@@ -56,12 +57,12 @@ def test_seeds_make_one_row_with_mean_and_spread(finished, capsys):
 
 def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
+    readme.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     argv = [str(finished("a", 0, 30.0)), f"--readme={readme}"]
     for _ in range(2):
         assert command.execute(report.make_parser(), report.main, argv) == 0
         text = readme.read_text()
-        assert text.startswith(f"before\n{report.MARKS[0]}\n| data |") and text.endswith(f"{report.MARKS[1]}\nafter\n")
+        assert text.startswith(f"before\n{MARKS[0]}\n| data |") and text.endswith(f"{MARKS[1]}\nafter\n")
         assert "old" not in text and text.count("30.00") == 1
 
 

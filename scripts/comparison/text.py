@@ -1,0 +1,103 @@
+"""The result of a comparison as text: tables of aligned columns, and sentences whole."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scripts.evaluations import SCORES, mean_and_spread
+from transformer.config_keys import show
+
+
+def make_text(result: dict[str, Any]) -> str:
+    """The object that `result.make_result` makes, to be read."""
+    parts = [_heading(result), _settings(result), _scores(result), _runs(result)]
+    parts += [_differences(result), _lengths(result)]
+    parts += [_sentences(result, each) for each in result["differences"]]
+    parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _heading(result: dict[str, Any]) -> list[str]:
+    count = len(result["systems"])
+    what = "one file" if result["split"] is None else result["split"]
+    return [f"{count} system{'s' * (count > 1)} on {what}, {result['sentences']} sentences"]
+
+
+def _settings(result: dict[str, Any]) -> list[str]:
+    if not result["settings"]:
+        return []
+    labels = [system["label"] for system in result["systems"]]
+    rows = [[key, *map(show, values.values())] for key, values in result["settings"].items()]
+    return ["Settings that differ", *_aligned([["", *labels], *rows])]
+
+
+def _scores(result: dict[str, Any]) -> list[str]:
+    rows = [["", "seeds", *SCORES]]
+    for system in result["systems"]:
+        seeds = ", ".join(str(run["seed"]) for run in system["runs"])
+        cells = [mean_and_spread([run[name] for run in system["runs"]]) for name in SCORES]
+        intervals = [_interval(system[name], "") if "interval" in system[name] else "" for name in SCORES]
+        rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
+    spread = ": mean ± spread over seeds" if any(len(system["runs"]) > 1 for system in result["systems"]) else ""
+    return [f"Scores{spread} [95 % interval]", *_aligned(rows)]
+
+
+def _runs(result: dict[str, Any]) -> list[str]:
+    rows = [["", "seed", *SCORES, "workdir", "evaluation"]]
+    for system in result["systems"]:
+        for run in system["runs"]:
+            scores = [f"{run[name]:.2f}" for name in SCORES]
+            rows.append([system["label"], str(run["seed"]), *scores, run["workdir"], run["evaluation"]])
+    return ["Runs", *_aligned(rows)]
+
+
+def _differences(result: dict[str, Any]) -> list[str]:
+    if not result["differences"]:
+        return ["All are seeds of one system: there is nothing to compare it with."]
+    rows = [["", "bleu", "p", "chrf", "p"]]
+    for each in result["differences"]:
+        cells = [f"{each['system']} - {each['baseline']}"]
+        for name in ("bleu", "chrf"):
+            found = each[name]
+            cells += [f"{found['difference']:+.2f} {_interval(found, '+')}", f"{found['p_value']:.4f}"]
+        rows.append(cells)
+    return ["Differences [95 % interval], p by paired bootstrap", *_aligned(rows)]
+
+
+def _lengths(result: dict[str, Any]) -> list[str]:
+    labels = [system["label"] for system in result["systems"]]
+    rows = [["tokens", "sentences", *labels, *(f"{label} - {labels[0]}" for label in labels[1:])]]
+    for each in result["bleu_by_length"]:
+        scores = [each["bleu"][label] for label in labels]
+        differences = [f"{score - scores[0]:+.2f}" for score in scores[1:]]
+        length = " to ".join(map(str, sorted({each["shortest"], each["longest"]})))
+        rows.append([length, str(each["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
+    return ["BLEU by length of the reference", *_aligned(rows)]
+
+
+def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
+    if not compared["sentences"]:
+        return []
+    baseline, system = labels = compared["baseline"], compared["system"]
+    seeds = {each["label"]: [run["seed"] for run in each["runs"]] for each in result["systems"]}
+    lines = [f"Sentences in which {baseline} and {system} differ most, by chrF"]
+    for sentence in compared["sentences"]:
+        chrf = ", ".join(f"{label} {sentence['chrf'][label]:.1f}" for label in labels)
+        lines.append(f"line {sentence['line']}: {chrf}, {system} - {baseline} {sentence['difference']:+.1f}")
+        rows = [["  reference", sentence["reference"]]]
+        for label in labels:
+            several = len(seeds[label]) > 1
+            for seed, hypothesis in zip(seeds[label], sentence["hypotheses"][label], strict=True):
+                rows.append([f"  {label} seed {seed}" if several else f"  {label}", hypothesis])
+        lines += _aligned(rows)
+    return lines
+
+
+def _interval(found: dict[str, Any], sign: str) -> str:
+    low, high = found["interval"]
+    return f"[{low:{sign}.2f}, {high:{sign}.2f}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,58 @@
+"""Evaluations as `transformer.evaluate` leaves them in workdirs: what the scripts that report and compare share."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.errors import UserError
+from transformer.workdir import PLACE, Workdir
+
+WHERE = (*PLACE, "seed", "data.path")  # what runs of one system may differ in
+SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
+EVALUATION = {  # what every reader needs of one
+    "split": str | None,
+    "averaged": int,
+    "decoding": dict,
+    **{name: int | float for name in SCORES},
+    **{f"{name}_signature": str for name in SCORES},
+}
+ENVIRONMENT = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
+
+
+def read(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    """What is in the .json file of an evaluation. Raises UserError unless it is one and has what `kinds` asks for."""
+    return _read_object(path, kinds, "must be an evaluation; run transformer.evaluate to write it anew")
+
+
+def read_environment(workdir: Workdir) -> dict[str, Any]:
+    """Where and with what the run was made. Raises UserError if the record is damaged."""
+    return _read_object(workdir.environment, ENVIRONMENT, "must be the record of a run; name the workdir of one")
+
+
+def _read_object(path: Path, kinds: dict[str, Any], advice: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises UserError, with the advice, unless it has these keys and kinds of values."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; {advice}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}); {advice}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: no JSON object; {advice}")
+    for key, kind in kinds.items():
+        if key not in found or not isinstance(found[key], kind):
+            raise UserError(f"{path}: {key} is missing or damaged; {advice}")
+    return found
+
+
+def describe_commit(environment: dict[str, Any]) -> str:
+    """Abbreviated; + for changes that were not committed."""
+    return (environment["commit"] or "unknown")[:9] + ("+" if environment["uncommitted_changes"] else "")
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The spread, where there are several, is the sample standard deviation."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

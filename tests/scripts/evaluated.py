@@ -1,0 +1,76 @@
+"""Workdirs of evaluated runs, made without training or translating, and what `scripts.compare` says of them."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs import base
+from scripts import compare
+from tests.decoding.workdirs import run
+from transformer import config as configuration
+from transformer import workdir as workdirs
+from transformer.decoding import bleu
+
+WORDS = ("ein", "Mann", "Frau", "Hund", "läuft", "steht", "über", "die", "Straße", "den", "Strand", "mit", "Ball", ".")
+
+
+def make_sentences(count: int, seed: int) -> list[str]:
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(3, 20))) for _ in range(count)]
+
+
+SENTENCES = make_sentences(20, seed=0)
+
+
+def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
+    """Translations as bad as `amount`, the part of the words that are missing."""
+    generator = random.Random(seed)
+    return [" ".join(word for word in text.split() if generator.random() > amount) for text in sentences]
+
+
+def make_run(path: Path, **changes: str) -> Path:
+    """A workdir of base.py with changed keys, written with __ for the dot."""
+    overrides = [(key.replace("__", "."), value) for key, value in changes.items()]
+    workdirs.create(path, configuration.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
+    return path
+
+
+def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
+    """As transformer.evaluate leaves it. `saved`: what is changed in the JSON object; decoding: keys changed in it."""
+    config = configuration.load(path)
+    result = dataclasses.asdict(bleu.score(hypotheses, references, "de")) | {
+        "split": "valid",
+        "step": 9,
+        "averaged": 1,
+        "models": [{"workdir": str(path), "step": 9, "averaged": [9]}],
+        "sentences": len(references),
+    }
+    decoding = config.decoding.to_dict() | saved.pop("decoding", {})
+    file = path / "evaluations" / f"{name}.json"
+    file.write_text(json.dumps(result | {"decoding": decoding} | saved))
+    for kind, lines in (("hypotheses", hypotheses), ("references", references)):
+        file.with_name(f"{name}.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def file(path: Path, name: str = "valid-step9") -> Path:
+    return path / "evaluations" / f"{name}.json"
+
+
+def result(capsys, *argv) -> dict:
+    assert run(compare, *map(str, argv), "--samples=40", "--format=json") == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    return json.loads(output)
+
+
+def error(capsys, *argv) -> str:
+    """The one line that is said instead of a comparison."""
+    assert run(compare, *map(str, argv)) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert captured.out == "" and "Traceback" not in captured.err
+    return line

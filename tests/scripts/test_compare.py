@@ -1,0 +1,148 @@
+"""The command `scripts.compare`: what makes one system, its output, what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import compare
+from tests.decoding import workdirs as untrained
+from tests.decoding.workdirs import run
+from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, result
+from transformer import evaluate
+
+
+def test_seeds_make_one_system_and_the_rest_of_the_config_tells_systems_apart(evaluated, capsys):
+    argv = [
+        evaluated("b", 0.2, model__dropout="0.3"),
+        evaluated("a", 0.1, seed="1"),
+        evaluated("aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2"),
+    ]
+    found = result(capsys, *argv)
+    assert found["settings"] == {"model.dropout": {"A": 0.3, "B": 0.1}}
+    first, other = found["systems"]
+    assert (first["label"], first["name"]) == ("A", "model.dropout=0.3")
+    assert [(each["workdir"], each["seed"]) for each in other["runs"]] == [(str(argv[1]), 1), (str(argv[2]), 7)]
+    saved = [json.loads(file(path).read_text()) for path in argv]
+    for name in ("bleu", "chrf", "bleu_lowercase_tokenized"):
+        low, high = sorted(each[name] for each in saved[1:])
+        # Of two values the sample standard deviation is their distance over the root of two.
+        assert other[name]["mean"] == pytest.approx((low + high) / 2)
+        assert other[name]["spread"] == pytest.approx((high - low) / 2**0.5)
+        assert first[name]["mean"] == saved[0][name] and first[name]["spread"] is None
+    (difference,) = found["differences"]
+    assert (difference["baseline"], difference["system"]) == ("A", "B")
+    assert difference["bleu"]["difference"] == pytest.approx(other["bleu"]["mean"] - first["bleu"]["mean"])
+
+
+def test_seeds_alone_are_one_system_without_a_difference(evaluated, capsys):
+    found = result(capsys, evaluated("a", seed="1"), evaluated("aa", seed="2"))
+    assert len(found["systems"]) == 1 and found["settings"] == {} and found["differences"] == []
+
+
+def test_where_seeds_repeat_other_code_and_other_checkpoints_are_other_systems(evaluated, tmp_path, capsys):
+    old, *new = [evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "0"))]
+    for path, commit in ((old, "old"), (new[0], "new"), (new[1], "new")):
+        environment = json.loads((path / "environment.json").read_text())
+        changed = environment | {"commit": commit, "uncommitted_changes": False}
+        (path / "environment.json").write_text(json.dumps(changed))
+    found = result(capsys, old, *new)
+    assert found["settings"] == {"commit": {"A": "old", "B": "new"}}
+    assert [len(system["runs"]) for system in found["systems"]] == [1, 2]
+    found = result(capsys, old, evaluated("d", model__dropout="0.3"), new[1])  # as given, not by what is alike
+    assert [system["runs"][0]["workdir"] for system in found["systems"]] == [str(old), str(tmp_path / "d"), str(new[1])]
+
+    evaluated("a", 0.05, "valid-step20", {"step": 20})
+    found = result(capsys, file(old), file(old, "valid-step20"))
+    assert found["settings"] == {"step": {"A": 9, "B": 20}}
+
+    (new[1] / "environment.json").write_text((old / "environment.json").read_text())
+    found = result(capsys, file(old), new[1])
+    assert found["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
+
+
+def test_text_says_all_and_cuts_no_sentence(evaluated, tmp_path, capsys):
+    references = [*SENTENCES[:-1], f"{'Donaudampfschifffahrt ' * 40}Ende"]
+    for name, seed, dropout in (("a", "0", "0.1"), ("b", "0", "0.3"), ("c", "4", "0.3")):
+        hypotheses = [*damage(references, 0.0, 0)[:-1], "kurz" if name == "c" else references[-1]]
+        path = make_run(tmp_path / name, seed=seed, model__dropout=dropout)
+        add_evaluation(path, "valid-step9", hypotheses, references)
+    argv = [str(tmp_path / name) for name in "abc"]
+    assert run(compare, *argv, "--samples=40") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  reference  {references[-1]}" in lines and f"  B seed 0   {references[-1]}" in lines
+    assert "  B seed 4   kurz" in lines and sum(line.startswith("line ") for line in lines) == 1
+    assert "2 systems on valid, 20 sentences" in lines and "model.dropout  0.1  0.3" in lines
+    assert {line.split()[0] for line in lines[-3:]} == {"bleu", "chrf", "bleu_lowercase_tokenized"}
+    assert run(compare, *argv, "--samples=40", "--sentences=0") == 0
+    assert "reference  " not in capsys.readouterr().out
+
+
+@pytest.fixture
+def pair(evaluated):
+    return evaluated("a"), evaluated("b", model__dropout="0.3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--samples=39"], "--samples=39: must be at least 40"),
+        (["--sentences=-1"], "--sentences=-1: must be at least 0"),
+        (["--split=tset"], "--split"),
+        (["--format=xml"], "--format"),
+        (["--decoding.beam_sise=1"], "did you mean decoding.beam_size?"),
+        (["--decoding.beam_size=0"], "config.decoding.beam_size=0: must be"),
+        (["nowhere"], "nowhere: no such folder"),
+        (["nowhere.json"], "nowhere.json: No such file"),
+    ],
+)
+def test_what_is_refused(pair, capsys, flags, message):
+    assert message in error(capsys, *pair, *flags)
+
+
+def test_what_cannot_be_compared_is_refused(pair, evaluated, tmp_path, capsys):
+    first, _ = pair
+    assert "at least two" in error(capsys, first)
+    assert "given twice" in error(capsys, first, file(first))
+    test = evaluated("t", evaluation="test-step9", saved={"split": "test"})
+    assert "different splits, valid and test" in error(capsys, first, file(test, "test-step9"))
+    french = evaluated("f", data__target_language="fr")
+    assert "different languages, de and fr" in error(capsys, first, french)
+    others = [*SENTENCES[:7], "anders", *SENTENCES[8:]]
+    add_evaluation(make_run(tmp_path / "o"), "valid-step9", SENTENCES, others)
+    assert "different references" in (line := error(capsys, first, tmp_path / "o")) and "line 8 " in line
+    add_evaluation(make_run(tmp_path / "s"), "valid-step9", SENTENCES[1:], SENTENCES[1:])
+    assert "20 and 19 sentences" in error(capsys, first, tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("evaluations/valid-step9.json", "{", "valid-step9.json: not JSON"),
+        ("evaluations/valid-step9.json", "[]", "valid-step9.json: no JSON object"),
+        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: split is missing or damaged"),
+        ("evaluations/valid-step9.hypotheses.txt", "a\n", "has 1 lines, must have the 20 sentences"),
+        ("evaluations/valid-step9.hypotheses.txt", "a\n" * 20, "run transformer.evaluate again"),
+        ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
+        ("environment.json", "", "environment.json: not JSON"),
+        ("config.json", "{", "config.json: not a saved configuration"),
+    ],
+)
+def test_damaged_records_are_refused(pair, capsys, name, content, message):
+    damaged = pair[1] / name
+    damaged.unlink() if content is None else damaged.write_text(content)
+    assert message in error(capsys, *pair)
+
+
+def test_what_evaluate_writes_can_be_compared_from_anywhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    workdir = untrained.make_workdir(Path("run"), steps=(10, 20))
+    for step in (10, 20):
+        assert run(evaluate, "--workdir=run", "--split=valid", f"--checkpoint={step}") == 0
+    moved = workdir.rename(tmp_path / "moved").resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    found = result(capsys, *(file(moved, f"valid-step{step}") for step in (10, 20)))
+    assert found["settings"] == {"step": {"A": 10, "B": 20}} and found["sentences"] == 5
+    assert "tok:none" in found["signatures"]["bleu"]

@@ -1,0 +1,55 @@
+"""Which evaluations `scripts.compare` takes."""
+
+from tests.scripts.evaluated import error, file, result
+
+AVERAGED, GREEDY, WIDE = "valid-step9-average5", "valid-step9-beam_size1", "valid-step9-beam_size8"
+
+
+def compared(found: dict) -> list[str]:
+    return [each["evaluation"] for system in found["systems"] for each in system["runs"]]
+
+
+def test_of_several_evaluations_the_flags_or_what_all_have_in_common_choose(evaluated, capsys):
+    for name in ("a", "b"):
+        path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
+        evaluated(name, evaluation=AVERAGED, saved={"averaged": 5})
+        evaluated(name, evaluation=GREEDY, saved={"decoding": {"beam_size": 1}})
+        evaluated(name, evaluation=f"{AVERAGED}-beam_size1", saved={"averaged": 5, "decoding": {"beam_size": 1}})
+        evaluated(name, evaluation="test-step9", saved={"split": "test"})
+    a, b = path.with_name("a"), path
+    evaluated("a", evaluation=WIDE, saved={"decoding": {"beam_size": 8}})
+    # Several in both: the one that transformer.evaluate makes of the same flags.
+    assert compared(result(capsys, a, b)) == ["valid-step9"] * 2
+    assert compared(result(capsys, a, b, "--average=5")) == [AVERAGED] * 2
+    assert compared(result(capsys, a, b, "--decoding.beam_size=1")) == [GREEDY] * 2
+    assert compared(result(capsys, a, b, "--split=test")) == ["test-step9"] * 2
+    # One that all have, though the first has its own too.
+    wide = evaluated("c", evaluation=WIDE, saved={"decoding": {"beam_size": 8}}, model__dropout="0.2")
+    assert compared(result(capsys, a, wide)) == [WIDE] * 2
+    # None that all have: each one's own, and what is different is said.
+    alone = evaluated("d", evaluation="valid-step9-beam_size2", saved={"decoding": {"beam_size": 2}})
+    assert result(capsys, a, alone)["settings"] == {"decoding.beam_size": {"A": 4, "B": 2}}
+
+
+def test_a_file_is_the_evaluation_that_it_is(evaluated, capsys):
+    path = evaluated("a")
+    evaluated("a", evaluation=GREEDY, saved={"decoding": {"beam_size": 1}})
+    found = result(capsys, file(path, GREEDY), path)
+    assert compared(found) == [GREEDY, "valid-step9"]
+    assert found["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
+    assert "leave out the flag" in error(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")
+
+
+def test_what_does_not_say_which_evaluation_is_refused(evaluated, capsys):
+    path, other = evaluated("a", model__dropout="0.3"), evaluated("b")
+    evaluated("a", evaluation="valid-step20", saved={"step": 20})
+    line = error(capsys, path, other)
+    assert "has 2 evaluations" in line and "valid-step20, valid-step9" in line and ".json" in line
+    assert error(capsys, path, other, "--average=5").endswith(f"--workdir={path} --split=valid --average=5")
+    line = error(capsys, path, other, "--average=5", "--decoding.beam_size=2")
+    assert line.endswith(
+        f"run python -m transformer.evaluate --workdir={path} --split=valid --average=5 --decoding.beam_size=2"
+    )
+    ensemble = evaluated("e", evaluation="valid-step9-0a1b2c3d", saved={"models": [{}, {}]})
+    line = error(capsys, other, ensemble)
+    assert line.endswith(f"run python -m transformer.evaluate --workdir={ensemble} --split=valid")
