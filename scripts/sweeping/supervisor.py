@@ -1,5 +1,6 @@
 """Goes through the trials of a sweep: claims, starts and watches them, and enters in the ledger what they come to."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,13 +97,9 @@ class Supervisor:
 
     def _enter(self, job: Job) -> None:
         """What the ended job has come to."""
-        trial, objective = job.attempt.trial, self.ledger.sweep.objective
+        trial = job.attempt.trial
         if self.task.is_complete(trial):
-            # As training itself does, the best of its validations.
-            measured = self.task.measured(trial, objective).values()
-            best = (max if self.ledger.sweep.direction == "maximize" else min)(measured)
-            self.ledger.complete(job.attempt, best)
-            logging.info("Trial %d done: %s %.4g", trial, objective, best)
+            self._complete(job)
         elif error := job.error:
             self.ledger.fail(job.attempt, error)
             logging.error("Trial %d failed: %s", trial, error)
@@ -111,8 +108,20 @@ class Supervisor:
             logging.info("Trial %d: pruned after step %d.", trial, max(job.reported))
         else:
             self.ledger.release(job.attempt)
-            logging.warning("Trial %d was stopped from outside; it goes on later.", trial)
+            logging.warning("Trial %d was stopped; it goes on later.", trial)
         self._close(job)
+
+    def _complete(self, job: Job) -> None:
+        """The value of a trial is the best of its validations, as training itself counts."""
+        trial, objective = job.attempt.trial, self.ledger.sweep.objective
+        finite = [value for value in self.task.measured(trial, objective).values() if math.isfinite(value)]
+        if not finite:
+            self.ledger.fail(job.attempt, f"{objective} was never a finite number")
+            logging.error("Trial %d failed: %s was never a finite number", trial, objective)
+            return
+        best = (max if self.ledger.sweep.direction == "maximize" else min)(finite)
+        self.ledger.complete(job.attempt, best)
+        logging.info("Trial %d done: %s %.4g", trial, objective, best)
 
     def _close(self, job: Job) -> None:
         job.close()

@@ -55,6 +55,13 @@ def test_a_failed_trial_is_told_with_its_last_lines_and_stops_no_other(url, tmp_
         assert starts(tmp_path, 0) == 2
 
 
+def test_a_trial_without_a_finite_value_has_failed(url, tmp_path):
+    with Ledger(url, "study", sweep_of(["nan"])) as ledger:
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["failed"]
+        assert ledger.standings()[0].error == "nll was never a finite number"
+
+
 def test_a_hopeless_trial_is_stopped(url, tmp_path):
     pruner = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)
     with Ledger(url, "study", sweep_of([1.0, -1.0], pruner)) as ledger:
