@@ -9,6 +9,7 @@ import ml_collections
 from absl import logging
 from flax import nnx
 
+from transformer import contents
 from transformer import workdir as workdirs
 from transformer.command import decoding_overrides
 from transformer.compilation import keep_programs
@@ -50,7 +51,8 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
       overrides: of the first workdir's decoding keys, as typed.
 
     Raises:
-      UserError: a workdir, checkpoint, key or value cannot be used, or the workdirs' tokenizers differ.
+      UserError: a workdir, checkpoint, key or value cannot be used, a tokenizer is not the one that its run was trained
+        with, or the workdirs' tokenizers differ.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
@@ -60,6 +62,7 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
     config = decoding_overrides(first_config, overrides)
     tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
     for (other, _), tokenizer in zip(opened, tokenizers, strict=True):
+        contents.check(other.path, {contents.VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={names}: {first.path} and {other.path} have different tokenizers; models that translate "
