@@ -158,6 +158,17 @@ def test_files_that_cannot_be_scored(workdir, tmp_path, capsys, source, referenc
     assert re.search(message, error(capsys, f"--workdir={workdir}", *files))
 
 
+def test_a_model_that_the_checkpoint_is_not_of_is_refused_with_the_reason(tmp_path, capsys):
+    path = make_workdir(tmp_path / "run", steps=(10,))
+    config = json.loads((path / "config.json").read_text())
+    config["model"]["d_ff"] = 24
+    (path / "config.json").write_text(json.dumps(config))
+    message = error(capsys, f"--workdir={path}")
+    assert f"{path / 'checkpoints' / '10'}: holds other arrays than this run" in message
+    assert "(8, 8) there, (8, 24) wanted" in message
+    assert message.endswith("; the configuration differs by model.d_ff: 8 -> 24")
+
+
 def test_damaged_workdirs_are_refused(tmp_path, capsys):
     path = make_workdir(tmp_path / "run", steps=(10,))
     model = path / "tokenizer.model"
