@@ -83,6 +83,25 @@ def test_a_window_goes_on_after_an_interruption():
     assert after.totals() is None
 
 
+def test_only_a_step_with_as_many_after_it_as_may_be_under_way_is_waited_for():
+    waited = []
+
+    class UnderWay:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def block_until_ready(self) -> None:
+            waited.append(self.number)
+
+    window = TrainingWindow(None)
+    for number, known in enumerate([[], [0], [0, 1]]):
+        window.add({"sums": UnderWay(number)}, [STATS])
+        assert waited == known
+    window.restart(waited=0.0)
+    window.add({"sums": UnderWay(3)}, [STATS])
+    assert waited == [0, 1]
+
+
 def test_pauses_do_not_count_as_training(monkeypatch):
     clock = iter([0.0, 10.0, 110.0, 120.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))

@@ -66,7 +66,8 @@ class TrainingWindow:
         self.steps.append(metrics)
         self.stats.extend(stats)
         # Left alone, JAX starts steps by the dozen before the first is done; a signal would wait for all of them.
-        jax.block_until_ready(self.steps[-STEPS_AHEAD:][0])
+        if len(self.steps) >= STEPS_AHEAD:
+            jax.block_until_ready(self.steps[-STEPS_AHEAD])
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:

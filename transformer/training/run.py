@@ -21,7 +21,9 @@ from transformer.data import tokenizer as tokenizers
 from transformer.data.corpus import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.progress import Progress
 from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
@@ -39,6 +41,10 @@ class Run:
     initializer: Initializer
     train_step: TrainStep
     validation: Validation
+
+    def newest(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+        """What the run goes on from: its newest checkpoint that is whole, else what it starts with."""
+        return checkpoints.restore(self.abstract_state) or (self.initial_state(), Progress())
 
     @property
     def abstract_state(self) -> TrainState:
