@@ -11,23 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests.training.tiny import flags, record, run
+from tests.training.tiny import at_step, flags, record, run
 from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.saved import load_parameters
-from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-
-
-def at_step(monkeypatch, step, action) -> None:
-    """Does `action` when the update after this step is about to be made."""
-    update = TrainStep.__call__
-
-    def call(self, state, batches):
-        if state.step == step:
-            action()
-        return update(self, state, batches)
-
-    monkeypatch.setattr(TrainStep, "__call__", call)
 
 
 def crash() -> None:
