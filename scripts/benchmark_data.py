@@ -5,7 +5,8 @@
 Prints one JSON object. Each stage is measured in a process of its own: `seconds`; `resident_mb`, the most memory that
 was resident, files mapped into memory included for as long as the system leaves them there; and `own_mb`, the most
 without those files, imports included. `index_mb` is the size of what is kept of each pair beside its pieces: its place
-and its two lengths. `first_batch_seconds` is what a start costs once the corpus is open: shapes, plan and one batch.
+and its two lengths. `first_batch_seconds` is what going on from a step costs once the corpus is open: shapes, plan and
+one batch, medians of several starts.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import multiprocessing
 import re
 import resource
+import statistics
 import tempfile
 import threading
 import time
@@ -34,7 +36,8 @@ from transformer.data.loader import Loader, Position
 WORDS = 20_000  # of each language
 STRETCH = 50_000  # pairs written at once
 BATCHES = 300  # taken to measure the loader's speed
-FAR = 7  # the epoch of the late start
+EARLY, LATE = 10, 100_000  # steps that a run is resumed at
+RESUMES = 7  # starts there, of which the median counts
 
 
 def main(options: argparse.Namespace) -> None:
@@ -46,9 +49,8 @@ def main(options: argparse.Namespace) -> None:
         report["prepare"] = _apart(_prepare, config)
         for plan in ("buckets", "packed"):
             config.batch.plan = plan
-            first = report[f"{plan}: start of epoch 0"] = _apart(_load, config, Position(0, 0))
-            late = Position(FAR, first["batches"] * 9 // 10)
-            report[f"{plan}: start at 90 % of epoch {FAR}"] = _apart(_load, config, late)
+            report[f"{plan}: load"] = _apart(_load, config)
+            report[f"{plan}: resume"] = _apart(_resume, config, report[f"{plan}: load"]["batches"])
     print(json.dumps(report, indent=2))
 
 
@@ -95,23 +97,39 @@ def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
     }
 
 
-def _load(config: ml_collections.ConfigDict, start: Position) -> dict[str, Any]:
-    trained = tokenizer.prepare(config, Path(config.data.path) / "workdir")
-    prepared = corpus.prepare(config, trained, "train")
-    began = time.perf_counter()
-    with Loader(prepared, config, start) as batches:
+def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    with Loader(_prepared(config), config, Position(0, 0)) as batches:
         next(batches)
-        first = time.perf_counter() - began
         began = time.perf_counter()
         target_pieces = sum(stats.target_pieces for _, _, stats in itertools.islice(batches, BATCHES))
         speed = target_pieces / (time.perf_counter() - began)
         return {
-            "first_batch_seconds": round(first, 2),
             "batches": len(batches.plan),
             "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_pieces_per_second": round(speed),
         }
+
+
+def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
+    """What it costs, with an open corpus, to go on from a step of a run whose epochs have about so many batches."""
+    prepared = _prepared(config)
+    seconds: dict[int, list[float]] = {EARLY: [], LATE: []}
+    for _, step in itertools.product(range(RESUMES), seconds):
+        # Epochs differ by a few batches: the end of one is better not asked for.
+        start = Position(step // batches, step % batches * 9 // 10)
+        began = time.perf_counter()
+        with Loader(prepared, config, start) as loader:
+            next(loader)
+            seconds[step].append(time.perf_counter() - began)
+    medians = {step: statistics.median(each) for step, each in seconds.items()}
+    found = {f"first_batch_seconds_at_step_{step}": round(median, 3) for step, median in medians.items()}
+    return found | {"epoch_of_the_last": LATE // batches, "ratio": round(medians[LATE] / medians[EARLY], 2)}
+
+
+def _prepared(config: ml_collections.ConfigDict) -> corpus.Corpus:
+    trained = tokenizer.prepare(config, Path(config.data.path) / "workdir")
+    return corpus.prepare(config, trained, "train")
 
 
 def _apart(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
     python -m scripts.verify_resume --config=configs/quickstart.py --kills=20 --workdir=runs/verify_resume
 
-Trains the config once without interruption, then again with SIGKILL at random moments: while preparing, training,
-validating, writing checkpoints. Compares digests of the last checkpoint's parameters and optimizer state, of how far
-the run had got, and of every line of its record but what a clock measured. Exits with 2 if anything differs.
+Trains the config once without interruption, then again with SIGKILL at random moments, aimed in turn at the writing of
+checkpoints, validation, preparation and training. Compares digests of the last checkpoint's parameters and optimizer
+state, of how far the run had got, and of every line of its record but what a clock measured. Exits with 2 if anything
+differs.
 """
 
 import argparse
@@ -12,20 +13,28 @@ import dataclasses
 import hashlib
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import jax
+import ml_collections
 import numpy as np
 
 from transformer import command
+from transformer import config as configuration
 from transformer.errors import UserError
+from transformer.train import due
 from transformer.training.metrics import read_untimed
 from transformer.training.saved import read_arrays, read_progress, steps_in
 from transformer.workdir import Workdir
+
+POLL_SECONDS = 0.002
+STARTED = "Batches: "  # in the log, once all is prepared and the checkpoint is restored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,31 +42,53 @@ class Training:
     """One run of the config, with a cache of its own, so that its preparation is killed too."""
 
     workdir: Workdir
+    config: ml_collections.FrozenConfigDict
     flags: tuple[str, ...]
+
+    @property
+    def output(self) -> Path:
+        """What the last start has said."""
+        return self.workdir.path.parent / "output.txt"
 
     def start(self) -> subprocess.Popen:
         argv = [sys.executable, "-m", "transformer.train", f"--workdir={self.workdir.path}", *self.flags]
         cache = f"--config.data.cache_dir={self.workdir.path.parent / 'cache'}"
-        return subprocess.Popen([*argv, cache], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with self.output.open("w") as output:
+            return subprocess.Popen([*argv, cache], stdout=output, stderr=output)
 
-    def finish(self) -> None:
-        """Trains to the end. Raises UserError, with its last line, if training fails."""
-        process = self.start()
-        _, errors = process.communicate()
+    def finish(self) -> float:
+        """Trains to the end; returns the seconds that preparing took. Raises UserError if training fails."""
+        began, process = time.perf_counter(), self.start()
+        while process.poll() is None and preparing(self):
+            time.sleep(POLL_SECONDS)
+        prepared = time.perf_counter()
+        process.wait()
+        self._check_complete(process)
+        return prepared - began
+
+    def kill(self, phase: str, occurrence: int, delay: float) -> str | None:
+        """Starts it, and kills it so many seconds after a phase has begun for that many times.
+
+        Returns the phase that it was in by then, or None if it had come to its end.
+        """
+        process, seen = self.start(), set()
+        while process.poll() is None:
+            seen.add(PHASES[phase](self))
+            if len(seen - {None}) == occurrence:
+                time.sleep(delay)
+                break
+            time.sleep(POLL_SECONDS)
+        process.kill()
+        if process.wait() != -signal.SIGKILL:
+            self._check_complete(process)
+            return None
+        return next((name for name in (phase, *PHASES) if PHASES[name](self)), "compiling")
+
+    def _check_complete(self, process: subprocess.Popen) -> None:
         if process.returncode != 0 or not self.workdir.is_complete():
-            lines = errors.splitlines() or ["nothing was printed"]
+            lines = self.output.read_text().splitlines() or ["nothing was printed"]
             raise UserError(f"{self.workdir.path}: training exited with {process.returncode}: {lines[-1]}")
-
-    def kill_after(self, seconds: float) -> bool:
-        """Whether the run was still going on after so long, and has been killed."""
-        process = self.start()
-        try:
-            process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return True
-        return False
 
     def digests(self) -> dict[str, str]:
         """Of all that the run has come to, but for times."""
@@ -70,12 +101,47 @@ class Training:
         }
 
 
-def kill_again_and_again(training: Training, kills: int, longest: float, generator: random.Random) -> int:
-    """Trains to the end with at most so many kills, each within `longest` seconds; returns how many there were."""
+def preparing(training: Training) -> str | None:
+    """Something while a start of the run is not yet ready to train. The other signs are None until then."""
+    return None if STARTED in training.output.read_text() else "all"
+
+
+def writing(training: Training) -> str | None:
+    """The checkpoint that is being written."""
+    names = [path.name for path in training.workdir.checkpoints.glob("*-tmp*")]
+    return names[0] if names and not preparing(training) else None
+
+
+def validating(training: Training) -> int | None:
+    """The step whose validation is under way: the last line of the record is its training's."""
+    if preparing(training):
+        return None
+    lines = training.workdir.metrics.read_text().split("\n")[:-1] if training.workdir.metrics.exists() else []
+    last = json.loads(lines[-1]) if lines else {"split": None}
+    settings = training.config.training
+    return last["step"] if last["split"] == "train" and due(last["step"], settings.eval_every, settings.steps) else None
+
+
+def making_steps(training: Training) -> str | None:
+    """The newest line of the log about training."""
+    lines = [line for line in training.output.read_text().splitlines() if " tok/s " in line]
+    return lines[-1] if lines else None
+
+
+PHASES = {"validating": validating, "writing": writing, "preparing": preparing, "training": making_steps}
+
+
+def kill_again_and_again(training: Training, kills: int, hit: Counter[str], aim: Callable[[str], tuple]) -> int:
+    """Trains to the end with at most so many kills, the next always in the phase hit least; returns how many it was."""
     for done in range(kills):
-        if not training.kill_after(generator.uniform(0, longest)):
+        phase = min(PHASES, key=hit.__getitem__)
+        found = training.kill(phase, *aim(phase))
+        if found is None:
             return done
-        print(f"killed: {_where(training.workdir)}", flush=True)
+        hit[found] += 1
+        steps = steps_in(training.workdir.checkpoints)
+        kept = f"the newest checkpoint that of step {steps[-1]}" if steps else "no checkpoint yet"
+        print(f"killed while {found}: {kept}", flush=True)
     training.finish()
     return kills
 
@@ -88,38 +154,34 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--kills={arguments.kills}: must be at least 1")
     overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
     flags = (f"--config={arguments.config}", *overrides)
-    whole = Training(Workdir(folder / "whole" / "run"), flags)
-    began = time.perf_counter()
-    whole.finish()
-    seconds = time.perf_counter() - began
+    config = configuration.load_file(arguments.config, arguments.overrides)
+    if config.training.eval_every % config.training.log_every:
+        raise UserError(
+            f"config.training.eval_every={config.training.eval_every}: must be a multiple of "
+            f"config.training.log_every={config.training.log_every}, whose lines show that a validation has begun"
+        )
+    whole = Training(Workdir(folder / "whole" / "run"), config, flags)
+    prepared_in = whole.finish()
     expected = whole.digests()
     print(_line("without a kill", expected), flush=True)
     generator = random.Random(arguments.seed)
-    left, number, same = arguments.kills, 0, True
+
+    def aim(phase: str) -> tuple[int, float]:
+        if phase == "preparing":
+            return 1, generator.uniform(0, prepared_in)
+        return generator.randint(1, 3), 0.001 * 100 ** generator.random()
+
+    left, number, same, hit = arguments.kills, 0, True, Counter()
     while left:
-        killed = Training(Workdir(folder / f"killed-{number}" / "run"), flags)
-        # Every start takes a while before its first step: on average each is to get on by its share of the steps.
-        done = kill_again_and_again(killed, left, _longest(whole, seconds, arguments.kills), generator)
+        killed = Training(Workdir(folder / f"killed-{number}" / "run"), config, flags)
+        done = kill_again_and_again(killed, left, hit, aim)
         found = killed.digests()
         print(_line(f"after {done} kills", found), flush=True)
         same, left, number = same and found == expected, left - done, number + 1
+    print("killed while", ", ".join(f"{name}: {count}" for name, count in hit.items()), flush=True)
     if not same:
         raise UserError("the killed run is not the run without a kill: see the digests that differ")
     print(f"{arguments.kills} kills left no trace", flush=True)
-
-
-def _longest(whole: Training, seconds: float, kills: int) -> float:
-    lines = whole.workdir.metrics.read_text(encoding="utf-8").splitlines()
-    training = json.loads(lines[-1])["seconds"]
-    return seconds - training + 2 * training / kills
-
-
-def _where(workdir: Workdir) -> str:
-    """What the run was doing, as far as its workdir tells."""
-    if any(workdir.checkpoints.glob("*-tmp*")):
-        return "while writing a checkpoint"
-    steps = steps_in(workdir.checkpoints)
-    return f"after the checkpoint of step {steps[-1]}" if steps else "before the first checkpoint"
 
 
 def _bytes(tree) -> Iterator[bytes]:

@@ -147,7 +147,7 @@ def test_what_differs_is_named():
 
 
 def test_waiting_for_a_lock_has_an_end(tmp_path):
-    held = "lock: another process has held it for 0 s; .*data.wait_seconds=0"
+    held = "waited 0 s for another process that prepares data .*lock.; see .*data.wait_seconds=0"
     with cache.turn(tmp_path / "lock", 0), pytest.raises(UserError, match=held), cache.turn(tmp_path / "lock", 0):
         pass
     with cache.turn(tmp_path / "lock", 0):

@@ -112,6 +112,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 
     stranger = make_workdir(tmp_path / "stranger")
+    (stranger / "contents.json").unlink()
     (stranger / "tokenizer.model").write_text('{"kind": "ids", "size": 13}')
     assert "different tokenizers" in error(capsys, f"--workdir={workdir},{stranger}")
 
@@ -157,10 +158,31 @@ def test_files_that_cannot_be_scored(workdir, tmp_path, capsys, source, referenc
     assert re.search(message, error(capsys, f"--workdir={workdir}", *files))
 
 
+def test_a_model_that_the_checkpoint_is_not_of_is_refused_with_the_reason(tmp_path, capsys):
+    path = make_workdir(tmp_path / "run", steps=(10,))
+    config = json.loads((path / "config.json").read_text())
+    config["model"]["d_ff"] = 24
+    (path / "config.json").write_text(json.dumps(config))
+    message = error(capsys, f"--workdir={path}")
+    assert f"{path / 'checkpoints' / '10'}: holds other arrays than this run" in message
+    assert "(8, 8) there, (8, 24) wanted" in message
+    assert message.endswith("; the configuration differs by model.d_ff: 8 -> 24")
+
+
 def test_damaged_workdirs_are_refused(tmp_path, capsys):
     path = make_workdir(tmp_path / "run", steps=(10,))
-    (path / "tokenizer.model").write_bytes(b"rubbish")
+    model = path / "tokenizer.model"
+    kept = model.read_bytes()
+    model.write_bytes(b"rubbish")
     assert "tokenizer.model" in error(capsys, f"--workdir={path}")
+    model.write_bytes(kept.replace(b"12", b"11"))
+    message = error(capsys, f"--workdir={path}")
+    assert "contents.json: the vocabulary is not the one that this run began with; put tokenizer*.model back" in message
+    model.write_bytes(kept)
+    (path / "contents.json").write_text("[]")
+    assert "contents.json: damaged (TypeError); delete it" in error(capsys, f"--workdir={path}")
+    (path / "contents.json").unlink()  # as in runs older than this record
+    assert trained.load(str(path), "last", 1, []).tokenizer.source_vocab_size == 12
     (path / "config.json").write_text("{")
     assert "config.json" in error(capsys, f"--workdir={path}")
     empty = make_workdir(tmp_path / "empty", steps=())

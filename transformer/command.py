@@ -5,6 +5,7 @@ interruption is one line and 130; only a bug shows a traceback, and exits with 1
 """
 
 import argparse
+import contextlib
 import errno
 import logging as standard_logging
 import os
@@ -12,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ml_collections
 from absl import logging
@@ -86,6 +87,7 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
     # A machine that is taken away says so by SIGTERM: training then saves as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
+    sys.unraisablehook = _tell_unraisable
     sys.exit(execute(parser, main, sys.argv[1:]))
 
 
@@ -122,7 +124,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
 
 def log_to(path: Path) -> None:
     """From here on log lines are also appended to the file `path`, until the command ends."""
-    handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(_worth_reading)
     standard_logging.getLogger().addHandler(handler)
@@ -143,18 +145,35 @@ class _StandardError(standard_logging.StreamHandler):
         return f"{time} {level}{super().format(record)}"
 
 
+class _LogFile(standard_logging.FileHandler):
+    """What it cannot write, on a full disk, is on standard error all the same."""
+
+    def handleError(self, record: standard_logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _start_logging() -> None:
     handler = _StandardError()
     handler.addFilter(_worth_reading)
     standard_logging.getLogger().handlers[:] = [handler]
     logging.set_verbosity(logging.INFO)
     standard_logging.captureWarnings(True)
+    # Of one failure in Orbax it tells as often as there are arrays, once the command has ended with the first.
+    standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL)
 
 
 def _worth_reading(record: standard_logging.LogRecord) -> bool:
-    """Our own lines, and what libraries warn of; not their progress, nor Orbax's warnings, which no user can act on."""
-    least = standard_logging.ERROR if f"{os.sep}orbax{os.sep}" in record.pathname else standard_logging.WARNING
-    return record.pathname.startswith(OWN_CODE) or record.levelno >= least
+    """Our own lines, and what libraries warn of; not their progress.
+
+    Of Orbax errors alone, since no user can act on its warnings, and none that it raises besides.
+    """
+    if f"{os.sep}orbax{os.sep}" in record.pathname:
+        return record.levelno >= standard_logging.ERROR and record.exc_info is None
+    return record.pathname.startswith(OWN_CODE) or record.levelno >= standard_logging.WARNING
 
 
 def _advice(error: BaseException | None) -> str | None:
@@ -184,6 +203,12 @@ def _end_output() -> None:
 def _flush_output() -> None:
     if sys.stdout is not None:  # None: it was closed before the command started
         sys.stdout.flush()
+
+
+def _tell_unraisable(unraisable: Any) -> None:
+    """Of what threads of Orbax have failed at the command ends; what they do after that finds their loop closed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -111,7 +111,7 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         version = nested.pop("schema_version")
         if version != SCHEMA_VERSION:
             raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-        config = freeze(typed(with_added(flatten(ml_collections.ConfigDict(nested)))))
+        config = from_saved(flatten(ml_collections.ConfigDict(nested)))
         validate(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
@@ -122,6 +122,15 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
     return config
+
+
+def from_saved(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+    """The configuration that was saved with these keys, perhaps before others were added, and JSON's types.
+
+    Raises:
+      UserError: it is none that this code could have saved.
+    """
+    return freeze(typed(with_added(flat)))
 
 
 def difference(old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -> dict[str, str]:

@@ -7,20 +7,17 @@ end. With one process nothing here costs anything: what is to be agreed on is ag
 import contextlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from jax._src import distributed as jax_distributed  # the service's keys and values have no public name
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError
-
-SILENT_SECONDS = 10  # of waiting, before a line says so; then one a minute
+from transformer.waiting import patiently
 
 failures: list[str] = []  # of other processes, as far as this one has heard
 _calls = itertools.count()  # every process makes the same calls in the same order
@@ -103,23 +100,15 @@ def publish(key: str, value: str) -> None:
 
 def await_value(key: str, what: str, seconds: int) -> str:
     """The value of the key once another process has set it. UserError after so many seconds, or if one has failed."""
-    client, began, told = jax_distributed.global_state.client, time.monotonic(), SILENT_SECONDS - 60
-    while True:
+    client = jax_distributed.global_state.client
+    for _ in patiently(what, "see its log", seconds):
         try:
             return client.blocking_key_value_get(key, 1000)  # milliseconds: between them signals are handled
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
-        waited = time.monotonic() - began
         if failures:
             raise UserError(failures[0])
-        if waited > seconds:
-            raise UserError(
-                f"waited {waited:.0f} s for {what}; see its log, or raise config.data.wait_seconds={seconds}"
-            )
-        if waited > told + 60:
-            told = waited
-            logging.warning("Waiting for %s: %.0f s so far, of at most %.0f.", what, waited, seconds)
 
 
 class _Nothing:

@@ -10,6 +10,7 @@ import functools
 import itertools
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
@@ -44,7 +45,7 @@ def train(run: Run) -> None:
         Interruption() as interruption,
         Watchdog(run.config.training.stall_seconds) as watchdog,
     ):
-        state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
+        state, progress = run.newest(checkpoints)
         if progress.step:
             logging.info("Going on from the checkpoint of step %d.", progress.step)
         while True:
@@ -108,11 +109,8 @@ def train_from(
                         log_training(progress, values, training.steps)
                     window.restart(loader.waited)
             if owes_validation(progress, training):
-                with window.pause(), contextlib.suppress(Interrupted):
-                    values = run.validation(state.evaluated, lambda: (watchdog.beat(), interruption.check()))
-                    progress = progress.validated(values[config.checkpoint.best_metric], config.checkpoint.best_metric)
-                    recorder.write("valid", progress, values)
-                    log_validation(progress, values)
+                with window.pause():
+                    progress = validate(state, progress, run, recorder, lambda: (watchdog.beat(), interruption.check()))
             # Once: a signal that comes during the saving waits for the next step's.
             stops = interruption.asked() or finished(progress, training)
             if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
@@ -121,6 +119,22 @@ def train_from(
                     checkpoints.save(state, progress)
             if stops:
                 break
+    return progress
+
+
+def validate(
+    state: TrainState, progress: Progress, run: Run, recorder: Recorder, between: Callable[[], object]
+) -> Progress:
+    """Progress after a validation, which is recorded; as it was, and the validation still owed, if it is interrupted.
+
+    `between` is called between batches, and raises Interrupted when it is time to stop.
+    """
+    metric = run.config.checkpoint.best_metric
+    with contextlib.suppress(Interrupted):
+        values = run.validation(state.evaluated, between)
+        progress = progress.validated(values[metric], metric)
+        recorder.write("valid", progress, values)
+        log_validation(progress, values)
     return progress
 
 

@@ -18,7 +18,7 @@ import jax
 import ml_collections
 
 from transformer import config as configuration
-from transformer import files
+from transformer import contents, files
 from transformer.config_keys import nearest
 from transformer.errors import UserError
 
@@ -31,7 +31,7 @@ PLACE = (*HOST, "mesh.data", "mesh.fsdp", "mesh.tensor")
 
 @dataclass(frozen=True)
 class Workdir:
-    """The paths in a workdir. The tokenizer's files are named by `transformer.data.tokenizer`."""
+    """The paths in a workdir. Others are named in `transformer.contents` and, of the tokenizer, `data.tokenizer`."""
 
     path: Path
 
@@ -96,11 +96,12 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
     workdir = Workdir(path)
     check_same_run(workdir, config)
     make_folder(path)
+    if not _has_begun(workdir):
+        _remove_stale(workdir, config)
     if _has_begun(workdir) and workdir.environment.exists():
         record = _read_environment(workdir)
         record["resumed"].append(environment())
     else:
-        _remove_stale_tokenizer(workdir, config)
         configuration.save(config, path)
         record = environment() | {"resumed": []}
     files.write_json(workdir.environment, record)
@@ -199,8 +200,9 @@ def _has_begun(workdir: Workdir) -> bool:
     return workdir.config.exists() and (workdir.checkpoints.exists() or workdir.metrics.exists())
 
 
-def _remove_stale_tokenizer(workdir: Workdir, config: ml_collections.ConfigDict) -> None:
-    """What an attempt with another configuration may have left: this run would take it for its own."""
+def _remove_stale(workdir: Workdir, config: ml_collections.ConfigDict) -> None:
+    """What an attempt that never began may have left, with other data or another configuration."""
+    (workdir.path / contents.FILE_NAME).unlink(missing_ok=True)
     if workdir.config.exists() and configuration.difference(configuration.load(workdir.path), config):
         for path in workdir.path.glob("tokenizer*.model"):
             path.unlink()

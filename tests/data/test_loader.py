@@ -47,6 +47,28 @@ def test_resuming_anywhere_equals_going_on(plan, prefetch):
             assert taken(resumed, 3 * count - done) == straight[done:]
 
 
+@pytest.mark.parametrize("sampling", [0.0, 0.1])
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampling):
+    class Counting(MemorySentences):
+        def pieces(self, side, pairs):
+            made.append(len(pairs))
+            return super().pieces(side, pairs)
+
+        def epoch(self, epoch, seed):
+            epochs.add(epoch)
+            return self
+
+    sentences, config = Counting(random_sentences(120, longest=12).pairs), small_config(plan=plan)
+    config.data.prefetch, config.tokenizer.sampling = 0, sampling
+    for start in (Position(0, 3), Position(100_000, 3)):
+        made, epochs = [], set()
+        with Loader(sentences, config, start) as batches:
+            _, _, stats = next(batches)
+        assert made == [stats.sentences] * 2  # both sides of that batch, and of no other
+        assert start.epoch in epochs and epochs <= {start.epoch, start.epoch + 1} | ({0} if sampling else set())
+
+
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_an_epoch_holds_every_sentence_once(plan):
     sentences, config = random_sentences(150, longest=12), small_config(plan=plan)

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from configs import base
-from transformer import command
+from transformer import command, contents
 from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data import tokenizer
@@ -47,6 +47,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     config = configuration.override(base.get_config(), settings.items(), flag="--config.")
     workdir = workdirs.create(path, config)
     vocabulary = tokenizer.prepare(config, path)
+    contents.record(path, {contents.VOCABULARY: vocabulary.fingerprint})
     sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
     shapes = jax.eval_shape(lambda: init_parameters(config, *sizes))
     with Checkpoints(workdir, config) as checkpoints:

@@ -4,12 +4,15 @@ import json
 
 from scripts import verify_resume
 from tests.decoding.workdirs import make_workdir
-from tests.training.tiny import flags
+from tests.training.tiny import flags, tiny_config
 from transformer import command
 from transformer.workdir import Workdir
 
 # Dropout is on, and two epochs end within the run.
 SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}
+
+
+CONFIG = tiny_config()
 
 
 def verify(folder, kills: int) -> int:
@@ -25,11 +28,11 @@ def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, capsys):
     digests = [line.split("  ", 1)[1].strip() for line in lines if "parameters" in line]
     assert len(digests) >= 2 and len(set(digests)) == 1
     assert all(name in digests[0] for name in ("parameters", "optimizer", "average", "progress", "record"))
-    assert lines[-1] == "2 kills left no trace"
+    assert lines[-2:] == ["killed while validating: 1, writing: 1", "2 kills left no trace"]
 
 
 def test_a_difference_anywhere_changes_its_digest(tmp_path):
-    training = verify_resume.Training(Workdir(make_workdir(tmp_path / "run", steps=(10, 20))), ())
+    training = verify_resume.Training(Workdir(make_workdir(tmp_path / "run", steps=(10, 20))), CONFIG, ())
     line = {"step": 10, "split": "train", "loss": 1.5, "seconds": 3.0}
     training.workdir.metrics.write_text(json.dumps(line) + "\n")
     before = training.digests()
@@ -38,7 +41,7 @@ def test_a_difference_anywhere_changes_its_digest(tmp_path):
     training.workdir.metrics.write_text(json.dumps(line | {"loss": 1.6}) + "\n")
     changed = {name for name, digest in training.digests().items() if digest != before[name]}
     assert changed == {"record"}
-    other = verify_resume.Training(Workdir(make_workdir(tmp_path / "other", steps=(10, 20), seed=1)), ())
+    other = verify_resume.Training(Workdir(make_workdir(tmp_path / "other", steps=(10, 20), seed=1)), CONFIG, ())
     other.workdir.metrics.write_text(json.dumps(line) + "\n")
     changed = {name for name, digest in other.digests().items() if digest != before[name]}
     assert changed == {"parameters"}

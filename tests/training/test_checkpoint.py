@@ -213,6 +213,11 @@ def test_another_schema_is_refused(saved, tmp_path, version, advice):
 
 def test_arrays_of_another_model_are_named_with_the_keys_that_differ(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run")
+    # As if it had been saved before this key was added.
+    config = tmp_path / "run" / "checkpoints" / "50" / "config" / "metadata"
+    flat = json.loads(config.read_text())
+    config.write_text(json.dumps({key: value for key, value in flat.items() if key != "checkpoint.keep_every"}))
+    seal.write(tmp_path / "run" / "checkpoints" / "50")
     other = abstract()
     other.parameters["layers"][0]["kernel"] = jax.ShapeDtypeStruct((2, 5), np.float32)
     other.parameters["layers"][2] = {"bias": jax.ShapeDtypeStruct((4,), np.float32)}

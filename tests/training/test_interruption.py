@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,23 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests.training.tiny import flags, record, run
+from tests.training.tiny import at_step, flags, record, run
 from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.saved import load_parameters
-from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-
-
-def at_step(monkeypatch, step, action) -> None:
-    """Does `action` when the update after this step is about to be made."""
-    update = TrainStep.__call__
-
-    def call(self, state, batches):
-        if state.step == step:
-            action()
-        return update(self, state, batches)
-
-    monkeypatch.setattr(TrainStep, "__call__", call)
 
 
 def crash() -> None:
@@ -82,6 +70,31 @@ def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
     assert "This run is complete." in capsys.readouterr().err
     for path, content in before:
         assert path.name == "environment.json" or path.read_bytes() == content
+
+
+def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
+    expected, settings = straight
+    settings = settings | {"data__cache_dir": expected.parent / "cache"}
+    shutil.copytree(expected, tmp_path / "run")
+    (tmp_path / "run" / "complete.json").unlink()
+    model, contents = tmp_path / "run" / "tokenizer.model", tmp_path / "run" / "contents.json"
+    kept = model.read_bytes()
+    model.write_bytes(kept.replace(b"z", b"q", 1))
+    assert run(tmp_path / "run", **settings) == 2
+    errors = capsys.readouterr().err
+    assert f"error: {contents}: the vocabulary is not the one that this run began with; put tokenizer" in errors
+    assert errors.count("\n") == 1  # nothing was encoded with it
+    # As it advises: what is deleted is made again as it was.
+    model.unlink()
+    assert run(tmp_path / "run", **settings) == 0
+    assert model.read_bytes() == kept
+    recorded = json.loads(contents.read_text())
+    contents.write_text(json.dumps(recorded | {"the training corpus": "another"}))
+    assert run(tmp_path / "run", **settings) == 2
+    assert "the training corpus is not the one that this run began with; the data, or" in capsys.readouterr().err
+    contents.unlink()  # as in runs older than this record
+    assert run(tmp_path / "run", **settings) == 0
+    assert json.loads(contents.read_text()) == recorded
 
 
 def test_the_workdir_of_another_config_is_refused(straight, capsys):

@@ -3,9 +3,12 @@
 import dataclasses
 import json
 import math
+import struct
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.loader import BatchStats
 from transformer.training.loss import Sums
@@ -37,6 +40,15 @@ def workdir(tmp_path) -> Workdir:
 
 def record(workdir) -> list[dict]:
     return [json.loads(line) for line in workdir.metrics.read_text().splitlines()]
+
+
+def events(path) -> Iterator[Event]:
+    """Of a file of TensorBoard's: length, its checksum, content, its checksum."""
+    content = path.read_bytes()
+    while content:
+        (length,) = struct.unpack("Q", content[:8])
+        yield Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
 
 
 def test_means_are_per_token_and_perplexity_is_of_the_truth():
@@ -83,6 +95,25 @@ def test_a_window_goes_on_after_an_interruption():
     assert after.totals() is None
 
 
+def test_only_a_step_with_as_many_after_it_as_may_be_under_way_is_waited_for():
+    waited = []
+
+    class UnderWay:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def block_until_ready(self) -> None:
+            waited.append(self.number)
+
+    window = TrainingWindow(None)
+    for number, known in enumerate([[], [0], [0, 1]]):
+        window.add({"sums": UnderWay(number)}, [STATS])
+        assert waited == known
+    window.restart(waited=0.0)
+    window.add({"sums": UnderWay(3)}, [STATS])
+    assert waited == [0, 1]
+
+
 def test_pauses_do_not_count_as_training(monkeypatch):
     clock = iter([0.0, 10.0, 110.0, 120.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
@@ -107,7 +138,11 @@ def test_a_line_has_what_is_promised(workdir):
     assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
     assert (train["step"], train["split"], train["examples"], train["tokens"]) == (7, "train", 20, 80)
     assert (valid["split"], valid["seconds"]) == ("valid", 1.235)
-    assert any(workdir.tensorboard.iterdir())
+    (curves,) = workdir.tensorboard.iterdir()
+    points = [(event.step, value.tag, value.simple_value) for event in events(curves) for value in event.summary.value]
+    assert (7, "train/loss", 3.0) in points and (7, "valid/bleu", 3.0) in points
+    # TensorBoard drops what earlier files have from here on.
+    assert [event.step for event in events(curves) if event.session_log.status == SessionLog.START] == [1]
 
 
 def test_going_on_drops_what_came_after_the_checkpoint(workdir):

@@ -1,13 +1,14 @@
 """A step too small to wait for, batches for it, and the settings of runs that take seconds."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 import ml_collections
 import numpy as np
 import optax
+import pytest
 from jax.sharding import Mesh
 
 from configs import base
@@ -95,6 +96,18 @@ def flags(workdir: Path, **changes) -> list[str]:
 def run(workdir: Path, **changes) -> int:
     """The exit code of `transformer.train`, in this process."""
     return command.execute(train.make_parser(), train.main, flags(workdir, **changes))
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Does `action` when the update after this step is about to be made."""
+    update = TrainStep.__call__
+
+    def call(self, state, batches):
+        if state.step == step:
+            action()
+        return update(self, state, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", call)
 
 
 def record(workdir: Path) -> list[dict]:

@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from absl import logging
-
 from transformer import files
 from transformer.errors import UserError
-
-_SILENT = 10  # seconds of waiting before a line says so; then one a minute
+from transformer.waiting import patiently
 
 
 def folder(data) -> Path:
@@ -38,17 +35,9 @@ def turn(lock: Path, seconds: int) -> Iterator[None]:
     Raises UserError if another process has held it for so many seconds.
     """
     with lock.open("w") as file:
-        began, told = time.monotonic(), _SILENT - 60
-        while not _taken(file):
-            waited = time.monotonic() - began
-            if waited > seconds:
-                raise UserError(
-                    f"{lock}: another process has held it for {waited:.0f} s; see whether that still prepares data, "
-                    f"or raise config.data.wait_seconds={seconds}"
-                )
-            if waited > told + 60:
-                told = waited
-                logging.warning("Waiting for another process that prepares data (%s): %.0f s so far.", lock, waited)
+        for _ in patiently(f"another process that prepares data ({lock})", "see whether it still does", seconds):
+            if _taken(file):
+                break
             time.sleep(0.1)
         yield
 

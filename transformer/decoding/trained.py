@@ -1,21 +1,24 @@
 """What training left in workdirs, ready to decode with: one model, or several that translate together."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 from absl import logging
 from flax import nnx
 
+from transformer import contents
 from transformer import workdir as workdirs
 from transformer.command import decoding_overrides
 from transformer.compilation import keep_programs
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
-from transformer.training.saved import load_parameters
-from transformer.training.state import abstract_model
+from transformer.training.saved import check_same_arrays, evaluated_item, load_parameters, readable
+from transformer.training.state import abstract_model, init_parameters
 from transformer.workdir import Workdir
 
 
@@ -50,7 +53,8 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
       overrides: of the first workdir's decoding keys, as typed.
 
     Raises:
-      UserError: a workdir, checkpoint, key or value cannot be used, or the workdirs' tokenizers differ.
+      UserError: a workdir, checkpoint, key or value cannot be used, a tokenizer is not the one that its run was trained
+        with, a checkpoint has other arrays than its model, or the workdirs' tokenizers differ.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
@@ -60,6 +64,7 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
     config = decoding_overrides(first_config, overrides)
     tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
     for (other, _), tokenizer in zip(opened, tokenizers, strict=True):
+        contents.check(other.path, {contents.VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={names}: {first.path} and {other.path} have different tokenizers; models that translate "
@@ -67,13 +72,23 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
             )
     sizes = tokenizers[0].source_vocab_size, tokenizers[0].target_vocab_size
     parameters, checkpoints = [], []
-    for each, _ in opened:
+    for each, settings in opened:
         tree, step, averaged = load_parameters(each.path, which, average)
+        _check_arrays(each, averaged, settings, sizes)
         parameters.append(tree)
         checkpoints.append(Checkpoint(str(each.path), step, tuple(averaged)))
         logging.info("%s: %s", each.path, describe(checkpoints[-1]))
     graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)
     return Trained(first, config, tokenizers[0], graphs, tuple(parameters), tuple(checkpoints))
+
+
+def _check_arrays(workdir: Workdir, steps: Sequence[int], config: Any, vocab_sizes: tuple[int, int]) -> None:
+    """Raises UserError unless these checkpoints have the arrays of the model that this configuration describes."""
+    wanted = jax.eval_shape(functools.partial(init_parameters, config, *vocab_sizes))
+    for step in steps:
+        folder = workdir.checkpoints.resolve() / str(step)  # Orbax takes no relative path
+        with readable(folder, "try another"):
+            check_same_arrays(folder, {evaluated_item(folder): wanted}, config)
 
 
 def describe(checkpoint: Checkpoint) -> str:

@@ -43,7 +43,7 @@ class Checkpoints:
 
     def __init__(self, workdir: Workdir, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
         self.folder = workdir.checkpoints.resolve()  # Orbax takes no relative path
-        self.config = flatten(config)
+        self.config = config
         self.kept = _Kept(config.checkpoint.keep, config.checkpoint.keep_every)
         self.writing: int | None = None
         options = ocp.CheckpointManagerOptions(
@@ -69,7 +69,7 @@ class Checkpoints:
             "parameters": ocp.args.StandardSave(state.parameters),
             "optimizer": ocp.args.StandardSave(state.optimizer_state),
             "progress": ocp.args.JsonSave({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(progress)}),
-            "config": ocp.args.JsonSave(self.config),
+            "config": ocp.args.JsonSave(flatten(self.config)),
         }
         if state.average is not None:
             items["average"] = ocp.args.StandardSave(state.average)
@@ -85,7 +85,7 @@ class Checkpoints:
           UserError: none is whole, or it is one of another model, or of another version of this code.
         """
         # One process looks, and says what it found to the others.
-        step = distributed.from_first(distributed.in_first(self._newest_whole), self.config["data.wait_seconds"])
+        step = distributed.from_first(distributed.in_first(self._newest_whole), self.config.data.wait_seconds)
         self.manager.reload()
         return None if step is None else self._read(step, abstract)
 

@@ -36,7 +36,7 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     if order > run.config.training.max_rollbacks:
         stop(run, diverged)
     checkpoints.drop_skipping()
-    state, progress = checkpoints.restore(run.abstract_state) or (run.initial_state(), Progress())
+    state, progress = run.newest(checkpoints)
     logging.warning(
         "Step %d: the last %d updates were skipped, their losses or gradients not being finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",

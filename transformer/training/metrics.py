@@ -12,11 +12,11 @@ from typing import SupportsFloat
 
 import jax
 from absl import logging
-from tensorboardX import SummaryWriter
 
 from transformer import files
 from transformer.data.batching import BucketUse
 from transformer.data.loader import BatchStats
+from transformer.training.curves import Curves
 from transformer.training.loss import Sums
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -66,7 +66,8 @@ class TrainingWindow:
         self.steps.append(metrics)
         self.stats.extend(stats)
         # Left alone, JAX starts steps by the dozen before the first is done; a signal would wait for all of them.
-        jax.block_until_ready(self.steps[-STEPS_AHEAD:][0])
+        if len(self.steps) >= STEPS_AHEAD:
+            jax.block_until_ready(self.steps[-STEPS_AHEAD])
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -125,21 +126,19 @@ class Recorder:
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8").splitlines()
             files.write_text(self.path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
-        self.board = SummaryWriter(str(workdir.tensorboard), purge_step=step + 1, flush_secs=10)
+        self.curves = Curves(workdir.tensorboard, step + 1)
 
     def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, *_) -> None:
-        self.board.close()
+        self.curves.close()
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
         record = {"step": progress.step, "split": split, **values}
         record |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": round(progress.seconds, 3)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        for name, value in values.items():
-            self.board.add_scalar(f"{split}/{name}", value, progress.step)
+        files.append_line(self.path, json.dumps(record))
+        self.curves.add(progress.step, {f"{split}/{name}": value for name, value in values.items()})
 
 
 def read_lines(path: Path) -> list[Record]:

@@ -12,7 +12,7 @@ import ml_collections
 from absl import logging
 
 from transformer import config as configuration
-from transformer import distributed
+from transformer import contents, distributed
 from transformer import workdir as workdirs
 from transformer.compilation import keep_programs
 from transformer.config_keys import flatten
@@ -21,7 +21,9 @@ from transformer.data import tokenizer as tokenizers
 from transformer.data.corpus import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.progress import Progress
 from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
@@ -39,6 +41,10 @@ class Run:
     initializer: Initializer
     train_step: TrainStep
     validation: Validation
+
+    def newest(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+        """What the run goes on from: its newest checkpoint that is whole, else what it starts with."""
+        return checkpoints.restore(self.abstract_state) or (self.initial_state(), Progress())
 
     @property
     def abstract_state(self) -> TrainState:
@@ -82,17 +88,24 @@ def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     """Trains or loads the tokenizer, encodes the corpus unless that is done, and sets up model and step.
 
-    Raises UserError for data, mesh or vectors that cannot be used, or data that is not the same in all processes.
+    Raises UserError for data, mesh or vectors that cannot be used, or data that is not the same in all processes, or
+    not what the run began with.
     """
     keep_programs(config.data)
     mesh = make_mesh(config, jax.devices())
     with distributed.first_alone("tokenizer and corpus", config.data.wait_seconds):
         tokenizer = tokenizers.prepare(config, workdir.path)
+        contents.check(workdir.path, {contents.VOCABULARY: tokenizer.fingerprint})  # before hours of encoding with it
         corpus = corpora.prepare(config, tokenizer, "train")
         held_out = corpora.prepare(config, tokenizer, "valid")
-    contents = {"the vocabulary": tokenizer.fingerprint}
-    contents |= {"the training corpus": corpus.report["digest"], "the validation corpus": held_out.report["digest"]}
-    distributed.require_same("the data", lambda: contents, config.data.wait_seconds)
+    found = {
+        contents.VOCABULARY: tokenizer.fingerprint,
+        contents.TRAINING_CORPUS: corpus.report["digest"],
+        contents.VALIDATION_CORPUS: held_out.report["digest"],
+    }
+    distributed.require_same("the data", lambda: found, config.data.wait_seconds)
+    contents.check(workdir.path, found)
+    distributed.in_first(contents.record, workdir.path, found)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from flax.nnx import statelib
 
-from transformer.config_keys import show
+from transformer import config as configuration
 from transformer.errors import UserError
 from transformer.training import seal
 from transformer.training.progress import Progress
@@ -45,8 +46,9 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
         logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(chosen), average, step)
     total = None
     for each in chosen:
-        parameters = _load(folder / str(each))
-        total = parameters if total is None else jax.tree.map(np.add, total, parameters)
+        with readable(folder / str(each), "try another"):
+            parameters = _load(folder / str(each))
+            total = parameters if total is None else jax.tree.map(np.add, total, parameters)
     return jax.tree.map(lambda x: x / np.float32(len(chosen)), total), step, chosen
 
 
@@ -73,13 +75,14 @@ def _listed(steps: list[int]) -> str:
 
 
 def _load(folder: Path) -> dict:
-    """The averaged parameters if the checkpoint has them, else the parameters."""
-    with readable(folder, "try another"):
-        if damage := seal.damage(folder):
-            raise ValueError(damage)
-        return statelib.restore_int_paths(
-            read_arrays(folder, "average" if (folder / "average").exists() else "parameters")
-        )
+    if damage := seal.damage(folder):
+        raise ValueError(damage)
+    return statelib.restore_int_paths(read_arrays(folder, evaluated_item(folder)))
+
+
+def evaluated_item(folder: Path) -> str:
+    """The item of a checkpoint that decoding takes: the averaged parameters if it has them, else the parameters."""
+    return "average" if (folder / "average").exists() else "parameters"
 
 
 def read_arrays(folder: Path, item: str) -> Any:
@@ -104,13 +107,15 @@ def read_progress(folder: Path) -> Progress:
         return Progress(**values)
 
 
-def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def check_same_arrays(
+    folder: Path, wanted: Mapping[str, Any], config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+) -> None:
     """Raises UserError, naming the first arrays that differ and why, unless the checkpoint has just those wanted.
 
     Args:
       folder: the checkpoint.
       wanted: abstract trees by item.
-      config: the flat configuration of the run.
+      config: the configuration that makes them.
     """
     handlers = {item: ocp.PyTreeCheckpointHandler() for item in wanted}
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers)) as checkpointer:
@@ -124,13 +129,12 @@ def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Mapping[s
             if one != other:
                 differing.append(f"{item}.{name}: {one} there, {other} wanted")
     if differing:
-        saved = json.loads((folder / "config" / "metadata").read_bytes())
-        config = json.loads(json.dumps(config))  # as it would be in the checkpoint: tuples are lists
-        causes = [f"{key}: {show(saved[key])} -> {show(config[key])}" for key in saved if saved[key] != config[key]]
+        saved = configuration.from_saved(json.loads((folder / "config" / "metadata").read_bytes()))
+        causes = [f"{key}: {values}" for key, values in configuration.difference(saved, config).items()]
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise UserError(
             f"{folder}: holds other arrays than this run ({'; '.join(differing[:3])}{more}); "
-            f"the configuration differs by {'; '.join(causes) or 'nothing: the code has changed'}"
+            f"the configuration differs by {'; '.join(causes) or 'nothing: the code or the vocabulary has changed'}"
         )
 
 
