@@ -15,12 +15,12 @@ REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/tas
 
 def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
-    config.model.num_layers = 3
-    config.model.d_model = 256
-    config.model.d_ff = 512
+    config.model.num_layers = 4
+    config.model.d_model = 128
+    config.model.d_ff = 256
     config.model.num_heads = 4
     config.model.norm_position = "pre"
-    config.model.dropout = 0.3
+    config.model.dropout = 0.2
     config.model.dtype = "float32"
 
     config.data.source = "text"
@@ -45,17 +45,17 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.test_split = "test2016"
     config.data.max_length = 64  # the longest pair has 62 pieces
     config.tokenizer.vocab_size = 4000
-    config.batch.tokens = 3072
+    config.batch.tokens = 6144
     config.batch.plan = "packed"  # one shape: ten seconds of compiling instead of two minutes
     config.batch.packed_length = 64
 
     config.optimizer.name = "muon"  # validation perplexity 16.0 after 350 small batches, where Adam had 29.4
     config.optimizer.schedule = "cosine"
-    config.optimizer.learning_rate = 3e-3
+    config.optimizer.learning_rate = 5e-3
     config.optimizer.warmup_steps = 200
-    config.training.steps = 2100  # 12 epochs
+    config.training.steps = 3300  # 37 epochs
     config.training.log_every = 50
-    config.training.eval_every = 350
+    config.training.eval_every = 550
     config.checkpoint.every = 50
     config.checkpoint.keep = 10
     config.decoding.beam_size = 5

@@ -26,17 +26,19 @@ from transformer import command, files, python_file
 from transformer import config as configuration
 from transformer.config_keys import nearest, show
 from transformer.errors import UserError
+from transformer.training import saved
 from transformer.workdir import make_folder, open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
     optuna.logging.disable_default_handler()
     folder = Folder(Path(arguments.workdir))
-    url = arguments.storage or folder.storage
+    url = folder.storage if arguments.storage is None else arguments.storage
     shown(url)  # raises if it is none
     with storage_errors(url):
         if arguments.report:
             record = folder.read()
+            folder.check_storage(record, url)
             with Ledger(url, record["study"], recorded_sweep(record)) as ledger:
                 report(ledger, folder, arguments.readme)
             return
@@ -63,11 +65,12 @@ def enter(folder: Folder, sweep: Sweep, task: Task, url: str) -> Ledger:
         record = folder.record_of(sweep, task.identity, url)
         ledger = Ledger(url, record["study"], sweep)
         folder.write(record)
+        ledger.mend()  # in turn: otherwise all that start together add rows for the same trials
     return ledger
 
 
 def begin(ledger: Ledger, retry_failed: bool) -> None:
-    ledger.mend()
+    """Says what has failed before, and has it tried again if that is wanted."""
     failed = [str(trial) for trial, standing in enumerate(ledger.standings()) if standing.state == "failed"]
     if failed and retry_failed:
         ledger.retry_failed()
@@ -103,10 +106,10 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
     if arguments.config is not None:
         return Training(configuration.load_file(arguments.config, arguments.overrides), folder)
     source = Path(arguments.source)
-    workdir, config = open_existing(source)
-    if not workdir.checkpoints.is_dir():
-        raise UserError(f"--from={source}: this run has no checkpoint yet")
-    return Decoding(config, source, folder)
+    _, config = open_existing(source)
+    # The checkpoint that it began with, although the run may have gone on.
+    step = folder.read()["task"].get("step") if folder.record.exists() else None
+    return Decoding(config, source, saved.choose(source, "best") if step is None else step, folder)
 
 
 def check_trials(sweep: Sweep, task: Task) -> None:
@@ -131,7 +134,7 @@ def checked(name: str, task: Task, values: Values, sweep: Sweep) -> None:
 def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
     """Writes `trials.csv`, prints the table. Raises UserError if no trial is complete."""
     standings, sweep = ledger.standings(), ledger.sweep
-    files.write_text(folder.table, results.make_csv(standings, sweep, folder.workdirs()))
+    files.write_text(folder.table, results.make_csv(standings, sweep, folder.workdirs(len(standings))))
     if results.best(standings, sweep) is None:
         failed = [standing.error.splitlines()[-1] for standing in standings if standing.state == "failed"]
         why = f"{len(failed)} failed, the first with: {failed[0]}" if failed else "none has been run to its end"
@@ -141,6 +144,7 @@ def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
     if shares:
         listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
         table += f"\nShares in the variance of {sweep.objective}: {listed}.\n"
+    logging.info("%s", results.summary(standings, sweep, 1))
     if readme is None:
         print(table, end="")
     else:

@@ -23,6 +23,7 @@ from transformer.config_keys import expected_types, nearest
 from transformer.errors import UserError
 
 OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
+DISK_IS_FULL = "the disk is full"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 NOT_AS_NAMED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP)
@@ -181,7 +182,7 @@ def _advice(error: BaseException | None) -> str | None:
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
         if number in FULL_DISK or "No space left on device" in str(error):
-            return f"the disk is full ({str(error).splitlines()[0]}); make room and run the same command again"
+            return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
         if number in NOT_ALLOWED:
             return f"{error.filename}: {error.strerror}; choose another folder or change its permissions"
         if number in NOT_AS_NAMED and error.filename is not None:

@@ -19,7 +19,7 @@ def call(path: Path, function: str, arguments: tuple[str, ...], flag: str) -> An
     Raises:
       UserError: there is no such function, it takes other arguments, or running file or function fails.
     """
-    spec = importlib.util.spec_from_file_location("python_file", path)
+    spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -34,6 +34,8 @@ def call(path: Path, function: str, arguments: tuple[str, ...], flag: str) -> An
     except UserError as error:
         raise UserError(f"{flag}={path}{''.join(f':{argument}' for argument in arguments)}: {error}") from None
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())
+        ]
         where = f"line {lines[-1]}: " if lines else ""
         raise UserError(f"{flag}={path}: {where}{type(error).__name__}: {error}") from error

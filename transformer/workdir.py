@@ -29,6 +29,10 @@ HOST = ("data.cache_dir", "data.workers", "data.prefetch", "data.wait_seconds") 
 PLACE = (*HOST, "mesh.data", "mesh.fsdp", "mesh.tensor")
 
 
+class InUse(UserError):
+    """A process is at work in a workdir."""
+
+
 @dataclass(frozen=True)
 class Workdir:
     """The paths in a workdir. Others are named in `transformer.contents` and, of the tokenizer, `data.tokenizer`."""
@@ -113,15 +117,16 @@ def lock(path: Path) -> Iterator[None]:
     """Keeps the workdir for this process while the block runs. A process that dies lets go of it.
 
     Raises:
-      UserError: `path` cannot be a folder, or another process holds it, which the message names.
+      InUse: another process holds it, which the message names.
+      UserError: `path` cannot be a folder.
     """
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             file.seek(0)
-            raise UserError(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another") from error
+            raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another") from error
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {_now()}")
         file.flush()

@@ -88,6 +88,8 @@ def search(
     for key, distribution in space.items():
         if not isinstance(distribution, BaseDistribution):
             raise UserError(f"{key}: must be log_uniform(...), uniform(...), integers(...) or choices(...)")
+    if not callable(sampler) or not isinstance(sampler(0), BaseSampler):
+        raise UserError("search: sampler must make one of Optuna's samplers from a seed, such as lambda seed: ...")
     return _checked(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
 
 

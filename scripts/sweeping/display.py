@@ -3,9 +3,7 @@
 import contextlib
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +12,7 @@ from rich.text import Text
 
 from scripts.sweeping.jobs import Job
 from scripts.sweeping.ledger import Ledger, Standing
-from scripts.sweeping.results import best, described
+from scripts.sweeping.results import described, summary
 from scripts.sweeping.tasks import Task
 
 EVERY = 2.0  # seconds between changes of what is shown
@@ -49,19 +47,4 @@ def render(standings: Sequence[Standing], ledger: Ledger, task: Task, jobs: Sequ
         measured = task.measured(trial, ledger.sweep.objective)
         last = f"{measured[max(measured)]:.4g}" if measured else "-"
         table.add_row(str(trial), f"{done}/{wanted}", last, described(job.attempt.values))
-    return Group(Text(summary(standings, ledger, slots)), table)
-
-
-def summary(standings: Sequence[Standing], ledger: Ledger, slots: int) -> str:
-    """How many trials are done, running, pruned, failed, and to come; the best so far; the time that is left."""
-    counts = Counter(standing.state for standing in standings)
-    to_come = counts["waiting"] + counts["missing"]
-    parts = [f"{counts['complete']} of {len(standings)} trials done"]
-    parts += [f"{counts[state]} {state}" for state in ("running", "pruned", "failed")]
-    if (found := best(standings, ledger.sweep)) is not None:
-        parts.append(f"best {ledger.sweep.objective} {standings[found].value:.4g} (trial {found})")
-    ended = [standing.seconds for standing in standings if standing.state in ("complete", "pruned")]
-    if ended and (to_come or counts["running"]):
-        rounds = (to_come + counts["running"] / 2) / max(slots, counts["running"])
-        parts.append(f"about {timedelta(seconds=round(rounds * sum(ended) / len(ended)))} left")
-    return "  ".join(parts)
+    return Group(Text(summary(standings, ledger.sweep, slots)), table)

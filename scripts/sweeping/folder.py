@@ -25,7 +25,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record, self.table = path / "sweep.json", path / "trials.csv"
-        self.trials, self.logs = path / "trials", path / "logs"
+        self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
 
     @property
     def storage(self) -> str:
@@ -43,12 +43,10 @@ class Folder:
         """Of a trial that is trained."""
         return self.trials / f"{trial:04}"
 
-    def workdirs(self) -> list[Path]:
-        """Of the run that each trial trains or evaluates."""
-        record = self.read()
-        source = record["task"].get("from")
-        trials = range(len(record["trials"]))
-        return [self.workdir(trial) if source is None else Path(source) for trial in trials]
+    def workdirs(self, trials: int) -> list[Path]:
+        """Of the run that each of so many trials trains or evaluates."""
+        source = self.read()["task"].get("from")
+        return [self.workdir(trial) if source is None else Path(source) for trial in range(trials)]
 
     def record_of(self, sweep: Sweep, identity: dict[str, Any], url: str) -> dict[str, Any]:
         """What is to be recorded of the sweep, under the name that its study has or is to have.
@@ -60,6 +58,7 @@ class Folder:
         described = json.loads(json.dumps(described))
         if self.record.exists():
             saved = self.read()
+            self.check_storage(saved, url)
             if changed := _difference(saved, described):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({changed}); name another folder")
             name = saved["study"]
@@ -68,6 +67,12 @@ class Folder:
                 raise UserError(f"--workdir={self.path}: holds {min(others)} and no sweep; name a new folder")
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"
         return {"schema_version": SCHEMA_VERSION, "study": name} | described
+
+    def check_storage(self, record: dict[str, Any], url: str) -> None:
+        """Raises UserError if the sweep's ledger is not where the URL says."""
+        if record["storage"] != _place(url):
+            backend, database = record["storage"]
+            raise UserError(f"--workdir={self.path}: its ledger is in {backend}, {database}; name that by --storage")
 
     def write(self, record: dict[str, Any]) -> None:
         files.write_json(self.record, record)
@@ -106,9 +111,9 @@ def _place(url: str) -> list[str]:
 
 def _difference(saved: dict[str, Any], described: dict[str, Any]) -> str:
     """What tells the sweeps apart, in words; empty if nothing does. A search may have more trials than it had."""
-    searched = bool(described["space"])
-    for name in ("storage", "objective", "space", "trials"):
-        if saved[name] != described[name] and not (name == "trials" and searched):
+    is_longer = bool(described["space"]) and len(described["trials"]) > len(saved["trials"])
+    for name in ("objective", "space", "trials"):
+        if saved[name] != described[name] and not (name == "trials" and is_longer):
             return f"its {name}: {_short(saved[name])} -> {_short(described[name])}"
     old, new = saved["task"], described["task"]
     keys = [key for key in old | new if old.get(key) != new.get(key)]

@@ -24,6 +24,7 @@ class Job:
       slot: which of the sweep's simultaneous jobs it is.
       reported: the steps whose values the ledger has.
       hopeless: whether the pruner has given it up.
+      lost: whether another process has taken over.
     """
 
     def __init__(self, task: Task, attempt: Attempt, slot: int, jobs: int, logs: Path) -> None:
@@ -32,29 +33,39 @@ class Job:
         self.log = logs / f"{attempt.trial:04}.txt"
         self.process: subprocess.Popen | None = None
         self.reported: set[int] = set()
-        self.hopeless = False
-        self.stopping = self.told = False
-        self.beaten = time.monotonic()
+        self.hopeless = self.lost = self.stopping = self.told = False
+        self.beaten = self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """For how long its process has been at work."""
+        return 0.0 if self.process is None else time.monotonic() - self.started
 
     def advance(self) -> bool:
-        """Starts the process as soon as that is possible. Returns whether the attempt has ended."""
+        """Starts the process as soon as that is possible. Returns whether the attempt has ended.
+
+        Raises:
+          UserError: the process cannot be started with the trial's values.
+        """
         trial = self.attempt.trial
         if self.process is not None:
             return self.process.poll() is not None
+        # Complete, if it is, by a process that a killed sweep had left.
+        if self.stopping or self.task.is_complete(trial):
+            return True
         if holder := self.task.holder(trial):
             if not self.told:
                 logging.warning("Trial %d waits: %s", trial, holder)
             self.told = True
             return False
-        if self.task.is_complete(trial):  # by a process that a killed sweep had left
-            return True
         self._start()
         return False
 
     def _start(self) -> None:
         module, *flags = self.task.command(self.attempt.trial, self.attempt.values)
         output = self.task.output(self.attempt.trial)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(exist_ok=True)
+        self.started = time.monotonic()
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab"))
             self.process = subprocess.Popen(
@@ -68,13 +79,9 @@ class Job:
 
     def stop(self) -> None:
         """Asks the process to save and end."""
-        self.stopping = True
-        if self.process is not None:
+        if self.process is not None and not self.stopping:
             self.process.terminate()
-
-    def wait(self) -> None:
-        if self.process is not None:
-            self.process.wait()
+        self.stopping = True
 
     def close(self) -> None:
         if self.process is not None:

@@ -3,10 +3,10 @@
 A trial is done in one attempt or several, each a row of the study. Processes that work on one sweep, on one machine or
 on many, share nothing else, and each may be killed at any moment:
 
-- All rows start out waiting; to claim one is a single update of the database, which one process wins.
+- All rows start out waiting; to claim one is a single transaction of the database, which one process wins.
 - Who works on a row gives heartbeats. A row without them for `GRACE` seconds is failed by whoever looks next.
-- A trial without a standing row, because its process died or was interrupted, gets a new one. Should two processes
-  add one at the same time, the earlier counts and the other is retired when it is claimed.
+- A trial without a standing row, because its process died or was interrupted, gets a new one, which notes how many it
+  had before. Should several processes add one at the same time, all but the first have noted too few and do not count.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from transformer.errors import UserError
 
 HEARTBEAT = 10  # seconds between heartbeats
 GRACE = 60  # seconds without one after which a trial is taken over
-OPEN = (TrialState.RUNNING, TrialState.WAITING)
+FAILURES = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)  # of the storage
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -40,7 +40,7 @@ class Standing:
     values: Values
     error: str  # its last lines, if it failed
     worker: str  # the process that is on it, if it is running
-    seconds: float  # in all its attempts
+    seconds: float  # at work, in all its attempts
 
 
 @dataclass
@@ -60,9 +60,7 @@ class Ledger:
         """Raises UserError if the storage cannot be reached."""
         self.sweep = sweep
         with storage_errors(url):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of heartbeats
-                self.storage = RDBStorage(url, _engine_options(url), heartbeat_interval=HEARTBEAT, grace_period=grace)
+            self.storage = _open(url, grace)
             self.study = optuna.create_study(
                 storage=self.storage,
                 study_name=name,
@@ -97,22 +95,25 @@ class Ledger:
 
     def claim(self) -> Attempt | None:
         """The first trial that waits, now this process's; None if there is none."""
-        for row in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            row_id = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, row.number)
-            # The heartbeat first: a process killed between the two has not taken the row with it.
-            self.storage.record_heartbeat(row_id)
-            if self._won(row_id):
-                if self._is_superfluous(row):
-                    self.storage.set_trial_user_attr(row_id, "superfluous", True)
-                    self.storage.set_trial_state_values(row_id, TrialState.FAIL)
-                    continue
-                return self._attempt(row, row_id)
+        for trial, rows in enumerate(self._rows()):
+            for row in rows:
+                row_id = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, row.number)
+                # The heartbeat first: a process killed between the two has not taken the row with it.
+                if row.state == TrialState.WAITING and self._won(row_id):
+                    return self._attempt(trial, row_id)
         return None
 
-    def heartbeat(self, attempt: Attempt) -> bool:
-        """Whether the attempt is still this process's: if it was silent for too long, another has taken over."""
-        self.storage.record_heartbeat(attempt.row_id)
-        return self.storage.get_trial(attempt.row_id).state == TrialState.RUNNING
+    def heartbeat(self, attempt: Attempt, seconds: float) -> bool:
+        """Whether the attempt is still this process's: if it was silent for too long, another has taken over.
+
+        `seconds`: for how long it has been at work.
+        """
+        try:
+            self.storage.record_heartbeat(attempt.row_id)
+            attempt.row.set_user_attr("seconds", seconds)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return False
+        return True
 
     def report(self, attempt: Attempt, step: int, value: float) -> None:
         attempt.row.report(value, step)
@@ -120,6 +121,8 @@ class Ledger:
     def is_hopeless(self, attempt: Attempt) -> bool:
         """What the sweep's pruner thinks of it by the values reported so far."""
         return attempt.row.should_prune()
+
+    # What an attempt has come to. If another process has taken over in the meantime, it does not count.
 
     def complete(self, attempt: Attempt, value: float) -> None:
         self.study.tell(attempt.row, value, skip_if_finished=True)
@@ -129,7 +132,8 @@ class Ledger:
 
     def fail(self, attempt: Attempt, error: str) -> None:
         """It will not be tried again unasked."""
-        attempt.row.set_user_attr("error", error)
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            attempt.row.set_user_attr("error", error)
         self.release(attempt)
 
     def release(self, attempt: Attempt) -> None:
@@ -138,34 +142,34 @@ class Ledger:
 
     def standings(self) -> list[Standing]:
         """Of every trial, by its number."""
+        return [_standing(rows, listed) for rows, listed in zip(self._rows(), self.sweep.trials, strict=True)]
+
+    def _rows(self) -> list[list[FrozenTrial]]:
+        """The rows of every trial that count, oldest first. Trials that another process has more are left out."""
         rows: list[list[FrozenTrial]] = [[] for _ in self.sweep.trials]
+        counts = [0 for _ in self.sweep.trials]
         for row in self.study.get_trials(deepcopy=False):
-            if row.user_attrs["trial"] < len(rows) and "superfluous" not in row.user_attrs:
-                rows[row.user_attrs["trial"]].append(row)
-        return [_standing(each, listed) for each, listed in zip(rows, self.sweep.trials, strict=True)]
+            trial = row.user_attrs["trial"]
+            if trial < len(rows):
+                if row.user_attrs["earlier"] == counts[trial]:
+                    rows[trial].append(row)
+                counts[trial] += 1
+        return rows
 
     def _add(self, trial: int, values: Values) -> None:
-        self.study.enqueue_trial(values, user_attrs={"trial": trial})
+        earlier = sum(row.user_attrs["trial"] == trial for row in self.study.get_trials(deepcopy=False))
+        self.study.enqueue_trial(values, user_attrs={"trial": trial, "earlier": earlier})
 
     def _won(self, row_id: int) -> bool:
         try:
+            self.storage.record_heartbeat(row_id)
             return self.storage.set_trial_state_values(row_id, TrialState.RUNNING)
         except optuna.exceptions.UpdateFinishedTrialError:
             return False
 
-    def _is_superfluous(self, row: FrozenTrial) -> bool:
-        trial = row.user_attrs["trial"]
-        others = [other for other in self.study.get_trials(deepcopy=False) if other.user_attrs["trial"] == trial]
-        return any(
-            other.state in ENDED or (other.state in OPEN and other.number < row.number)
-            for other in others
-            if other.number != row.number
-        )
-
-    def _attempt(self, row: FrozenTrial, row_id: int) -> Attempt:
-        trial = row.user_attrs["trial"]
+    def _attempt(self, trial: int, row_id: int) -> Attempt:
         self.storage.set_trial_user_attr(row_id, "worker", f"process {os.getpid()} on {platform.node()}")
-        # A seed for each trial: what is suggested then depends on the values known, not on who asks or how often.
+        # A seed for each trial: with one job at a time, a search that was killed goes on as it would have.
         self.study.sampler = self.sweep.sampler(trial)
         claimed = optuna.trial.Trial(self.study, row_id)
         values = {key: _suggest(claimed, key, span) for key, span in self.sweep.distributions(trial).items()}
@@ -177,26 +181,59 @@ def storage_errors(url: str) -> Iterator[None]:
     """Turns failures of the storage in the block into UserErrors that name it, without its password."""
     try:
         yield
-    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError) as error:
-        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-        reason = str(getattr(cause, "orig", None) or cause or error).splitlines()[0]
-        raise UserError(f"--storage={shown(url)}: {reason}; the same command goes on when it is there again") from error
+    except FAILURES as error:
+        raise UserError(
+            f"--storage={shown(url)}: {reason(error)}; the same command goes on once it is mended"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Why the storage failed, in a line."""
+    cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+    return str(getattr(cause, "orig", None) or cause or error).splitlines()[0]
 
 
 def shown(url: str) -> str:
     """The URL without its password. Raises UserError if it is none."""
     try:
         return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
-    except sqlalchemy.exc.ArgumentError:
-        raise UserError(
-            f"--storage={url}: must be a URL such as postgresql://user:password@host/database or sqlite:///file.db"
-        ) from None
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        allowed = "a URL such as postgresql://user:password@host/database or sqlite:///file.db"
+        raise UserError(f"--storage: must be {allowed}") from None
 
 
-def _engine_options(url: str) -> dict:
-    if sqlalchemy.engine.make_url(url).get_backend_name() == "sqlite":
-        return {"connect_args": {"timeout": 60}}  # seconds to wait for another process's writing
-    return {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}
+def _open(url: str, grace: float) -> RDBStorage:
+    """Raises UserError for a database that lacks its driver, or is of another version of Optuna."""
+    is_sqlite = sqlalchemy.engine.make_url(url).get_backend_name() == "sqlite"
+    # Seconds to wait for another process's writing, or for the server.
+    arguments = {"timeout": 60} if is_sqlite else {"connect_timeout": 10}
+    options = {"connect_args": arguments} if is_sqlite else {"connect_args": arguments, "pool_pre_ping": True}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of heartbeats
+            # Optuna fills in what stands in braces.
+            escaped = url.replace("{", "{{").replace("}", "}}")
+            storage = RDBStorage(escaped, options, heartbeat_interval=HEARTBEAT, grace_period=grace)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--storage={shown(url)}: {str(error).splitlines()[0]}") from error
+    if is_sqlite:
+        storage.remove_session()
+        _lock_when_reading(storage.engine)
+    return storage
+
+
+def _lock_when_reading(engine: sqlalchemy.Engine) -> None:
+    """Lets no other process write between what a transaction reads and what it makes of it; SQLite would."""
+
+    @sqlalchemy.event.listens_for(engine, "connect")
+    def leave_transactions_to_us(connection, _) -> None:
+        connection.isolation_level = None
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def begin(connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine.dispose()  # connections from before
 
 
 def _standing(rows: list[FrozenTrial], listed: Values) -> Standing:
@@ -217,12 +254,12 @@ def _standing(rows: list[FrozenTrial], listed: Values) -> Standing:
         known | listed,
         error if state == "failed" else "",
         running.user_attrs.get("worker", "") if state == "running" else "",
-        sum(row.duration.total_seconds() for row in rows if row.duration is not None),
+        sum(row.user_attrs.get("seconds", 0.0) for row in rows),
     )
 
 
 def _values(row: FrozenTrial) -> Values:
-    return row.params or row.system_attrs.get("fixed_params", {})
+    return row.system_attrs["fixed_params"] | row.params
 
 
 def _suggest(row: optuna.trial.Trial, key: str, distribution: BaseDistribution):

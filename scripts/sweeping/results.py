@@ -4,8 +4,9 @@ import csv
 import io
 import statistics
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import optuna
@@ -23,6 +24,21 @@ def best(standings: Sequence[Standing], sweep: Sweep) -> int | None:
     complete = [trial for trial, standing in enumerate(standings) if standing.state == "complete"]
     choose = max if sweep.direction == "maximize" else min
     return choose(complete, key=lambda trial: standings[trial].value, default=None)
+
+
+def summary(standings: Sequence[Standing], sweep: Sweep, slots: int) -> str:
+    """How many trials are done, running, pruned, failed, and to come; the best so far; the time that is left."""
+    counts = Counter(standing.state for standing in standings)
+    to_come = counts["waiting"] + counts["missing"]
+    parts = [f"{counts['complete']} of {len(standings)} trials done"]
+    parts += [f"{counts[state]} {state}" for state in ("running", "pruned", "failed")]
+    if (found := best(standings, sweep)) is not None:
+        parts.append(f"best {sweep.objective} {standings[found].value:.4g} (trial {found})")
+    ended = [standing.seconds for standing in standings if standing.state in ("complete", "pruned")]
+    if ended and (to_come or counts["running"]):
+        rounds = (to_come + counts["running"] / 2) / max(slots, counts["running"])
+        parts.append(f"about {timedelta(seconds=round(rounds * sum(ended) / len(ended)))} left")
+    return "  ".join(parts)
 
 
 def make_csv(standings: Sequence[Standing], sweep: Sweep, workdirs: Sequence[Path]) -> str:
@@ -51,9 +67,9 @@ def make_table(standings: Sequence[Standing], sweep: Sweep) -> list[tuple[str, .
 
     rows = []
     for values, trials in sorted(groups.items(), key=lambda item: sign * mean(item[1])):
-        spread = f" ± {statistics.stdev(standings[t].value for t in trials):.2f}" if len(trials) > 1 else ""
+        spread = f" ± {statistics.stdev(standings[trial].value for trial in trials):.2g}" if len(trials) > 1 else ""
         shown = ["" if value is None else show_short(value) for _, value in values]
-        rows.append((f"{mean(trials):.2f}{spread}", *shown, ", ".join(str(trial) for trial in trials)))
+        rows.append((f"{mean(trials):.4g}{spread}", *shown, ", ".join(str(trial) for trial in trials)))
     return [(sweep.objective, *keys, "trials"), *rows]
 
 

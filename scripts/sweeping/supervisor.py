@@ -1,6 +1,7 @@
 """Goes through the trials of a sweep: claims, starts and watches them, and enters in the ledger what they come to."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,15 @@ import optuna
 from absl import logging
 
 from scripts.sweeping.jobs import Job
-from scripts.sweeping.ledger import GRACE, HEARTBEAT, Attempt, Ledger
+from scripts.sweeping.ledger import FAILURES, GRACE, HEARTBEAT, Ledger, reason
+from scripts.sweeping.results import described, summary
 from scripts.sweeping.tasks import Task
-from transformer.config_keys import show
+from transformer import command
+from transformer.errors import UserError
 
 TICK = 0.5  # seconds between looks at the jobs
 LOOK = 5.0  # seconds between looks for trials that others have left
+OUTAGE = 900.0  # seconds for which the storage may fail; the jobs go on meanwhile
 
 
 class Supervisor:
@@ -24,6 +28,7 @@ class Supervisor:
         self.ledger, self.task, self.logs = ledger, task, logs
         self.slots: list[Job | None] = [None] * jobs
         self.next_look = 0.0
+        self.failing_since: float | None = None  # the storage
         self.waits_for = ""
 
     @property
@@ -31,29 +36,53 @@ class Supervisor:
         return [job for job in self.slots if job is not None]
 
     def run(self, show_progress: Callable[[list[Job]], None]) -> None:
-        """Raises KeyboardInterrupt, once its jobs have saved and ended, if that comes."""
+        """
+        Raises:
+          KeyboardInterrupt: that came; the jobs have saved and ended.
+          UserError: the disk is full.
+        """
         try:
-            while True:
-                if time.monotonic() >= self.next_look:
-                    self.next_look = time.monotonic() + LOOK
-                    self.ledger.mend()
-                    self._fill()
-                    if not self.jobs and not self._others_at_work():
-                        break
-                show_progress(self.jobs)
+            while not self._patiently(self._go_round, show_progress):
                 time.sleep(TICK)
-                for job in self.jobs:
-                    self._look_at(job)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command goes on with the trials that are left") from None
         finally:
             self._end_all()
 
+    def _go_round(self, show_progress: Callable[[list[Job]], None]) -> bool:
+        """Looks at everything once. Returns whether there is nothing left to do."""
+        for job in self.jobs:  # their heartbeats first: this process may have been asleep
+            self._look_at(job)
+        if time.monotonic() >= self.next_look:
+            self.next_look = time.monotonic() + LOOK
+            self.ledger.mend()
+            self._fill()
+            if not self.jobs and not self._others_at_work():
+                return True
+        show_progress(self.jobs)
+        return False
+
+    def _patiently(self, action: Callable, *arguments) -> bool:
+        """What the action returns; False if the storage has failed, as it may for a while."""
+        try:
+            result = action(*arguments)
+        except FAILURES as error:
+            if self.failing_since is None:
+                self.failing_since = time.monotonic()
+                logging.warning("The storage fails (%s); trying again for %.0f minutes.", reason(error), OUTAGE / 60)
+            if time.monotonic() - self.failing_since > OUTAGE:
+                raise
+            # Nobody could give heartbeats: whoever is back first is not to take the others for dead.
+            self.next_look = time.monotonic() + GRACE
+            return False
+        self.failing_since = None
+        return result
+
     def _fill(self) -> None:
         for slot in [slot for slot, job in enumerate(self.slots) if job is None]:
             if (attempt := self.ledger.claim()) is None:
                 return
-            logging.info("Trial %d: %s", attempt.trial, describe(attempt))
+            logging.info("Trial %d: %s", attempt.trial, described(attempt.values))
             self.slots[slot] = Job(self.task, attempt, slot, len(self.slots), self.logs)
 
     def _others_at_work(self) -> bool:
@@ -70,39 +99,50 @@ class Supervisor:
         return bool(left)
 
     def _look_at(self, job: Job) -> None:
+        if time.monotonic() - job.beaten > HEARTBEAT and not job.lost:
+            job.beaten = time.monotonic()
+            job.lost = not self.ledger.heartbeat(job.attempt, job.seconds)
+            if job.lost:
+                logging.warning("Trial %d: another process has taken over; this one was silent.", job.attempt.trial)
+                job.stop()
         try:
-            if time.monotonic() - job.beaten > HEARTBEAT:
-                job.beaten = time.monotonic()
-                if not self.ledger.heartbeat(job.attempt):
-                    raise optuna.exceptions.UpdateFinishedTrialError
             ended = job.advance()
-            self._report(job)
-            if ended:
-                self._enter(job)
-        except optuna.exceptions.UpdateFinishedTrialError:
-            logging.warning("Trial %d: another process has taken over; this one was silent.", job.attempt.trial)
-            job.stop()
-            job.wait()
+        except UserError as error:
+            self._fail(job, str(error))
             self._close(job)
+            return
+        if not job.lost:
+            self._report(job)
+        if ended:
+            self._enter(job)
 
     def _report(self, job: Job) -> None:
+        """Tells the ledger what has been measured since the last time, and stops the job if that is hopeless."""
         measured = self.task.measured(job.attempt.trial, self.ledger.sweep.objective)
-        for step, value in measured.items():
-            if step not in job.reported:
+        steps = [step for step in measured if step not in job.reported]
+        try:
+            for step in steps:
+                self.ledger.report(job.attempt, step, measured[step])
                 job.reported.add(step)
-                self.ledger.report(job.attempt, step, value)
-                if not job.hopeless and self.ledger.is_hopeless(job.attempt):
-                    job.hopeless = True
-                    job.stop()
+            if steps and not job.stopping and self.ledger.is_hopeless(job.attempt):
+                job.hopeless = True
+                job.stop()
+        except optuna.exceptions.UpdateFinishedTrialError:
+            job.beaten = 0.0  # the next heartbeat tells that another process has taken over
 
     def _enter(self, job: Job) -> None:
         """What the ended job has come to."""
         trial = job.attempt.trial
-        if self.task.is_complete(trial):
+        if job.lost or not self.ledger.heartbeat(job.attempt, job.seconds):
+            pass  # it is another process's now
+        elif self.task.is_complete(trial):
             self._complete(job)
         elif error := job.error:
-            self.ledger.fail(job.attempt, error)
-            logging.error("Trial %d failed: %s", trial, error)
+            if command.DISK_IS_FULL in error:
+                self.ledger.release(job.attempt)
+                self._close(job)
+                raise UserError(f"trial {trial}: {error.splitlines()[-1].removeprefix('error: ')}")
+            self._fail(job, error)
         elif job.hopeless:
             self.ledger.prune(job.attempt)
             logging.info("Trial %d: pruned after step %d.", trial, max(job.reported))
@@ -116,25 +156,28 @@ class Supervisor:
         trial, objective = job.attempt.trial, self.ledger.sweep.objective
         finite = [value for value in self.task.measured(trial, objective).values() if math.isfinite(value)]
         if not finite:
-            self.ledger.fail(job.attempt, f"{objective} was never a finite number")
-            logging.error("Trial %d failed: %s was never a finite number", trial, objective)
+            self._fail(job, f"{objective} was never a finite number")
             return
         best = (max if self.ledger.sweep.direction == "maximize" else min)(finite)
         self.ledger.complete(job.attempt, best)
         logging.info("Trial %d done: %s %.4g", trial, objective, best)
 
+    def _fail(self, job: Job, error: str) -> None:
+        self.ledger.fail(job.attempt, error)
+        logging.error("Trial %d failed: %s", job.attempt.trial, error)
+
     def _close(self, job: Job) -> None:
         job.close()
         self.slots[job.slot] = None
-        self.next_look = 0.0
+        self.next_look = min(self.next_look, time.monotonic())
+        if not sys.stderr.isatty():
+            logging.info("%s", summary(self.ledger.standings(), self.ledger.sweep, len(self.slots)))
 
     def _end_all(self) -> None:
+        """Asks all jobs to end, and looks at them until they have."""
         for job in self.jobs:
             job.stop()
-        for job in self.jobs:
-            job.wait()
-            self._enter(job)
-
-
-def describe(attempt: Attempt) -> str:
-    return ", ".join(f"{key}={show(value)}" for key, value in attempt.values.items())
+        while self.jobs:
+            for job in self.jobs:
+                self._patiently(self._look_at, job)
+            time.sleep(TICK)

@@ -14,7 +14,7 @@ from transformer import workdir as workdirs
 from transformer.config_keys import flatten, show
 from transformer.errors import UserError
 from transformer.training.metrics import read_lines
-from transformer.workdir import PLACE, Workdir
+from transformer.workdir import PLACE, InUse, Workdir
 
 
 class Task(Protocol):
@@ -66,10 +66,12 @@ class Training:
             raise UserError("objective=bleu: needs config.training.eval_bleu=true; or seek the lowest nll")
 
     def command(self, trial: int, values: Values) -> list[str]:
-        path = self.folder.workdir(trial)
+        # Not in the workdir: training itself is to see whether what has begun there has this configuration.
+        path = self.folder.configs / f"{trial:04}"
         path.mkdir(parents=True, exist_ok=True)
         configuration.save(configuration.with_values(self.config, values), path)
-        return ["transformer.train", f"--config={path / configuration.FILE_NAME}", f"--workdir={path}"]
+        flags = (f"--config={path / configuration.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
+        return ["transformer.train", *flags]
 
     def output(self, trial: int) -> Path | None:
         return None
@@ -78,7 +80,7 @@ class Training:
         try:
             with workdirs.lock(self.folder.workdir(trial)):
                 return None
-        except UserError as error:
+        except InUse as error:
             return str(error)
 
     def is_complete(self, trial: int) -> bool:
@@ -100,13 +102,14 @@ class Decoding:
 
     config: ml_collections.FrozenConfigDict  # the run's
     source: Path
+    step: int  # of the checkpoint: all trials are to have the same, also if the run goes on
     folder: Folder
 
     objectives = ("bleu", "chrf", "bleu_lowercase_tokenized", "exact_match")
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"from": str(self.source.resolve())}
+        return {"from": str(self.source.resolve()), "step": self.step}
 
     def check(self, values: Values, objective: str) -> None:
         for key, value in values.items():
@@ -117,7 +120,8 @@ class Decoding:
     def command(self, trial: int, values: Values) -> list[str]:
         self.folder.trials.mkdir(exist_ok=True)
         settings = [f"--{key}={show(value)}" for key, value in values.items()]
-        return ["transformer.evaluate", f"--workdir={self.source}", "--split=valid", *settings]
+        flags = (f"--workdir={self.source}", "--split=valid", f"--checkpoint={self.step}")
+        return ["transformer.evaluate", *flags, *settings]
 
     def output(self, trial: int) -> Path | None:
         return self.folder.trials / f"{trial:04}.json"

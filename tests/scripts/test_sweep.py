@@ -4,19 +4,25 @@ import csv
 import json
 import re
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from scripts import sweep
 from scripts.sweeping import description
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import Folder, recorded_sweep
+from scripts.sweeping.ledger import Ledger, Standing
 from scripts.sweeping.tasks import Training
 from tests.decoding.workdirs import make_workdir, run
 from tests.training.tiny import flags
 from transformer import config as configuration
+from transformer import train
 from transformer.data import tokenizer
 from transformer.training import metrics
+from transformer.training.saved import steps_in
 
 SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
 HEADER = "import optuna\nfrom scripts.sweeping.description import *\ndef get_sweep():\n    return "
@@ -74,9 +80,41 @@ def test_a_sweep_trains_each_trial_and_tells_which_was_better(tmp_path, capsys):
 
     assert run(sweep, *tiny_flags(tmp_path), "--config.seed=3", what, f"--workdir={folder}") == 2
     assert "holds another sweep (seed: 0 -> 3)" in error(capsys)
+    assert run(sweep, f"--workdir={folder}", "--report", "--storage=postgresql://a@b/c") == 2
+    assert "its ledger is in sqlite, study.db" in error(capsys)
+    assert read_csv(folder) == rows
     other = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.25]))
     assert run(sweep, *tiny_flags(tmp_path), other, f"--workdir={folder}") == 2
     assert "holds another sweep (its trials: " in (line := error(capsys)) and "0.25" in line
+
+
+@pytest.mark.slow
+def test_a_trial_whose_sweep_was_killed_becomes_the_run_that_it_would_have_been(tmp_path):
+    folder, steps = tmp_path / "sweep", 200
+    what = sweep_file(tmp_path, LISTED.format(values=[0.5, 0.25]))
+    argv = [*tiny_flags(tmp_path), f"--config.training.steps={steps}", what, f"--workdir={folder}"]
+    command = [sys.executable, "-m", "scripts.sweep", *argv]
+    killed, other = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
+    while not (checkpoints := steps_in(folder / "trials" / "0000" / "checkpoints")):
+        time.sleep(0.01)
+    if f"process {killed.pid} " not in standings(folder)[0].worker:
+        killed, other = other, killed
+    killed.kill()
+    killed.communicate()
+    assert checkpoints[-1] < steps
+    _, log = other.communicate()
+    assert other.returncode == 0 and "taken over after" in log
+    workdir = folder / "trials" / "0000"
+    assert "Going on from the checkpoint of step" in (workdir / "log.txt").read_text()
+    whole = flags(tmp_path / "whole", training__steps=steps, optimizer__learning_rate=0.5)
+    assert run(train, *whole) == 0
+    assert metrics.read_untimed(workdir / "metrics.jsonl") == metrics.read_untimed(tmp_path / "whole" / "metrics.jsonl")
+
+
+def standings(folder: Path) -> list[Standing]:
+    record = Folder(folder).read()
+    with Ledger(Folder(folder).storage, record["study"], recorded_sweep(record)) as ledger:
+        return ledger.standings()
 
 
 def test_a_decoding_sweep_evaluates_one_run(tmp_path, capsys):

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM during training: finish the step, save, then stop. A second one stops at once."""
+"""Ctrl-C and SIGTERM during training: finish the step, save, then stop. A second Ctrl-C stops at once.
+
+A second SIGTERM does not: where a machine is shut down, or a sweep is ended, several send one.
+"""
 
 import signal
 
@@ -42,7 +45,8 @@ class Interruption:
             raise Interrupted
 
     def _note(self, number: int, frame: object) -> None:
-        if self.signal is not None:
+        if self.signal is None:
+            self.signal = number
+            logging.info("Interrupted: saving after this step. Ctrl-C once more stops at once.")
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")
-        self.signal = number
-        logging.info("Interrupted: saving after this step. Once more stops at once.")

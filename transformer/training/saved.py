@@ -37,10 +37,7 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
       UserError: there is no such checkpoint, or it cannot be read.
     """
     folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
-    steps = steps_in(folder)
-    if not steps:
-        raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
-    step = _choose(folder, which, steps)
+    steps, step = steps_in(folder), choose(workdir, which)
     chosen = [other for other in steps if other <= step][-average:]
     if len(chosen) < average:
         logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(chosen), average, step)
@@ -57,7 +54,12 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdigit())
 
 
-def _choose(folder: Path, which: str, steps: list[int]) -> int:
+def choose(workdir: Path, which: str) -> int:
+    """The step of the checkpoint that "best", "last" or a step's number names. Raises UserError if there is none."""
+    folder = Workdir(workdir).checkpoints.resolve()
+    steps = steps_in(folder)
+    if not steps:
+        raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
     if which == "last":
         return steps[-1]
     if which == "best":

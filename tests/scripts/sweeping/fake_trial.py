@@ -1,7 +1,7 @@
 """Stands in for training: python -m tests.scripts.sweeping.fake_trial FOLDER STEPS SECONDS SLOPE
 
 Each step takes so many seconds and adds a line to the record, from where it stopped; SIGTERM ends it with 0. With
-"fail" for the slope it fails.
+"fail" or "full" for the slope it fails.
 """
 
 import json
@@ -10,6 +10,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+ERRORS = {"fail": "out of luck", "full": "the disk is full (no space); make room and run the same command again"}
 
 
 def main() -> None:
@@ -20,9 +22,9 @@ def main() -> None:
     (folder / "pid").write_text(str(os.getpid()))
     with (folder / "starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    if slope == "fail":
+    if slope in ERRORS:
         print("first line", file=sys.stderr)
-        print("error: out of luck", file=sys.stderr)
+        print(f"error: {ERRORS[slope]}", file=sys.stderr)
         sys.exit(2)
     done = len(record.read_text().splitlines()) if record.exists() else 0
     for step in range(done + 1, steps + 1):

@@ -86,6 +86,7 @@ def test_corners_are_bounds_or_choices():
         (lambda: listed([{"a": 1}, {"a": 1}], objective="bleu", pruner=None), "trials 0 and 1 are the same: a=1"),
         (lambda: listed([{"a": 1}], objective="blue", pruner=None), "objective=blue"),
         (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner"),
+        (lambda: search({"a": uniform(0, 1)}, trials=1, objective="nll", sampler=random(0), pruner=None), "sampler"),
         (lambda: search({}, trials=1, objective="bleu", sampler=random, pruner=None), "space is empty"),
         (lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None), "a: must be"),
         (lambda: search({"a": uniform(0, 1)}, trials=0, objective="bleu", sampler=random, pruner=None), "trials=0"),

@@ -2,11 +2,14 @@
 
 import collections
 import contextlib
+import dataclasses
 import multiprocessing
+import threading
 import time
 
 import optuna
 import pytest
+import sqlalchemy
 
 from scripts.sweeping import ledger as ledgers
 from scripts.sweeping.description import listed, product, search, uniform
@@ -71,7 +74,7 @@ def test_what_was_released_is_gone_on_with_and_what_failed_is_not(ledger):
     ledger.mend()
     assert states(ledger) == ["waiting", "failed", "waiting", "waiting"]
     assert ledger.standings()[1].error == "no such file"
-    assert [ledger.claim().trial for _ in range(3)] == [2, 3, 0]
+    assert [ledger.claim().trial for _ in range(3)] == [0, 2, 3]
     assert ledger.retry_failed() == 1
     assert ledger.claim().trial == 1
 
@@ -84,7 +87,7 @@ def test_a_silent_process_is_taken_over(opened):
     time.sleep(3)  # the database's clock shows whole seconds
     alive.mend()
     assert states(alive)[0] == "waiting"
-    assert dead.heartbeat(attempt) is False
+    assert dead.heartbeat(attempt, 5.0) is False
     dead.complete(attempt, 7.0)  # too late
     assert states(alive)[0] == "waiting"
 
@@ -94,24 +97,68 @@ def test_heartbeats_keep_others_away(opened):
     attempt = ledger.claim()
     for _ in range(4):
         time.sleep(0.7)
-        assert ledger.heartbeat(attempt) is True
+        assert ledger.heartbeat(attempt, 5.0) is True
         ledger.mend()
     assert states(ledger)[0] == "running"
 
 
-def test_a_trial_that_was_added_twice_is_done_once(ledger):
+def test_a_trial_that_is_added_twice_is_done_once(ledger, opened):
+    other = opened(GRID)
     ledger.release(ledger.claim())
-    for _ in range(2):  # as two processes would that mend at the same time
-        ledger.study.enqueue_trial(GRID.trials[0], user_attrs={"trial": 0})
-    claimed = [attempt.trial for attempt in iter(ledger.claim, None)]
-    assert sorted(claimed) == [0, 1, 2, 3]
+    assert states(other)[0] == states(ledger)[0] == "missing"
+    # As two processes do that look at the same moment: each adds a row without having seen the other's.
+    earlier = {"trial": 0, "earlier": 1}
+    for each in (ledger, other):
+        each.study.enqueue_trial(GRID.trials[0], user_attrs=earlier)
+    assert [attempt.trial for attempt in iter(ledger.claim, None)] == [0, 1, 2, 3]
+    assert states(other) == ["running"] * 4
 
 
-def test_a_trial_that_ended_before_its_second_row_was_claimed_is_not_repeated(ledger):
-    attempt = ledger.claim()
-    ledger.study.enqueue_trial(GRID.trials[0], user_attrs={"trial": 0})
-    ledger.complete(attempt, 1.0)
+def test_a_second_row_is_not_claimed_once_the_first_has_failed(ledger):
+    ledger.study.enqueue_trial(GRID.trials[0], user_attrs={"trial": 0, "earlier": 0})
+    ledger.fail(ledger.claim(), "out of memory")
     assert [attempt.trial for attempt in iter(ledger.claim, None)] == [1, 2, 3]
+    assert states(ledger)[0] == "failed"
+
+
+def test_no_other_process_comes_between_the_look_and_the_claim(storage, opened):
+    """The other one claims, in another thread, as soon as this one has read the state of the row."""
+    ours, theirs = opened(GRID), opened(GRID)
+    thread, claimed = threading.Thread(target=lambda: claimed.append(theirs.claim())), []
+
+    @sqlalchemy.event.listens_for(ours.storage.engine, "after_cursor_execute")
+    def look(connection, cursor, statement, *_) -> None:
+        if (
+            "trials.state" in statement
+            and "trial_id = " in statement.replace("%(trial_id_1)s", "")
+            and not thread.ident
+        ):
+            thread.start()
+            thread.join(timeout=1)  # it cannot end before this transaction has
+
+    mine = ours.claim()
+    thread.join()
+    theirs.storage.remove_session()
+    assert thread.ident
+    assert sorted([mine.trial, claimed[0].trial]) == [0, 1]
+
+
+def test_the_seconds_of_a_trial_are_those_at_work(ledger):
+    first = ledger.claim()
+    ledger.heartbeat(first, 10.0)
+    ledger.release(first)
+    ledger.mend()
+    again = next(attempt for attempt in iter(ledger.claim, None) if attempt.trial == 0)
+    ledger.heartbeat(again, 2.5)
+    ledger.complete(again, 1.0)
+    assert ledger.standings()[0].seconds == 12.5
+
+
+def test_a_search_that_is_made_longer_elsewhere_goes_on_here(opened):
+    shorter, longer = opened(SEARCH), opened(dataclasses.replace(SEARCH, trials=({},) * 7))
+    assert len(shorter.standings()) == 5 and len(longer.standings()) == 7
+    assert len(list(iter(shorter.claim, None))) == 5
+    assert [attempt.trial for attempt in iter(longer.claim, None)] == [5, 6]
 
 
 def test_a_taken_over_trial_of_a_search_keeps_its_values(opened):
@@ -121,6 +168,23 @@ def test_a_taken_over_trial_of_a_search_keeps_its_values(opened):
     ledger.mend()
     again = [attempt for attempt in iter(ledger.claim, None) if attempt.trial == 0]
     assert [attempt.values for attempt in again] == [first.values]
+
+
+def test_a_process_that_dies_over_its_choice_leaves_what_was_chosen_before(opened):
+    space = {"x": uniform(0, 1), "y": uniform(0, 1)}
+    sweep = search(space, trials=1, objective="nll", sampler=tpe, pruner=None)
+    ledger = opened(sweep)
+    whole = ledger.claim()
+    ledger.release(whole)
+    ledger.mend()
+    (row,) = ledger.study.get_trials(states=(optuna.trial.TrialState.WAITING,))
+    row_id = ledger.storage.get_trial_id_from_study_id_trial_number(ledger.study_id, row.number)
+    ledger.storage.set_trial_state_values(row_id, optuna.trial.TrialState.RUNNING)
+    half = optuna.trial.Trial(ledger.study, row_id)
+    half.suggest_float("x", 0, 1)
+    ledger.study.tell(half, state=optuna.trial.TrialState.FAIL)
+    ledger.mend()
+    assert ledger.claim().values == whole.values
 
 
 def run_search(storage: str, name: str, interrupted: bool) -> list[dict]:
@@ -199,6 +263,8 @@ def test_processes_that_share_a_sweep_do_each_trial_once(storage, name):
     ("url", "message"),
     [
         ("nonsense", "must be a URL"),
+        ("postgresql://someone@host:port/db", "must be a URL"),
+        ("sqlite:////no/such/{folder}/study.db", "folder.*unable to open"),
         ("nosuch://host/db", "nosuch"),
         ("sqlite:////no/such/folder/study.db", "unable to open database file"),
         ("postgresql://someone:secret@127.0.0.1:1/db", "postgresql://someone:\\*\\*\\*@127.0.0.1:1/db.*refused"),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from scripts.sweeping import results
 from scripts.sweeping.description import listed, product, seeds
-from scripts.sweeping.display import render, summary
+from scripts.sweeping.display import render
 from scripts.sweeping.jobs import Job
 from scripts.sweeping.ledger import Ledger
 from tests.scripts.sweeping.fakes import fake
@@ -34,13 +34,13 @@ def test_the_table_has_mean_and_deviation_over_seeds_best_first(ledger):
     # Of 30 and 32: mean 31, sample standard deviation sqrt(2).
     assert table == [
         ("bleu", "model.dropout", "trials"),
-        ("35.00", "0.3", "2"),
-        (f"31.00 ± {math.sqrt(2):.2f}", "0.1", "0, 1"),
+        ("35", "0.3", "2"),
+        (f"31 ± {math.sqrt(2):.1f}", "0.1", "0, 1"),
     ]
     assert results.to_markdown(table).splitlines()[:3] == [
         "| bleu | model.dropout | trials |",
         "| --- | --- | --- |",
-        "| 35.00 | 0.3 | 2 |",
+        "| 35 | 0.3 | 2 |",
     ]
 
 
@@ -50,7 +50,7 @@ def test_what_is_minimized_is_sorted_the_other_way(tmp_path):
         ledger.mend()
         for value in (2.0, 1.0):
             ledger.complete(ledger.claim(), value)
-        assert [row[0] for row in results.make_table(ledger.standings(), sweep)[1:]] == ["1.00", "2.00"]
+        assert [row[0] for row in results.make_table(ledger.standings(), sweep)[1:]] == ["1", "2"]
         assert results.best(ledger.standings(), sweep) == 1
 
 
@@ -88,7 +88,7 @@ def test_keys_that_not_all_trials_have_are_left_out_of_the_importances(tmp_path)
 
 
 def test_the_display_says_how_the_sweep_stands(ledger, tmp_path):
-    assert summary(ledger.standings(), ledger, 1) == (
+    assert results.summary(ledger.standings(), SWEEP, 1) == (
         "3 of 4 trials done  0 running  0 pruned  1 failed  best bleu 35 (trial 2)"
     )
     ledger.retry_failed()

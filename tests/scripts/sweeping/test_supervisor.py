@@ -1,6 +1,7 @@
 """What a sweep makes of its trials' processes, and of its own death."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,15 @@ from pathlib import Path
 import optuna
 import pytest
 
+from scripts.sweeping import supervisor as supervisors
 from scripts.sweeping.description import Sweep, listed, product
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.jobs import Job
 from scripts.sweeping.ledger import Ledger
 from scripts.sweeping.supervisor import Supervisor
 from tests.scripts.sweeping.fakes import Fake, fake, starts
+from transformer import workdir as workdirs
+from transformer.errors import UserError
 
 
 def sweep_of(slopes: list, pruner=None) -> Sweep:
@@ -68,6 +74,76 @@ def test_a_hopeless_trial_is_stopped(url, tmp_path):
         run(ledger, fake(tmp_path, seconds=0.5, steps_wanted=8))
         assert states(ledger) == ["complete", "pruned"]
         assert len((tmp_path / "trials" / "0001" / "metrics.jsonl").read_text().splitlines()) < 8
+
+
+def test_past_values_of_a_trial_that_goes_on_are_not_held_against_it(url, tmp_path):
+    """Its first values were worse than the other's are; the last, when it goes on, is the best there is."""
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)
+    sweep = sweep_of([1.0, 2.0], pruner)
+    record = tmp_path / "trials" / "0001" / "metrics.jsonl"
+    record.parent.mkdir(parents=True)
+    lines = [{"step": step, "split": "valid", "nll": nll} for step, nll in [(1, 20.0), (2, 20.0), (3, 1.0)]]
+    record.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with Ledger(url, "study", sweep) as ledger:
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["complete", "complete"]
+
+
+def test_values_that_cannot_be_run_are_a_failed_trial(url, tmp_path):
+    class Refusing(Fake):
+        def command(self, trial, values):
+            if values["slope"] == 2.0:
+                raise UserError("config.model.num_heads=3: does not divide 128")
+            return super().command(trial, values)
+
+    with Ledger(url, "study", sweep_of([1.0, 2.0, 3.0])) as ledger:
+        run(ledger, Refusing(config=None, folder=Folder(tmp_path)))
+        assert states(ledger) == ["complete", "failed", "complete"]
+        assert "does not divide" in ledger.standings()[1].error
+
+
+def test_a_full_disk_ends_the_sweep_and_fails_no_trial(url, tmp_path):
+    with Ledger(url, "study", sweep_of(["full", "1"])) as ledger:
+        with pytest.raises(UserError, match="trial 0: the disk is full"):
+            run(ledger, fake(tmp_path))
+        assert states(ledger) == ["missing", "waiting"]
+
+
+def test_an_outage_of_the_storage_is_waited_for(url, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisors, "GRACE", 0.1)
+    with Ledger(url, "study", sweep_of([1.0, 2.0])) as ledger:
+        calls, standings = [], ledger.standings
+
+        def fails_for_a_while():
+            calls.append(None)
+            if 3 <= len(calls) < 8:
+                raise optuna.exceptions.StorageInternalError from OSError("gone")
+            return standings()
+
+        monkeypatch.setattr(ledger, "standings", fails_for_a_while)
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["complete", "complete"]
+        assert len(calls) > 8
+
+        def gone():
+            raise optuna.exceptions.StorageInternalError from OSError("gone")
+
+        monkeypatch.setattr(supervisors, "OUTAGE", 1.0)
+        monkeypatch.setattr(ledger, "mend", gone)
+        with pytest.raises(optuna.exceptions.StorageInternalError):
+            run(ledger, fake(tmp_path))
+
+
+def test_a_trial_whose_workdir_is_in_use_waits_and_a_stopped_one_is_not_started(url, tmp_path, caplog):
+    folder = tmp_path / "trials" / "0000"
+    with Ledger(url, "study", sweep_of([1.0])) as ledger:
+        ledger.mend()
+        job = Job(fake(tmp_path), ledger.claim(), 0, 1, tmp_path / "logs")
+        with workdirs.lock(folder):
+            assert job.advance() is False and job.process is None
+            assert f"is in use by process {os.getpid()}" in caplog.text
+            job.stop()
+        assert job.advance() is True and job.process is None
 
 
 def test_a_trial_that_was_stopped_from_outside_goes_on(url, tmp_path):
