@@ -9,6 +9,7 @@ differs.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -50,10 +51,16 @@ class Training:
         """What the last start has said."""
         return self.workdir.path.parent / "output.txt"
 
+    @property
+    def began(self) -> Path:
+        """As old as the last start."""
+        return self.workdir.path.parent / "began"
+
     def start(self) -> subprocess.Popen:
         argv = [sys.executable, "-m", "transformer.train", f"--workdir={self.workdir.path}", *self.flags]
         cache = f"--config.data.cache_dir={self.workdir.path.parent / 'cache'}"
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        self.began.touch()
         with self.output.open("w") as output:
             return subprocess.Popen([*argv, cache], stdout=output, stderr=output)
 
@@ -68,7 +75,7 @@ class Training:
         return prepared - began
 
     def kill(self, phase: str, occurrence: int, delay: float) -> str | None:
-        """Starts it, and kills it so many seconds after a phase has begun for that many times.
+        """Starts it, and kills it so many seconds after a phase has begun for that many times, or at its end.
 
         Returns the phase that it was in by then, or None if it had come to its end.
         """
@@ -76,7 +83,9 @@ class Training:
         while process.poll() is None:
             seen.add(PHASES[phase](self))
             if len(seen - {None}) == occurrence:
-                time.sleep(delay)
+                until = time.perf_counter() + delay
+                while time.perf_counter() < until and PHASES[phase](self) is not None:
+                    time.sleep(POLL_SECONDS)
                 break
             time.sleep(POLL_SECONDS)
         process.kill()
@@ -108,8 +117,14 @@ def preparing(training: Training) -> str | None:
 
 def writing(training: Training) -> str | None:
     """The checkpoint that is being written."""
-    names = [path.name for path in training.workdir.checkpoints.glob("*-tmp*")]
-    return names[0] if names and not preparing(training) else None
+    if preparing(training):
+        return None
+    began = training.began.stat().st_mtime  # what an earlier start has left half written is older
+    for path in training.workdir.checkpoints.glob("*-tmp*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime >= began:
+                return path.name
+    return None
 
 
 def validating(training: Training) -> int | None:
@@ -168,7 +183,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     def aim(phase: str) -> tuple[int, float]:
         if phase == "preparing":
-            return 1, generator.uniform(0, prepared_in)
+            return 1, prepared_in * generator.random() ** 2  # with a corpus that is there it takes less
         return generator.randint(1, 3), 0.001 * 100 ** generator.random()
 
     left, number, same, hit = arguments.kills, 0, True, Counter()

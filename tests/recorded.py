@@ -28,7 +28,7 @@ class RecordedConfig(ml_collections.FrozenConfigDict):
 
     def __getitem__(self, name: str):
         value, reader = super().__getitem__(name), sys._getframe(1)
-        instruction = dis.opname[reader.f_code.co_code[reader.f_lasti]]
+        instruction = _instruction(reader)
         # dict(group) and f(**group) come here too, by other instructions than group["key"].
         return self._read(name, value, reader) if instruction in ("BINARY_SUBSCR", "BINARY_OP") else value
 
@@ -37,6 +37,14 @@ class RecordedConfig(ml_collections.FrozenConfigDict):
         if PACKAGE in file.parents and file.name not in NOT_USE and not isinstance(value, ml_collections.ConfigDict):
             self._reads.add(f"{self._group}{name}")
         return value
+
+
+def _instruction(frame: FrameType) -> str:
+    """What the frame is doing. In code that has run often it may seem to be at what the interpreter keeps behind it."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    while dis.opname[code[at]] == "CACHE":
+        at -= 2
+    return dis.opname[code[at]]
 
 
 def recorded(config: ml_collections.FrozenConfigDict, reads: set[str], group: str = "") -> RecordedConfig:

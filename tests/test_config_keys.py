@@ -46,6 +46,16 @@ def test_the_recorder_counts_reads_by_name_alone(code, expected):
     assert reads_of(code, "model/attention.py") == expected
 
 
+def test_the_recorder_counts_reads_of_code_that_has_run_often():
+    # Python then takes a faster way, on which the caller seems to be at another instruction.
+    names: dict = {}
+    exec(compile("def path(data): return data['path']", str(PACKAGE / "model/attention.py"), "exec"), names)
+    for _ in range(100):
+        with recording() as reads:
+            names["path"](configuration.freeze(BASE).data)
+        assert reads == {"data.path"}
+
+
 def test_the_recorder_leaves_out_what_is_no_use(tmp_path):
     assert reads_of("config.seed", "config_combinations.py") == set()
     with recording() as reads:

@@ -2,16 +2,18 @@
 
 import argparse
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.training.tiny import flags, record, run
+from tests.training.tiny import at_step, flags, record, run
 from transformer import distributed, joining
 from transformer.data import cache
 from transformer.errors import UserError
@@ -62,9 +64,13 @@ def last(errors: str) -> str:
     return [line for line in errors.splitlines() if line.startswith("error: ")][-1]
 
 
-def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
+def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path, monkeypatch):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     assert run(alone, **SETTINGS) == 0
+    # Its beginning by a process alone, too.
+    with monkeypatch.context() as patch:
+        at_step(patch, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert run(shared, **SETTINGS) == 130
     with Two(shared, {}, mesh__fsdp=2, **SETTINGS) as two:
         two.wait_for("step 10/50")
         two.processes[1].send_signal(signal.SIGINT)  # to one of them
@@ -75,9 +81,10 @@ def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
     for _, errors in ends:
         assert f"nterrupted; step {step} is saved" in errors.splitlines()[-1]
     assert 10 <= step < 50 and record(shared)[-1]["step"] == step
+    assert "Going on from the checkpoint of step 5." in (shared / "log.txt").read_text()
     # Process 0 alone tells what goes well, and is the only one to write.
-    assert "Model:" not in ends[1][1] and (shared / "log.txt").read_text().count("Model:") == 1
-    assert len(list((shared / "tensorboard").iterdir())) == 1
+    assert "Model:" not in ends[1][1] and (shared / "log.txt").read_text().count("Model:") == 2
+    assert len(list((shared / "tensorboard").iterdir())) == 2
     # The rest by a process alone, on a mesh of one device.
     assert run(shared, **SETTINGS) == 0
     ours, theirs = record(shared), record(alone)
@@ -88,6 +95,20 @@ def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
         assert (here["examples"], here["tokens"]) == (there["examples"], there["tokens"])
         if "chrf" in there:
             assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
+
+
+def test_when_a_process_is_killed_the_other_ends_and_says_so(tmp_path):
+    # Without a checkpoint under way: while all wait for one, it is JAX that ends them, later.
+    never = dict.fromkeys(("training__steps", "training__eval_every", "checkpoint__every"), 1_000_000)
+    with Two(tmp_path / "run", {}, **SETTINGS | never) as two:
+        two.wait_for("step 11/")
+        two.processes[1].kill()
+        began = time.monotonic()
+        (code, errors), (killed, _) = two.end()
+    assert time.monotonic() - began < joining.SILENT_SECONDS / 2
+    assert (code, killed) == (2, -signal.SIGKILL) and "Traceback" not in errors
+    assert last(errors) == errors.splitlines()[-1]
+    assert "another process of this run has died; the same command, started in all of them, goes on" in last(errors)
 
 
 def test_processes_that_disagree_all_say_in_what(tmp_path):

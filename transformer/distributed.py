@@ -111,6 +111,11 @@ def await_value(key: str, what: str, seconds: int) -> str:
             raise UserError(failures[0])
 
 
+def lost_another(error: BaseException | None) -> bool:
+    """Whether a collective operation has failed, as it does on hosts without accelerators when a process dies."""
+    return "Gloo" in str(error)  # of several types, depending on who was waiting for the result
+
+
 class _Nothing:
     """Takes any call, and the place of a context manager, and does nothing."""
 

@@ -21,6 +21,7 @@ JOIN_SECONDS = 300  # for all processes to have started
 LISTEN_SECONDS = 1.0  # between two looks at how the others are
 STOP_SECONDS = 10  # for a process to stop by itself once another one has failed
 INTERRUPTED = 130  # the exit code of a command that a signal has ended
+SILENT_SECONDS = 60  # of a process, after which JAX takes it for dead and aborts the others
 LEAVE_SECONDS = 60  # for all processes to have ended, once one has
 FAILURE = "failure"  # the key under which a process says why it has stopped
 
@@ -49,10 +50,11 @@ def joined(arguments: argparse.Namespace) -> Iterator[None]:
         yield
     except BaseException as error:
         tell(error)
-        if _lost_another(error):
+        if distributed.lost_another(error):
             time.sleep(2 * LISTEN_SECONDS)  # if it had something to say, that is the reason
             reason = (distributed.failures or ["another process of this run has died"])[0]
-            raise UserError(f"{reason}; the same command, started in all of them, goes on") from error
+            logging.error("%s; the same command, started in all of them, goes on", reason)
+            os._exit(2)  # to leave in good order JAX would wait for the one that has died
         raise
     finally:
         left.set()
@@ -92,6 +94,7 @@ def _join(arguments: argparse.Namespace) -> None:
             arguments.process_id,
             # JAX would abort the process without a word that helps: the timer comes first.
             initialization_timeout=2 * JOIN_SECONDS,
+            heartbeat_timeout_seconds=SILENT_SECONDS,
             shutdown_timeout_seconds=LEAVE_SECONDS,
         )
         jax.devices()  # which takes all processes: from here on one may wait for another
@@ -119,11 +122,6 @@ def _give_up_joining(arguments: argparse.Namespace) -> None:
 
 def _named(arguments: argparse.Namespace) -> str:
     return f"--coordinator={arguments.coordinator}" if arguments.coordinator else "--distributed"
-
-
-def _lost_another(error: BaseException) -> bool:
-    """Whether a collective operation has failed, as it does on hosts without accelerators when a process dies."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and "Gloo" in str(error)
 
 
 def tell(error: BaseException) -> None:

@@ -75,8 +75,7 @@ def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
 def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
     expected, settings = straight
     settings = settings | {"data__cache_dir": expected.parent / "cache"}
-    shutil.copytree(expected, tmp_path / "run")
-    (tmp_path / "run" / "complete.json").unlink()
+    shutil.copytree(expected, tmp_path / "run")  # complete, so that a start ends once it has its data
     model, contents = tmp_path / "run" / "tokenizer.model", tmp_path / "run" / "contents.json"
     kept = model.read_bytes()
     model.write_bytes(kept.replace(b"z", b"q", 1))

@@ -5,15 +5,15 @@
 punctuation normalisation and tokenisation for the language, with its usual escapes, then lower-cased.
 """
 
+import importlib.metadata
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sacremoses
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
 
-PREPARED = f"prepared:sacremoses.{sacremoses.__version__}.normalized.tokenized.lowercased"
+PREPARED = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}.normalized.tokenized.lowercased"
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def prepare(texts: Sequence[str], language: str | None) -> list[str]:
     """Punctuation normalised, tokenised, lower-cased. Languages that Moses has no rules for get its general ones."""
     if language is None:
         return [text.lower() for text in texts]
+    import sacremoses  # takes a second, for which no command should wait that scores nothing
+
     code = base_code(language)
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
     return [tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts]

@@ -56,7 +56,9 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if distributed.lost_another(error):
+            return  # the processes would meet there, and one never comes
         self.manager.wait_until_finished()
         self.manager.close()
 
