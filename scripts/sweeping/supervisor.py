@@ -19,6 +19,7 @@ from transformer.errors import UserError
 TICK = 0.5  # seconds between looks at the jobs
 LOOK = 5.0  # seconds between looks for trials that others have left
 OUTAGE = 900.0  # seconds for which the storage may fail; the jobs go on meanwhile
+FULL = ("disk is full", "No space left")  # what SQLite and PostgreSQL say: no waiting helps
 
 
 class Supervisor:
@@ -36,7 +37,8 @@ class Supervisor:
         return [job for job in self.slots if job is not None]
 
     def run(self, show_progress: Callable[[list[Job]], None]) -> None:
-        """
+        """Returns once every trial is complete, pruned or failed.
+
         Raises:
           KeyboardInterrupt: that came; the jobs have saved and ended.
           UserError: the disk is full.
@@ -67,6 +69,8 @@ class Supervisor:
         try:
             result = action(*arguments)
         except FAILURES as error:
+            if any(words in reason(error) for words in FULL):
+                raise
             if self.failing_since is None:
                 self.failing_since = time.monotonic()
                 logging.warning("The storage fails (%s); trying again for %.0f minutes.", reason(error), OUTAGE / 60)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -125,13 +126,19 @@ def test_an_outage_of_the_storage_is_waited_for(url, tmp_path, monkeypatch):
         assert states(ledger) == ["complete", "complete"]
         assert len(calls) > 8
 
-        def gone():
-            raise optuna.exceptions.StorageInternalError from OSError("gone")
 
-        monkeypatch.setattr(supervisors, "OUTAGE", 1.0)
-        monkeypatch.setattr(ledger, "mend", gone)
+@pytest.mark.parametrize(("message", "patience"), [("gone", 1.0), ("database or disk is full", 0.0)])
+def test_a_storage_that_stays_away_ends_the_sweep(url, tmp_path, monkeypatch, message, patience):
+    def fails():
+        raise optuna.exceptions.StorageInternalError from sqlite3.OperationalError(message)
+
+    monkeypatch.setattr(supervisors, "OUTAGE", 1.0)
+    with Ledger(url, "study", sweep_of([1.0])) as ledger:
+        monkeypatch.setattr(ledger, "mend", fails)
+        began = time.monotonic()
         with pytest.raises(optuna.exceptions.StorageInternalError):
             run(ledger, fake(tmp_path))
+        assert patience <= time.monotonic() - began < patience + 10 * supervisors.TICK
 
 
 def test_a_trial_whose_workdir_is_in_use_waits_and_a_stopped_one_is_not_started(url, tmp_path, caplog):
