@@ -57,6 +57,12 @@ class Supervisor:
             self._look_at(job)
         if time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + LOOK
+            if self.failing_since is not None:
+                self.ledger.standings()  # raises while the storage is away
+                self.failing_since = None
+                # Nobody could give heartbeats: whoever is back first is not to take the others for dead.
+                self.next_look = time.monotonic() + GRACE
+                return False
             self.ledger.mend()
             self._fill()
             if not self.jobs and not self._others_at_work():
@@ -67,7 +73,7 @@ class Supervisor:
     def _patiently(self, action: Callable, *arguments) -> bool:
         """What the action returns; False if the storage has failed, as it may for a while."""
         try:
-            result = action(*arguments)
+            return action(*arguments)
         except FAILURES as error:
             if any(words in reason(error) for words in FULL):
                 raise
@@ -76,11 +82,7 @@ class Supervisor:
                 logging.warning("The storage fails (%s); trying again for %.0f minutes.", reason(error), OUTAGE / 60)
             if time.monotonic() - self.failing_since > OUTAGE:
                 raise
-            # Nobody could give heartbeats: whoever is back first is not to take the others for dead.
-            self.next_look = time.monotonic() + GRACE
             return False
-        self.failing_since = None
-        return result
 
     def _fill(self) -> None:
         for slot in [slot for slot, job in enumerate(self.slots) if job is None]:

@@ -112,6 +112,7 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(url, tmp_path):
 
 def test_an_outage_of_the_storage_is_waited_for(url, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisors, "GRACE", 0.1)
+    monkeypatch.setattr(supervisors, "LOOK", 0.2)
     with Ledger(url, "study", sweep_of([1.0, 2.0])) as ledger:
         calls, standings = [], ledger.standings
 
@@ -133,8 +134,10 @@ def test_a_storage_that_stays_away_ends_the_sweep(url, tmp_path, monkeypatch, me
         raise optuna.exceptions.StorageInternalError from sqlite3.OperationalError(message)
 
     monkeypatch.setattr(supervisors, "OUTAGE", 1.0)
+    monkeypatch.setattr(supervisors, "LOOK", 0.2)
     with Ledger(url, "study", sweep_of([1.0])) as ledger:
         monkeypatch.setattr(ledger, "mend", fails)
+        monkeypatch.setattr(ledger, "standings", fails)
         began = time.monotonic()
         with pytest.raises(optuna.exceptions.StorageInternalError):
             run(ledger, fake(tmp_path))
