@@ -1,9 +1,10 @@
 """Multi30k English-German: real image captions, small enough for two CPU cores.
 
 Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
-           python -m transformer.evaluate --workdir=runs/multi30k --split=test
+           python -m transformer.evaluate --workdir=runs/multi30k --split=test --average=10
 The files are downloaded, or taken from a folder: --config.data.path=FOLDER with train, valid and test2016 .en and .de.
-Hardware:  meant for two CPU cores and an hour. No complete run has been measured yet; the README says when one has.
+Hardware:  128 minutes of CPU time, so about 65 minutes on two cores to themselves (no AMX).
+Expect:    39.3 lower-cased tokenised BLEU on test2016 with --average=10, one seed; the README's table has it all.
 """
 
 import ml_collections
