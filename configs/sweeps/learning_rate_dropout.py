@@ -1,7 +1,8 @@
 """Learning rate and dropout of the Multi30k config, at a budget of a few epochs.
 
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/learning_rate_dropout.py
-               --workdir=DIR --config.training.steps=250 --config.training.eval_every=250
+               --workdir=DIR --config.training.steps=150 --config.training.eval_every=150
+               --config.optimizer.warmup_steps=50
 Hardware:  to be measured
 """
 
@@ -9,5 +10,5 @@ from scripts.sweeping.description import Sweep, listed, product
 
 
 def get_sweep() -> Sweep:
-    trials = product({"optimizer.learning_rate": [2.5e-3, 5e-3, 1e-2], "model.dropout": [0.1, 0.2]})
+    trials = product({"optimizer.learning_rate": [2.5e-3, 5e-3, 1e-2], "model.dropout": [0.1, 0.3]})
     return listed(trials, objective="nll", pruner=None)
