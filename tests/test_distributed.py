@@ -97,6 +97,7 @@ def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path, m
             assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
 
 
+@pytest.mark.slow
 def test_when_a_process_is_killed_the_other_ends_and_says_so(tmp_path):
     # Without a checkpoint under way: while all wait for one, it is JAX that ends them, later.
     never = dict.fromkeys(("training__steps", "training__eval_every", "checkpoint__every"), 1_000_000)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.training.full_disk import SIZES
 
+pytestmark = pytest.mark.slow  # five runs
 ALONE = ["unshare", "--map-root-user", "--mount"]
 
 

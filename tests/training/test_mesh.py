@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 ONE = (1, 1, 1)
-MESHES = [(1, 4, 1), (2, 2, 2)]  # data, fsdp, tensor; each takes seconds to compile
-OTHERS = [(2, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 4, 1), (4, 1, 2)]
+MESHES = [(2, 2, 2)]  # data, fsdp, tensor; each takes seconds to compile
+OTHERS = [(1, 4, 1), (2, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 4, 1), (4, 1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_each_device_holds_its_share(found, mesh):
     assert here["rows_held"] == 8 // (data * fsdp)
 
 
-@pytest.mark.parametrize("mesh", [ONE, (1, 4, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("mesh", [ONE, *MESHES], ids=str)
 def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
     # Vectors, the norms' scales and biases, are whole on every device; metrics and addresses are less than a KiB more.
     sizes, (data, fsdp, tensor) = found["sizes"], mesh
