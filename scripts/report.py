@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts import evaluations, marks
+from scripts import evaluations, markdown
 from scripts.evaluations import EVALUATION, SCORES, WHERE, mean_and_spread
 from transformer import command
 from transformer import workdir as workdirs
@@ -80,8 +80,7 @@ def make_table(results: Sequence[Result]) -> str:
     rows = defaultdict(list)
     for result in results:
         rows[(*result.row, result.averaged)].append(result)
-    lines = [HEADER, ("---",) * len(HEADER), *(cells(group) for group in rows.values())]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown.table([HEADER, *(cells(group) for group in rows.values())])
     signatures = {f"`{result.evaluation[f'{name}_signature']}`" for result in results for name in SCORES}
     return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
 
@@ -106,7 +105,7 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.readme is None:
         print(table, end="")
     else:
-        marks.replace(Path(arguments.readme), "results", table)
+        markdown.replace(Path(arguments.readme), "results", table)
 
 
 def make_parser() -> command.Parser:

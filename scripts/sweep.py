@@ -14,7 +14,7 @@ from pathlib import Path
 import optuna
 from absl import logging
 
-from scripts import marks
+from scripts import markdown
 from scripts.sweeping import results
 from scripts.sweeping.description import Sweep, Values, corners
 from scripts.sweeping.display import display
@@ -71,10 +71,9 @@ def enter(folder: Folder, sweep: Sweep, task: Task, url: str) -> Ledger:
 
 def begin(ledger: Ledger, retry_failed: bool) -> None:
     """Says what has failed before, and has it tried again if that is wanted."""
-    failed = [str(trial) for trial, standing in enumerate(ledger.standings()) if standing.state == "failed"]
-    if failed and retry_failed:
+    if retry_failed:
         ledger.retry_failed()
-    elif failed:
+    elif failed := [str(trial) for trial, standing in enumerate(ledger.standings()) if standing.state == "failed"]:
         logging.warning("Failed earlier: trials %s. --retry_failed tries them again.", ", ".join(failed))
 
 
@@ -139,7 +138,7 @@ def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
         failed = [standing.error.splitlines()[-1] for standing in standings if standing.state == "failed"]
         why = f"{len(failed)} failed, the first with: {failed[0]}" if failed else "none has been run to its end"
         raise UserError(f"{folder.path}: no trial is complete; {why}")
-    table = results.to_markdown(results.make_table(standings, sweep))
+    table = markdown.table(results.make_table(standings, sweep))
     shares = results.importances(ledger)
     if shares:
         listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
@@ -148,7 +147,7 @@ def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
     if readme is None:
         print(table, end="")
     else:
-        marks.replace(Path(readme), "sweep", table)
+        markdown.replace(Path(readme), "sweep", table)
 
 
 def make_parser() -> command.Parser:

@@ -66,9 +66,9 @@ def override(
     Raises:
       UserError: a key is unknown, a value is ill-typed, or the resulting configuration is impossible.
     """
-    values = {}
+    values, expected = {}, expected_types()
     for key, text in overrides:
-        if key not in expected_types():
+        if key not in expected:
             raise unknown_key(f"{flag}{key}={text}", key)
         values[key] = _parse(key, text, flag)
     return with_values(config, values)

@@ -41,6 +41,7 @@ class Standing:
     error: str  # its last lines, if it failed
     worker: str  # the process that is on it, if it is running
     seconds: float  # at work, in all its attempts
+    rows: int  # of the study, those that do not count included
 
 
 @dataclass
@@ -84,22 +85,21 @@ class Ledger:
             optuna.storages.fail_stale_trials(self.study)
         for trial, standing in enumerate(self.standings()):
             if standing.state == "missing":
-                self._add(trial, standing.values)
+                self._add(trial, standing)
 
     def retry_failed(self) -> int:
         """Adds a row for every trial that failed. Returns for how many."""
-        failed = [(trial, each.values) for trial, each in enumerate(self.standings()) if each.state == "failed"]
-        for trial, values in failed:
-            self._add(trial, values)
+        failed = [(trial, each) for trial, each in enumerate(self.standings()) if each.state == "failed"]
+        for trial, standing in failed:
+            self._add(trial, standing)
         return len(failed)
 
     def claim(self) -> Attempt | None:
         """The first trial that waits, now this process's; None if there is none."""
         for trial, rows in enumerate(self._rows()):
-            for row in rows:
+            for row in (row for row in _counting(rows) if row.state == TrialState.WAITING):
                 row_id = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, row.number)
-                # The heartbeat first: a process killed between the two has not taken the row with it.
-                if row.state == TrialState.WAITING and self._won(row_id):
+                if self._won(row_id):
                     return self._attempt(trial, row_id)
         return None
 
@@ -145,23 +145,20 @@ class Ledger:
         return [_standing(rows, listed) for rows, listed in zip(self._rows(), self.sweep.trials, strict=True)]
 
     def _rows(self) -> list[list[FrozenTrial]]:
-        """The rows of every trial that count, oldest first. Trials that another process has more are left out."""
+        """The rows of every trial, oldest first. Trials that another process has more are left out."""
         rows: list[list[FrozenTrial]] = [[] for _ in self.sweep.trials]
-        counts = [0 for _ in self.sweep.trials]
         for row in self.study.get_trials(deepcopy=False):
-            trial = row.user_attrs["trial"]
-            if trial < len(rows):
-                if row.user_attrs["earlier"] == counts[trial]:
-                    rows[trial].append(row)
-                counts[trial] += 1
+            if row.user_attrs["trial"] < len(rows):
+                rows[row.user_attrs["trial"]].append(row)
         return rows
 
-    def _add(self, trial: int, values: Values) -> None:
-        earlier = sum(row.user_attrs["trial"] == trial for row in self.study.get_trials(deepcopy=False))
-        self.study.enqueue_trial(values, user_attrs={"trial": trial, "earlier": earlier})
+    def _add(self, trial: int, standing: Standing) -> None:
+        """Another row for a trial that stands like this: it counts only if none has been added since."""
+        self.study.enqueue_trial(standing.values, user_attrs={"trial": trial, "earlier": standing.rows})
 
     def _won(self, row_id: int) -> bool:
         try:
+            # The heartbeat first: a process killed between the two has not taken the row with it.
             self.storage.record_heartbeat(row_id)
             return self.storage.set_trial_state_values(row_id, TrialState.RUNNING)
         except optuna.exceptions.UpdateFinishedTrialError:
@@ -236,7 +233,13 @@ def _lock_when_reading(engine: sqlalchemy.Engine) -> None:
     engine.dispose()  # connections from before
 
 
-def _standing(rows: list[FrozenTrial], listed: Values) -> Standing:
+def _counting(rows: list[FrozenTrial]) -> list[FrozenTrial]:
+    """Those rows of a trial that were added by someone who had seen all the earlier ones."""
+    return [row for earlier, row in enumerate(rows) if row.user_attrs["earlier"] == earlier]
+
+
+def _standing(all_rows: list[FrozenTrial], listed: Values) -> Standing:
+    rows = _counting(all_rows)
     known = next((_values(row) for row in reversed(rows) if _values(row)), {})
     ended = next((row for row in rows if row.state in ENDED), None)
     running = next((row for row in rows if row.state == TrialState.RUNNING), None)
@@ -255,6 +258,7 @@ def _standing(rows: list[FrozenTrial], listed: Values) -> Standing:
         error if state == "failed" else "",
         running.user_attrs.get("worker", "") if state == "running" else "",
         sum(row.user_attrs.get("seconds", 0.0) for row in rows),
+        len(all_rows),
     )
 
 

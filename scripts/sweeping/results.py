@@ -21,9 +21,8 @@ SEED = "seed"
 
 def best(standings: Sequence[Standing], sweep: Sweep) -> int | None:
     """The number of the trial with the best value of those that are complete; None if none is."""
-    complete = [trial for trial, standing in enumerate(standings) if standing.state == "complete"]
-    choose = max if sweep.direction == "maximize" else min
-    return choose(complete, key=lambda trial: standings[trial].value, default=None)
+    values = {trial: standing.value for trial, standing in enumerate(standings) if standing.state == "complete"}
+    return next((trial for trial, value in values.items() if value == sweep.best(values.values())), None)
 
 
 def summary(standings: Sequence[Standing], sweep: Sweep, slots: int) -> str:
@@ -60,22 +59,16 @@ def make_table(standings: Sequence[Standing], sweep: Sweep) -> list[tuple[str, .
         if standing.state == "complete":
             groups[tuple((key, standing.values.get(key)) for key in sweep.keys if key != SEED)].append(trial)
     keys = [key for key in sweep.keys if key != SEED]
-    sign = -1 if sweep.direction == "maximize" else 1
 
     def mean(trials: list[int]) -> float:
         return statistics.mean(standings[trial].value for trial in trials)
 
     rows = []
-    for values, trials in sorted(groups.items(), key=lambda item: sign * mean(item[1])):
+    for values, trials in sorted(groups.items(), key=lambda item: mean(item[1]), reverse=sweep.direction == "maximize"):
         spread = f" ± {statistics.stdev(standings[trial].value for trial in trials):.2g}" if len(trials) > 1 else ""
         shown = ["" if value is None else show_short(value) for _, value in values]
         rows.append((f"{mean(trials):.4g}{spread}", *shown, ", ".join(str(trial) for trial in trials)))
     return [(sweep.objective, *keys, "trials"), *rows]
-
-
-def to_markdown(table: Sequence[tuple[str, ...]]) -> str:
-    header, *rows = table
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ("---",) * len(header), *rows))
 
 
 def importances(ledger: Ledger) -> dict[str, float]:

@@ -164,7 +164,7 @@ class Supervisor:
         if not finite:
             self._fail(job, f"{objective} was never a finite number")
             return
-        best = (max if self.ledger.sweep.direction == "maximize" else min)(finite)
+        best = self.ledger.sweep.best(finite)
         self.ledger.complete(job.attempt, best)
         logging.info("Trial %d done: %s %.4g", trial, objective, best)
 

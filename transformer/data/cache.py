@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import shutil
 import time
@@ -40,6 +42,23 @@ def turn(lock: Path, seconds: int) -> Iterator[None]:
                 break
             time.sleep(0.1)
         yield
+
+
+def lock_of(folder: Path) -> Path:
+    """The lock file that those take turns with who make the folder, or what is in it."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def key(content: object) -> str:
+    """Equal for equal content, which is what JSON holds: part of a folder's name."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
+    """Makes `folder` unless it is there. Of the processes that want it one makes it; the others wait, as in `turn`."""
+    with turn(lock_of(folder), seconds):
+        if not folder.exists():
+            make_folder(folder, fill)
 
 
 def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:

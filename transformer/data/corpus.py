@@ -1,7 +1,6 @@
 """A split as token ids: made once, by several processes, and memory-mapped from the cache ever after."""
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import shutil
@@ -83,35 +82,32 @@ def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
     encoder = Encoder(source, tokenizer, rules, keep_text=split == "train" and config.tokenizer.sampling > 0)
     home = cache.folder(config.data) / "corpora"
     home.mkdir(exist_ok=True)
-    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{_key(encoder)}"
+    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_content(encoder))}"
     vocab_size = max(tokenizer.source_vocab_size, tokenizer.target_vocab_size)
 
     def resample(epoch: int, seed: int) -> Corpus:
         resampler = Resampler(folder, tokenizer, config.data.max_length, seed, epoch)
-        with cache.turn(_lock(folder), config.data.wait_seconds):
+        with cache.turn(cache.lock_of(folder), config.data.wait_seconds):
             return Corpus(_prepare_epoch(resampler, config.data.workers), vocab_size, None)
 
-    with cache.turn(_lock(folder), config.data.wait_seconds):
-        if not folder.exists():
-            cache.make_folder(folder, lambda unfinished: _encode(unfinished, encoder, config.data.workers))
-        corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
+    def encode(unfinished: Path) -> None:
+        _encode(unfinished, encoder, config.data.workers)
+
+    cache.make_once(folder, encode, config.data.wait_seconds)
+    corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
 
 
-def _key(encoder: Encoder) -> str:
-    content = {
+def _content(encoder: Encoder) -> dict[str, Any]:
+    """All that the corpus depends on."""
+    return {
         "format": _FORMAT,
         "source": encoder.source.identity,
         "tokenizer": encoder.tokenizer.fingerprint,
         "rules": dataclasses.asdict(encoder.rules) if encoder.rules else None,
         "text": encoder.keep_text,
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _lock(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
 
 
 def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -114,18 +113,15 @@ def _trained(config) -> Tokenizer:
     source = sources.open_source(config.data, "train")
     home = cache.folder(config.data) / "tokenizers"
     home.mkdir(exist_ok=True)
-    folder = home / f"{config.data.name.replace('/', '-')}-{_key(config.tokenizer, source)}"
-    with cache.turn(folder.with_name(f".{folder.name}.lock"), config.data.wait_seconds):
-        if not folder.exists():
-            cache.make_folder(folder, lambda unfinished: _train(config, source).save(unfinished))
-        return Tokenizer.load(folder, config)
+    folder = home / f"{config.data.name.replace('/', '-')}-{cache.key(_content(config.tokenizer, source))}"
+    cache.make_once(folder, lambda unfinished: _train(config, source).save(unfinished), config.data.wait_seconds)
+    return Tokenizer.load(folder, config)
 
 
-def _key(options, source: sources.Source) -> str:
-    """Of all that the pieces depend on."""
+def _content(options, source: sources.Source) -> list:
+    """All that the pieces depend on."""
     settings = {key: value for key, value in options.items() if key not in ("model_file", "sampling")}
-    content = [settings, source.identity, importlib.metadata.version("sentencepiece")]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return [settings, source.identity, importlib.metadata.version("sentencepiece")]
 
 
 def _train(config, source: sources.Source) -> Tokenizer:

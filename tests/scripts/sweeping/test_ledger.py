@@ -114,6 +114,22 @@ def test_a_trial_that_is_added_twice_is_done_once(ledger, opened):
     assert states(other) == ["running"] * 4
 
 
+def test_a_row_that_was_added_since_the_look_is_seen(ledger, opened, monkeypatch):
+    other = opened(GRID)
+    ledger.release(ledger.claim())
+    look = ledger.standings
+
+    def look_and_be_overtaken():
+        standings = look()
+        other.mend()
+        return standings
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "standings", look_and_be_overtaken)
+        ledger.mend()
+    assert [attempt.trial for attempt in iter(ledger.claim, None)] == [0, 1, 2, 3]
+
+
 def test_a_second_row_is_not_claimed_once_the_first_has_failed(ledger):
     ledger.study.enqueue_trial(GRID.trials[0], user_attrs={"trial": 0, "earlier": 0})
     ledger.fail(ledger.claim(), "out of memory")

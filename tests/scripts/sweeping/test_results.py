@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from scripts import markdown
 from scripts.sweeping import results
 from scripts.sweeping.description import listed, product, seeds
 from scripts.sweeping.display import render
@@ -37,7 +38,7 @@ def test_the_table_has_mean_and_deviation_over_seeds_best_first(ledger):
         ("35", "0.3", "2"),
         (f"31 ± {math.sqrt(2):.1f}", "0.1", "0, 1"),
     ]
-    assert results.to_markdown(table).splitlines()[:3] == [
+    assert markdown.table(table).splitlines()[:3] == [
         "| bleu | model.dropout | trials |",
         "| --- | --- | --- |",
         "| 35 | 0.3 | 2 |",

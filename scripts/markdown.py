@@ -1,9 +1,16 @@
-"""The parts of a file, such as the README, that a script writes: they stand between two marks."""
+"""What scripts write into files such as the README: tables, in parts that stand between two marks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer import files
 from transformer.errors import UserError
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table. The first row is its header."""
+    header, *others = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *others))
 
 
 def replace(path: Path, name: str, text: str) -> None:
