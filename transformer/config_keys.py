@@ -21,6 +21,7 @@ ADDED = (
     "training.max_skipped",
     "training.stall_seconds",
 )
+SCALARS = (str, int, float, bool, type(None))
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple"}
 
 
@@ -77,11 +78,16 @@ def typed(flat: dict[str, Any]) -> dict[str, Any]:
 def _typed_value(key: str, value: Any, kind: type, optional: bool) -> Any:
     if kind is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
-    if kind is tuple and type(value) in (list, tuple):
+    if kind is tuple and type(value) in (list, tuple) and _is_plain(value):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     if type(value) is not kind and not (optional and value is None):
         raise UserError(f"config.{key}={show(value)}: must be {describe(kind, optional)}")
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is built of tuples, lists and scalars alone: ml_collections freezes no mapping inside of a tuple."""
+    return all(map(_is_plain, value)) if isinstance(value, list | tuple) else isinstance(value, SCALARS)
 
 
 def unknown_key(given: str, key: str) -> UserError:

@@ -76,6 +76,8 @@ def test_overrides(folder, key, text):
 @given(st.dictionaries(st.sampled_from(KEYS), values, min_size=1, max_size=3))
 @example({"model.dropout": 10**400})
 @example({"data.downloads": [["a", "b", "\0"]]})
+@example({"data.downloads": [{}]})
+@example({"data.downloads": [["a", {"b": "c"}]]})
 def test_values_of_any_type(folder, changes):
     config = outcome(lambda: typed(BASE | changes))
     if not isinstance(config, Refusal):
