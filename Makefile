@@ -1,6 +1,6 @@
 # make quickstart   train, evaluate and use a small translator of number words (minutes, no download of data)
 # make test         the fast tests
-# make slow         the tests that train for minutes
+# make slow         all tests, also those that train for minutes, with everything compiled as it is for users
 # make hostile      broken and hostile input, thousands of kinds more than `make test` tries, others each time
 # make lint         ruff, as the code is kept
 
@@ -19,7 +19,7 @@ test: .venv/installed-dev
 	$(RUN) -m pytest -n 2 --dist loadfile
 
 slow: .venv/installed-dev
-	$(RUN) -m pytest -m slow
+	$(RUN) -m pytest -m ''
 
 hostile: .venv/installed-dev
 	$(RUN) -m pytest tests/hostile --hypothesis-profile=thorough

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -32,6 +33,22 @@ UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [hypothe
 hypothesis.settings.register_profile("quick", max_examples=100, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=True, **UNTIMED)
 hypothesis.settings.load_profile("quick")
+
+
+def compile_quickly(quickly: bool) -> None:
+    """Here, and in the commands that tests start."""
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
+    jax.config.update("jax_disable_most_optimizations", quickly)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The fast tests compile for longer than they run, so it is done quickly, unless a file is marked `optimized`."""
+    is_fast = request.config.option.markexpr == "not slow"
+    compile_quickly(is_fast and request.node.get_closest_marker("optimized") is None)
+    jax.clear_caches()
+    yield
+    compile_quickly(False)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 import json
 
+import pytest
+
 from scripts import verify_resume
 from tests.decoding.workdirs import make_workdir
 from tests.training.tiny import flags, tiny_config
 from transformer import command
 from transformer.workdir import Workdir
+
+pytestmark = pytest.mark.optimized
 
 # Dropout is on, and two epochs end within the run.
 SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}

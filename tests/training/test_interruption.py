@@ -16,6 +16,8 @@ from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.saved import load_parameters
 from transformer.training.validation import Validation
 
+pytestmark = pytest.mark.optimized
+
 
 def crash() -> None:
     raise ZeroDivisionError("a crash")

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.optimized
+
 ONE = (1, 1, 1)
 MESHES = [(2, 2, 2)]  # data, fsdp, tensor; each takes seconds to compile
 OTHERS = [(1, 4, 1), (2, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 4, 1), (4, 1, 2)]

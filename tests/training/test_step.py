@@ -146,10 +146,14 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
         assert {name: (array.shape, array.dtype) for name, array in arrays.items()} in ahead
 
 
-def test_the_largest_shape_is_compiled_once(plain):
-    plain.step.compiled.clear()
-    state = plain.initializer()
-    plain.step.compile_largest(state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
-    compiled = dict(plain.step.compiled)
-    plain.step(state, [make_batch(LONG, 4, 7, seed=0)])
-    assert len(compiled) == 1 and plain.step.compiled == compiled
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_largest_shape_is_compiled_once(parts):
+    several = setup(tiny_config(training__accumulation=parts))
+    state, batches = several.initializer(), [make_batch(LONG, 4, 7, seed=seed) for seed in range(parts)]
+    assert several.step.is_new(batches)
+    several.step.compile_largest(state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
+    assert not several.step.is_new(batches)
+    compiled = dict(several.step.compiled)
+    several.step(state, batches)
+    assert several.step.compiled == compiled
+    assert several.step.is_new([make_batch(SHORT, 4, 3, seed=0), *batches[1:]])

@@ -50,38 +50,37 @@ class TrainStep:
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
         self.whole = jax.jit(self._whole, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
-        self.add = jax.jit(self._add, donate_argnums=1)
+        self.add = jax.jit(self._add, donate_argnames="total")
         self.apply = jax.jit(self._apply, donate_argnums=0)
         self.compiled: dict[tuple, jax.stages.Compiled] = {}
-        self.seen: set[tuple] = set()
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
             return self.executable(state, batches[0])(state, batches[0])
-        total = self.gradients(state, batches[0], 0)
+        total = self._program(self.gradients, state, batches[0], 0)(state, batches[0], 0)
         for part, batch in enumerate(batches[1:], start=1):
-            total = self.add(state, total, batch, part)
+            total = self._program(self.add, state, batch, part, total)(state, batch, part, total)
         return self.apply(state, total)
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
-        """The compiled update for batches of this shape. Arrays may be abstract."""
-        key = shapes(batch)
-        if key not in self.compiled:
-            self.compiled[key] = self.whole.lower(state, batch).compile()
-        return self.compiled[key]
+        """The compiled update for single batches of this shape. Arrays may be abstract."""
+        return self._program(self.whole, state, batch)
 
     def is_new(self, batches: Sequence[Batch]) -> bool:
-        """Whether this is the first time that an update is asked about for batches of these shapes: it may compile."""
-        key = tuple(map(shapes, batches))
-        is_new = key not in self.seen
-        self.seen.add(key)
-        return is_new
+        """Whether an update from batches of these shapes has something to compile first."""
+        several = [self.gradients, *[self.add] * (len(batches) - 1)]
+        functions = [self.whole] if len(batches) == 1 else several
+        return any(_key(*each) not in self.compiled for each in zip(functions, batches, strict=True))
 
     def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> None:
         """Compiles for the largest batch there will be: what does not fit in memory fails now, not hours later."""
-        largest = max(buckets, key=lambda bucket: bucket.positions)
-        self.executable(state, self.abstract_batch(largest))
+        batch = self.abstract_batch(max(buckets, key=lambda bucket: bucket.positions))
+        if self.config.training.accumulation == 1:
+            self.executable(state, batch)
+        else:
+            self._program(self.gradients, state, batch, 0)
+            self._program(self.add, state, batch, 1, self._abstract_total(state, batch))
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Shapes and places of the arrays of a batch from this bucket."""
@@ -101,7 +100,7 @@ class TrainStep:
     def _whole(self, state: TrainState, batch: Batch):
         return self._apply(state, self._gradients(state, batch, 0))
 
-    def _add(self, state: TrainState, total, batch: Batch, part: int | jax.Array):
+    def _add(self, state: TrainState, batch: Batch, part: int | jax.Array, total: tuple[dict, Sums]):
         return jax.tree.map(jnp.add, total, self._gradients(state, batch, part))
 
     def _gradients(self, state: TrainState, batch: Batch, part: int | jax.Array) -> tuple[dict, Sums]:
@@ -116,7 +115,7 @@ class TrainStep:
             )
             return sums.loss, sums
 
-        return jax.grad(loss, has_aux=True)(state.parameters)
+        return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
 
     def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, Any]]:
         """The state after the update; where loss or gradient is not finite, as it was but for its counts."""
@@ -139,12 +138,30 @@ class TrainStep:
             "skipped": skipped,
         }
         state = TrainState(state.step + 1, skipped, *kept)
-        # Left to itself the compiler may split vectors too, and the next step would find its arguments misplaced.
-        return jax.lax.with_sharding_constraint(state, tree_shardings(self.mesh, state)), metrics
+        return self._placed(state), metrics
+
+    def _placed(self, tree):
+        """Left to itself the compiler may split vectors too, and the next program would find its arguments misplaced."""
+        return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
+
+    def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, Sums]:
+        total = jax.eval_shape(self.gradients, state, batch, 0)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            total,
+            tree_shardings(self.mesh, total),
+        )
+
+    def _program(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
+        """The function compiled for batches of this shape; what else it takes has always the same one."""
+        key = _key(function, batch)
+        if key not in self.compiled:
+            self.compiled[key] = function.lower(state, batch, *others).compile()
+        return self.compiled[key]
 
 
-def shapes(batch: Batch) -> tuple:
-    return tuple((name, array.shape) for name, array in sorted(batch.items()))
+def _key(function, batch: Batch) -> tuple:
+    return function, *((name, array.shape) for name, array in sorted(batch.items()))
 
 
 def _select(condition: jax.Array, tree, otherwise):
