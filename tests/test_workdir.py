@@ -10,6 +10,8 @@ import jax
 import pytest
 
 from configs import base
+from tests.training import tiny
+from transformer import config as configuration
 from transformer import files
 from transformer import workdir as workdirs
 from transformer.config_keys import flatten, freeze
@@ -98,6 +100,15 @@ def test_a_run_that_never_began_gives_way(tmp_path):
     assert not (tmp_path / "tokenizer.model").exists()
 
 
+def test_a_run_has_begun_once_a_checkpoint_is_whole(tmp_path):
+    workdir = workdirs.create(tmp_path, CONFIG)
+    (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
+    other = freeze(BASE | {"batch.tokens": 12_000})
+    assert configuration.load(workdirs.create(tmp_path, other).path) == other
+    (workdir.checkpoints / "10").mkdir()
+    assert "batch.tokens: 12000 -> " in refusal(workdirs.create, tmp_path, CONFIG)
+
+
 def test_workdirs_that_cannot_be_opened(begun, tmp_path):
     assert "no such folder; did you mean" in refusal(workdirs.open_existing, begun.path.with_name("fist"))
     assert "config.json: no such file" in refusal(workdirs.open_existing, tmp_path)
@@ -165,6 +176,15 @@ def test_a_workdir_in_use_is_refused_naming_who_uses_it(tmp_path):
         assert f"--workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on " in message
     with workdirs.lock(tmp_path / "run"):
         pass
+
+
+def test_training_refuses_a_workdir_in_use_and_leaves_it_alone(tmp_path, capsys):
+    with workdirs.lock(tmp_path / "run"):
+        before = contents(tmp_path)
+        assert tiny.run(tmp_path / "run") == 2
+        assert contents(tmp_path) == before
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: --workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on ")
 
 
 def test_the_lock_of_a_dead_process_is_no_lock(tmp_path):

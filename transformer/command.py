@@ -19,14 +19,18 @@ import ml_collections
 from absl import logging
 
 from transformer import config as configuration
+from transformer import files
 from transformer.config_keys import expected_types, nearest
 from transformer.errors import UserError
 
 OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
 DISK_IS_FULL = "the disk is full"
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 NOT_AS_NAMED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP)
+
+
+class Terminated(KeyboardInterrupt):
+    """By SIGTERM."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -181,7 +185,7 @@ def _advice(error: BaseException | None) -> str | None:
     """One line for failures of the machine rather than of the code, however deep a library has wrapped them."""
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
-        if number in FULL_DISK or "No space left on device" in str(error):
+        if number in files.FULL_DISK or "No space left on device" in str(error):
             return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
         if number in NOT_ALLOWED:
             return f"{error.filename}: {error.strerror}; choose another folder or change its permissions"
@@ -213,4 +217,4 @@ def _tell_unraisable(unraisable: Any) -> None:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt(f"terminated by signal {number}")
+    raise Terminated(f"terminated by signal {number}")

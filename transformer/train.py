@@ -41,9 +41,9 @@ def train(run: Run) -> None:
       UserError: training diverged, and going back did not help.
     """
     with (
-        Checkpoints(run.workdir, run.config) as checkpoints,
-        Interruption() as interruption,
         Watchdog(run.config.training.stall_seconds) as watchdog,
+        Interruption() as interruption,
+        Checkpoints(run.workdir, run.config) as checkpoints,
     ):
         state, progress = run.newest(checkpoints)
         if progress.step:
@@ -56,6 +56,7 @@ def train(run: Run) -> None:
                 state, progress = roll_back(run, checkpoints, diverged)
     if not finished(progress, run.config.training):
         message = f"interrupted; step {progress.step} is saved: the same command goes on"
+        message = message if progress.step else "interrupted before the first step; the same command starts it again"
         if interruption.signal == signal.SIGINT:
             raise KeyboardInterrupt(message)
         logging.info("%s", message.capitalize())
@@ -79,18 +80,18 @@ def train_from(
       Diverged: too many updates in a row had to be skipped.
     """
     config, training = run.config, run.config.training
+    watchdog.pause()  # with subword sampling the loader encodes an epoch anew
     with (
         Loader(run.corpus, config, progress.position) as loader,
-        distributed.in_first(Recorder, run.workdir, progress.step) as recorder,
+        distributed.in_first(Recorder, run.workdir, progress) as recorder,
         bar("Training", training.steps) as advance,
     ):
-        watchdog.pause()
         advance(progress.step)
         log_batches(loader.plan.uses, loader.plan.padding_fraction)
-        run.train_step.compile_largest(state, loader.buckets)
-        run.validation.rehearse(state.evaluated)
+        stops = finished(progress, training) or not compile_ahead(run, state, loader, interruption)
+        watchdog.beat()
         window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
-        while not finished(progress, training):
+        while not stops:
             if not owes_validation(progress, training):  # one that was interrupted comes first
                 parts = list(itertools.islice(loader, training.accumulation))
                 batches = [arrays for _, arrays, _ in parts]
@@ -107,7 +108,7 @@ def train_from(
                     if values := window.summary(loader.waited):
                         recorder.write("train", progress, values)
                         log_training(progress, values, training.steps)
-                    window.restart(loader.waited)
+                        window.restart(loader.waited)
             if owes_validation(progress, training):
                 with window.pause():
                     progress = validate(state, progress, run, recorder, lambda: (watchdog.beat(), interruption.check()))
@@ -117,9 +118,16 @@ def train_from(
                 with window.pause():
                     progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
                     checkpoints.save(state, progress)
-            if stops:
-                break
     return progress
+
+
+def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Interruption) -> bool:
+    """Makes ready what may take minutes, and as much memory as there will ever be. False if it is time to stop."""
+    run.train_step.compile_largest(state, loader.buckets)
+    if interruption.asked():
+        return False
+    run.validation.rehearse(state.evaluated)
+    return not interruption.asked()
 
 
 def validate(
@@ -166,6 +174,13 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 
 
 def main(arguments: argparse.Namespace) -> None:
+    try:
+        start(arguments)
+    except command.Terminated:  # the loop notes signals, and saves; before it there is nothing to save
+        logging.info("Terminated before the first step: the same command goes on.")
+
+
+def start(arguments: argparse.Namespace) -> None:
     with joined(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
         with workdir_of(Path(arguments.workdir), config) as workdir:

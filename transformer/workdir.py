@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -25,7 +24,13 @@ from transformer.errors import UserError
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Where a run takes place, as opposed to what it computes: these may differ when it is resumed.
-HOST = ("data.cache_dir", "data.workers", "data.prefetch", "data.wait_seconds")  # may differ among its processes too
+HOST = (  # may differ among its processes too
+    "data.cache_dir",
+    "data.workers",
+    "data.prefetch",
+    "data.wait_seconds",
+    "training.stall_seconds",
+)
 PLACE = (*HOST, "mesh.data", "mesh.fsdp", "mesh.tensor")
 
 
@@ -122,11 +127,9 @@ def lock(path: Path) -> Iterator[None]:
     """
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not files.locked(file):
             file.seek(0)
-            raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another") from error
+            raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {_now()}")
         file.flush()
@@ -182,6 +185,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno in files.FULL_DISK:
+            raise
         raise UserError(f"--workdir={path}: cannot be made ({error.strerror}); name another") from error
 
 
@@ -202,7 +207,8 @@ def _read_environment(workdir: Workdir) -> dict[str, Any]:
 
 def _has_begun(workdir: Workdir) -> bool:
     """Whether there is anything to lose. What was only planned, or failed over its data, is soon made again."""
-    return workdir.config.exists() and (workdir.checkpoints.exists() or workdir.metrics.exists())
+    has_saved = any("orbax-checkpoint-tmp" not in path.name for path in workdir.checkpoints.glob("*"))
+    return workdir.config.exists() and (has_saved or workdir.metrics.exists())
 
 
 def _remove_stale(workdir: Workdir, config: ml_collections.ConfigDict) -> None:

@@ -43,7 +43,7 @@ def state_at(step: int, with_average: bool = False) -> TrainState:
 
 def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: str, with_average=False) -> Path:
     """A run that was saved at these steps, each validated if it has a score."""
-    config = tiny_config(checkpoint__keep=keep, checkpoint__best_metric=metric)
+    config = tiny_config(checkpoint__every=10, checkpoint__keep=keep, checkpoint__best_metric=metric)
     progress = Progress()
     with Checkpoints(Workdir(folder), config) as checkpoints:
         for step, score in scores.items():
@@ -89,19 +89,20 @@ def test_what_is_saved_comes_back(tiny, tmp_path):
 
 def test_the_newest_and_the_first_of_the_best_are_kept(saved, tmp_path):
     assert kept(saved) == [20, 40, 50]
-    assert kept(save_run(tmp_path, 1, SCORES, "loss")) == [10, 40]
-    with Checkpoints(Workdir(saved), tiny_config(checkpoint__keep=2)) as checkpoints:
+    assert kept(save_run(tmp_path / "other", 1, SCORES, "loss")) == [10, 40]
+    shutil.copytree(saved, tmp_path / "run")
+    workdir = Workdir(tmp_path / "run")
+    with Checkpoints(workdir, tiny_config(checkpoint__every=10, checkpoint__keep=2)) as checkpoints:
         # 50 is there already: it takes the place of the one that was left when its validation was interrupted.
         checkpoints.save(state_at(50), Progress(step=50, best_step=20, best_score=3.0, examples=1))
         checkpoints.save(state_at(60), Progress(step=60, best_step=20, best_score=3.0))
-    assert kept(saved) == [20, 50, 60]
-    assert read_progress(saved / "checkpoints" / "50").examples == 1
-    shutil.rmtree(saved / "checkpoints" / "60")
+    assert kept(tmp_path / "run") == [20, 50, 60]
+    assert read_progress(workdir.checkpoints / "50").examples == 1
 
 
 @pytest.mark.parametrize(
     ("which", "average", "step", "steps"),
-    [("best", 1, 20, [20]), ("last", 1, 50, [50]), ("20", 1, 20, [20]), ("50", 2, 50, [20, 50]), ("20", 2, 20, [20])],
+    [("best", 1, 20, [20]), ("last", 1, 50, [50]), ("20", 1, 20, [20]), ("50", 2, 50, [40, 50]), ("20", 2, 20, [20])],
 )
 def test_the_checkpoints_that_decoding_may_name(saved, which, average, step, steps):
     parameters, found, averaged = load_parameters(saved, which, average)
@@ -122,10 +123,10 @@ def test_names_that_no_checkpoint_has_are_refused(saved, tmp_path):
     assert f"--workdir={tmp_path}: has no checkpoint yet" in refusal(load_parameters, tmp_path, "best", 1)
     for name in ("30", "frist", "-1", "5.0", ""):
         message = refusal(load_parameters, saved, name, 1)
-        assert f"--checkpoint={name}: must be best, last or a step there is: 20, 50" in message
+        assert f"--checkpoint={name}: must be best, last or a step there is: 20, 40, 50" in message
     shutil.copytree(saved, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "20")
-    assert "20 is gone; name last or one of 50" in refusal(load_parameters, tmp_path / "run", "best", 1)
+    assert "20 is gone; name last or one of 40, 50" in refusal(load_parameters, tmp_path / "run", "best", 1)
 
 
 def test_what_is_half_written_is_no_checkpoint(saved, tmp_path):
@@ -176,13 +177,14 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(saved, tmp_
     shutil.copytree(saved, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "50"
     DAMAGES[damage](checkpoint)
-    assert f"{checkpoint}: this checkpoint cannot be read (damaged: " in refusal(
-        load_parameters, tmp_path / "run", "last", 1
-    )
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 40
+    (warning,) = [each.getMessage() for each in caplog.records if "the one before is used" in each.getMessage()]
+    assert warning.startswith(f"{checkpoint}: damaged: ")
+    assert f"{checkpoint}: this checkpoint cannot be read (" in refusal(load_parameters, tmp_path / "run", "50", 1)
     with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
         state, progress = checkpoints.restore(abstract())
-        assert (int(state.step), progress.step) == (20, 20)
-        np.testing.assert_array_equal(state.parameters["layers"][1]["bias"], [20, -20])
+        assert (int(state.step), progress.step) == (40, 40)
+        np.testing.assert_array_equal(state.parameters["layers"][1]["bias"], [40, -40])
         (warning,) = [record.getMessage() for record in caplog.records if "it is now" in record.getMessage()]
         assert warning.startswith(f"{checkpoint}: damaged: ") and "it is now damaged-50-0" in warning
         checkpoints.save(state_at(50), Progress(step=50))
@@ -193,7 +195,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(saved, tmp_
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again_by_itself(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run")
-    for step in (20, 50):
+    for step in (20, 40, 50):
         truncate(tmp_path / "run" / "checkpoints" / str(step))
     for _ in range(2):
         with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
@@ -221,22 +223,66 @@ def test_arrays_of_another_model_are_named_with_the_keys_that_differ(saved, tmp_
     other = abstract()
     other.parameters["layers"][0]["kernel"] = jax.ShapeDtypeStruct((2, 5), np.float32)
     other.parameters["layers"][2] = {"bias": jax.ShapeDtypeStruct((4,), np.float32)}
-    with Checkpoints(Workdir(tmp_path / "run"), tiny_config(model__d_ff=32, checkpoint__keep=2)) as checkpoints:
+    with Checkpoints(
+        Workdir(tmp_path / "run"), tiny_config(model__d_ff=32, checkpoint__every=10, checkpoint__keep=2)
+    ) as checkpoints:
         message = refusal(checkpoints.restore, other)
     assert "parameters.layers.0.kernel: (2, 3) there, (2, 5) wanted" in message
     assert "parameters.layers.2.bias: none there, (4,) wanted" in message
     assert message.endswith("; the configuration differs by model.d_ff: 16 -> 32")
 
 
+def test_an_interruption_does_not_decide_which_are_kept(tmp_path):
+    with Checkpoints(Workdir(tmp_path), tiny_config(checkpoint__every=10, checkpoint__keep=2)) as checkpoints:
+        for step in (10, 20, 23):
+            checkpoints.save(state_at(step), Progress(step=step))
+        checkpoints.manager.wait_until_finished()
+        assert kept(tmp_path) == [10, 20, 23]
+        checkpoints.save(state_at(30), Progress(step=30))
+    assert kept(tmp_path) == [20, 30]
+
+
+def test_a_checkpoint_is_there_until_what_replaces_it_is(tmp_path, monkeypatch):
+    save_run(tmp_path, 1, {10: None}, "loss")
+    config = tiny_config(checkpoint__keep=1)
+    with monkeypatch.context() as patch, pytest.raises(OSError), Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        patch.setattr(checkpoints.manager, "save", lambda *_, **__: (_ for _ in ()).throw(OSError()))
+        patch.setattr(checkpoints, "_finish", lambda: None)  # as when it is killed
+        checkpoints.save(state_at(10), Progress(step=10, examples=1))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["replaced-10"]
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        assert checkpoints.restore(abstract())[1] == Progress(step=10)
+    assert kept(tmp_path) == [10]
+    # Killed a moment later, with both there.
+    shutil.copytree(tmp_path / "checkpoints" / "10", tmp_path / "checkpoints" / "replaced-10")
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        assert checkpoints.restore(abstract())[1].step == 10
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["10"]
+
+
+def test_what_a_roll_back_goes_to_is_kept(tmp_path):
+    config = tiny_config(checkpoint__every=10, checkpoint__keep=1)
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        for step, skipped in ((10, 0), (20, 0), (30, 4)):
+            checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
+    assert kept(tmp_path) == [20, 30]
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
+        checkpoints.restore(abstract())
+        checkpoints.save(state_at(40), Progress(step=40, skipped=14))
+        checkpoints.drop_skipping()
+    assert kept(tmp_path) == [20]
+
+
 def test_every_so_many_steps_one_is_kept_for_ever(tmp_path):
-    with Checkpoints(Workdir(tmp_path), tiny_config(checkpoint__keep=1, checkpoint__keep_every=20)) as checkpoints:
+    config = tiny_config(checkpoint__every=10, checkpoint__keep=1, checkpoint__keep_every=20)
+    with Checkpoints(Workdir(tmp_path), config) as checkpoints:
         for step in (10, 20, 30, 40, 50):
             checkpoints.save(state_at(step), Progress(step=step))
     assert kept(tmp_path) == [20, 40, 50]
 
 
 def test_updates_skipped_before_a_checkpoint_make_it_one_to_drop(tmp_path):
-    with Checkpoints(Workdir(tmp_path), tiny_config()) as checkpoints:
+    with Checkpoints(Workdir(tmp_path), tiny_config(checkpoint__every=10)) as checkpoints:
         for step, skipped in ((10, 0), (20, 0), (30, 4), (40, 14)):
             checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
         checkpoints.drop_skipping()

@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.training.tiny import distance, make_batch, record, run, setup, tiny_config
 from transformer.data.loader import Loader
@@ -34,7 +35,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_counts(monkeypatch
     batch = make_batch([(3, 4)], 2, 6, seed=0)
     one, _ = tiny.after([batch])
     three, metrics = tiny.after([batch], [batch], [batch])
-    assert (int(three.step), int(three.skipped), int(metrics["skipped"])) == (3, 2, 2)
+    assert (int(three.step), int(three.skipped), bool(metrics["skipped"])) == (3, 2, True)
     for name in ("parameters", "optimizer_state", "average"):
         jax.tree.map(np.testing.assert_array_equal, getattr(one, name), getattr(three, name))
     assert all(np.asarray(value) == 0 for value in jax.tree.leaves(metrics["sums"]))
@@ -55,19 +56,21 @@ def test_a_gradient_alone_that_is_not_finite_is_skipped_too(monkeypatch):
     assert int(state.skipped) == 1 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
 
 
-def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys):
+# Where all that a line would tell of was skipped, the next one tells of it.
+@pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
+def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
     poison(monkeypatch, lambda step, batch: step == 4)
-    assert run(tmp_path / "run", **SETTINGS) == 0
+    assert run(tmp_path / "run", **SETTINGS, training__log_every=every) == 0
     lines = [line for line in record(tmp_path / "run") if line["split"] == "train"]
-    assert [line["skipped"] for line in lines] == [0, 0, 1, 0, 0, 0]
+    assert [line["skipped"] for line in lines] == skipped
     assert all(np.isfinite(list(line.values())[2:]).all() for line in lines)
     assert "(1 updates skipped: not finite)" in capsys.readouterr().err
     assert not (tmp_path / "run" / "events.jsonl").exists()
 
 
-def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypatch, capsys):
-    # The batches of the first order are bad from step 6 on: marked so by what the loader gives with order 0.
-    poison(monkeypatch, lambda step, batch: (step >= 6) & (batch["source"][-1, -1] == MARK))
+def poison_first_order(monkeypatch, is_bad) -> None:
+    """Makes steps bad before the first roll-back: their batches are marked by what the loader gives with order 0."""
+    poison(monkeypatch, lambda step, batch: is_bad(step) & (batch["source"][-1, -1] == MARK))
     load = Loader.__next__
 
     def marking(self):
@@ -76,6 +79,18 @@ def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypa
         return position, arrays, stats
 
     monkeypatch.setattr(Loader, "__next__", marking)
+
+
+def test_too_many_in_a_row_are_not_forgotten_until_the_loop_looks(tmp_path, monkeypatch, capsys):
+    poison_first_order(monkeypatch, lambda step: (step == 4) | (step == 5))
+    settings = SETTINGS | {"training__steps": 8, "training__log_every": 8}
+    assert run(tmp_path / "run", **settings) == 0
+    errors = capsys.readouterr().err
+    assert "Step 8: 2 updates in a row were skipped" in errors and "Going back to step 4" in errors
+
+
+def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypatch, capsys):
+    poison_first_order(monkeypatch, lambda step: step >= 6)
     assert run(tmp_path / "run", **SETTINGS) == 0
     (event,) = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert event == {"event": "rollback", "number": 1, "step": 8, "to_step": 6}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.tiny import at_step, flags, record, run
 from transformer.training.interruption import Interrupted, Interruption
-from transformer.training.saved import load_parameters
+from transformer.training.saved import load_parameters, read_progress
 from transformer.training.validation import Validation
 
 pytestmark = pytest.mark.optimized
@@ -123,6 +123,47 @@ def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatc
     assert load_parameters(tmp_path / "run", "last", 1)[1] == 8
     assert run(tmp_path / "run", **settings) == 0
     assert "This run is complete." in capsys.readouterr().err
+
+
+def test_a_validation_that_a_signal_cut_short_is_done_later_and_recorded_once(straight, tmp_path, monkeypatch):
+    # All validations are alike, so none but the first is the best, and is saved for that.
+    left = []
+
+    def validate(self, parameters, between) -> dict:
+        if left and not left.pop():
+            signal.raise_signal(signal.SIGTERM)
+            between()
+        return {"loss": 1.0, "nll": 1.0, "perplexity": 2.7, "accuracy": 0.0}
+
+    monkeypatch.setattr(Validation, "__call__", validate)
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 6}
+    settings |= {"training__eval_every": 2, "checkpoint__every": 5}
+    assert run(tmp_path / "whole", **settings) == 0
+    left = [False, True]  # the second is cut short
+    assert run(tmp_path / "run", **settings) == 0
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 4 and record(tmp_path / "run")[-1]["split"] == "train"
+    with monkeypatch.context() as patch:
+        at_step(patch, 4, crash)  # with the validation done and recorded, but not saved
+        assert run(tmp_path / "run", **settings) == 1
+    assert record(tmp_path / "run")[-1]["split"] == "valid"
+    assert run(tmp_path / "run", **settings) == 0
+    assert record(tmp_path / "run") == record(tmp_path / "whole")
+    assert read_progress(tmp_path / "run" / "checkpoints" / "6").best_step == 2
+
+
+def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
+    argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        next(line for line in process.stderr if "Model:" in line)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (0, "")
+    assert "before the first step" in errors.splitlines()[-1]
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

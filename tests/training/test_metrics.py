@@ -5,6 +5,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -42,13 +43,24 @@ def record(workdir) -> list[dict]:
     return [json.loads(line) for line in workdir.metrics.read_text().splitlines()]
 
 
-def events(path) -> Iterator[Event]:
+def events(path: Path) -> Iterator[Event]:
     """Of a file of TensorBoard's: length, its checksum, content, its checksum."""
     content = path.read_bytes()
     while content:
         (length,) = struct.unpack("Q", content[:8])
         yield Event.FromString(content[12 : 12 + length])
         content = content[16 + length :]
+
+
+def shown(workdir: Workdir) -> list[tuple[int, str, float]]:
+    """Step, curve and value of each point that TensorBoard shows: from a start's step on, no earlier ones."""
+    points = []
+    for path in sorted(workdir.tensorboard.iterdir()):
+        for event in events(path):
+            if event.session_log.status == SessionLog.START:
+                points = [point for point in points if point[0] < event.step]
+            points += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return points
 
 
 def test_means_are_per_token_and_perplexity_is_of_the_truth():
@@ -129,7 +141,7 @@ def test_a_line_has_what_is_promised(workdir):
     progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456)
     window = TrainingWindow(None)
     window.add(FIRST, [STATS])
-    with Recorder(workdir, 0) as recorder:
+    with Recorder(workdir, Progress()) as recorder:
         recorder.write("train", progress, window.summary(0.0))
         recorder.write(
             "valid", progress, means({"loss": 1.0, "nll": 1.0, "correct": 0.0, "tokens": 1.0}) | {"bleu": 3.0}
@@ -138,32 +150,42 @@ def test_a_line_has_what_is_promised(workdir):
     assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
     assert (train["step"], train["split"], train["examples"], train["tokens"]) == (7, "train", 20, 80)
     assert (valid["split"], valid["seconds"]) == ("valid", 1.235)
-    (curves,) = workdir.tensorboard.iterdir()
-    points = [(event.step, value.tag, value.simple_value) for event in events(curves) for value in event.summary.value]
-    assert (7, "train/loss", 3.0) in points and (7, "valid/bleu", 3.0) in points
-    # TensorBoard drops what earlier files have from here on.
-    assert [event.step for event in events(curves) if event.session_log.status == SessionLog.START] == [1]
+    assert (7, "train/loss", 3.0) in shown(workdir) and (7, "valid/bleu", 3.0) in shown(workdir)
 
 
 def test_going_on_drops_what_came_after_the_checkpoint(workdir):
-    with Recorder(workdir, 0) as recorder:
+    with Recorder(workdir, Progress()) as recorder:
         for step in (1, 2, 3, 4):
-            recorder.write("train", Progress(step=step), {"loss": float(step)})
+            for split in ("train", "valid"):
+                recorder.write(split, Progress(step=step), {"loss": float(step)})
     with workdir.metrics.open("a") as file:
         file.write('{"step": 1, "split": "tr')
-    with Recorder(workdir, 2) as recorder:
-        assert [line["step"] for line in record(workdir)] == [1, 2]
+    before = [(1, "train", 1.0), (1, "valid", 1.0), (2, "train", 2.0), (2, "valid", 2.0)]
+    with Recorder(workdir, Progress(step=2, validated_step=2)) as recorder:
+        check_losses(workdir, before)
         recorder.write("train", Progress(step=3), {"loss": 3.5})
-    assert [(line["step"], line["loss"]) for line in record(workdir)] == [(1, 1.0), (2, 2.0), (3, 3.5)]
-    with Recorder(workdir, 0):
-        assert record(workdir) == []
+    check_losses(workdir, [*before, (3, "train", 3.5)])
+    # The checkpoint may come before the validation of its step, and the kill after it.
+    with Recorder(workdir, Progress(step=2, validated_step=1)) as recorder:
+        check_losses(workdir, before[:3])
+        recorder.write("valid", Progress(step=2), {"loss": 2.5})
+    check_losses(workdir, [*before[:3], (2, "valid", 2.5)])
+    with Recorder(workdir, Progress()):
+        check_losses(workdir, [])
+
+
+def check_losses(workdir: Workdir, expected: list[tuple[int, str, float]]) -> None:
+    """Each once and in order in the record; each once in TensorBoard's curves."""
+    assert [(line["step"], line["split"], line["loss"]) for line in record(workdir)] == expected
+    assert sorted(shown(workdir)) == [(step, f"{split}/loss", loss) for step, split, loss in expected]
 
 
 @pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0"])
 def test_a_line_that_is_none_is_dropped(workdir, damage):
-    workdir.metrics.write_text(f'{{"step": 1}}\n{damage}\n{{"step": 2}}\n')
-    with Recorder(workdir, 2):
-        assert record(workdir) == [{"step": 1}, {"step": 2}]
+    lines = [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
+    workdir.metrics.write_text(f"{json.dumps(lines[0])}\n{damage}\n{json.dumps(lines[1])}\n")
+    with Recorder(workdir, Progress(step=2)):
+        assert record(workdir) == lines
 
 
 @pytest.mark.parametrize(("metric", "scores", "best"), [("bleu", [1, 3, 3, 2], 2), ("loss", [3, 1, 2, 1], 2)])

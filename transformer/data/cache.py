@@ -1,7 +1,6 @@
 """The folder of all that is prepared once for many runs, and how processes take turns in it."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -9,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from transformer import files
 from transformer.errors import UserError
@@ -26,6 +24,8 @@ def folder(data) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno in files.FULL_DISK:
+            raise
         raise UserError(f"data.cache_dir={path}: {error.strerror}; name a folder that can be written") from error
     return path.resolve()
 
@@ -38,7 +38,7 @@ def turn(lock: Path, seconds: int) -> Iterator[None]:
     """
     with lock.open("w") as file:
         for _ in patiently(f"another process that prepares data ({lock})", "see whether it still does", seconds):
-            if _taken(file):
+            if files.locked(file):
                 break
             time.sleep(0.1)
         yield
@@ -70,14 +70,8 @@ def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         fill(unfinished)
         unfinished.rename(folder)
     except OSError as error:
+        if error.errno in files.FULL_DISK:
+            raise
         raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _taken(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

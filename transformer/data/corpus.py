@@ -19,7 +19,7 @@ from transformer.data.encoding import Encoder, RawPairs, Resampler
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-_FORMAT = 2  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 3  # part of every key: raise it when the same inputs would give other files
 _STRETCH = 8192  # pairs encoded at once
 _REPORT = "corpus.json"
 
@@ -36,7 +36,7 @@ class Corpus:
     report: dict[str, Any]
 
     def __init__(self, folder: Path, vocab_size: int, resample: Callable[[int, int], "Corpus"] | None) -> None:
-        self.report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+        self.report = _read_report(folder)
         self.lengths = storage.open_array(folder, "lengths")
         self._offsets = storage.open_array(folder, "offsets")
         self._ids = storage.open_array(folder, "ids", storage.ids_type(vocab_size))
@@ -125,7 +125,24 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
         (folder / "hashes").unlink()
     counts = {reason: dropped[reason] for reason in cleaning.REASONS}
     report = {"source": source.identity, "kept": kept, "dropped": counts, "digest": storage.digest(folder)}
-    files.write_json(folder / _REPORT, report)
+    _write_report(folder, report)
+
+
+def _write_report(folder: Path, report: dict[str, Any]) -> None:
+    """The last file of a folder: it has the sizes of the others."""
+    files.write_json(folder / _REPORT, report | {"sizes": storage.sizes(folder)})
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    """Raises UserError if a file is not as long as it was. (To read them all at every start would take too long.)"""
+    report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+    found = storage.sizes(folder)
+    for name, size in report["sizes"].items():
+        if found.get(name) != size:
+            raise UserError(
+                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}, it is made again"
+            )
+    return report
 
 
 def _stretches(source: sources.Source) -> Iterator[tuple[int, int, RawPairs | None]]:
@@ -148,7 +165,7 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
 
         def fill(unfinished: Path) -> None:
             append_all(unfinished, resampler, stretches, total, description, wanted_workers)
-            shutil.copy(resampler.folder / _REPORT, unfinished / _REPORT)
+            _write_report(unfinished, _read_report(resampler.folder))
 
         cache.make_folder(folder, fill)
     for earlier in epochs.iterdir():

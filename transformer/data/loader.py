@@ -8,8 +8,9 @@ epoch, and importing it takes seconds.)
 import collections
 import dataclasses
 import itertools
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 
 import ml_collections
@@ -72,7 +73,6 @@ class Loader:
                 f"the data has changed since: restore it, or start in another workdir"
             )
         self.waited = 0.0
-        self._planner = futures.ThreadPoolExecutor(1, "plan")
         self._assembler = futures.ThreadPoolExecutor(1, "assemble")
         self._batches = self._run()
 
@@ -93,9 +93,8 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Drops what was made ahead; the threads end with what they are doing."""
-        for executor in (self._assembler, self._planner):
-            executor.shutdown(wait=False, cancel_futures=True)
+        """Drops what was made ahead."""
+        self._assembler.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan | PackedPlan]:
         corpus = self._corpus.epoch(epoch, self._config.seed)
@@ -108,7 +107,7 @@ class Loader:
         """The batches from the start on; each is being made from the moment it is asked for here."""
         corpus, plan, first = self._epoch, self.plan, self._start.batch
         for epoch in itertools.count(self._start.epoch):
-            following = self._planner.submit(self._prepare, epoch + 1)
+            following = _begun(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
                 yield (
@@ -125,6 +124,23 @@ class Loader:
             after, job = ahead.popleft()
             arrays, stats = job.result()
             yield after, arrays, stats
+
+
+def _begun(function: Callable, *arguments) -> futures.Future:
+    """What the function will give, by a thread of its own. An executor's would keep the process from ending before.
+
+    To encode a large corpus anew may take an hour, which a run that is to stop does not have.
+    """
+    result = futures.Future()
+
+    def run() -> None:
+        try:
+            result.set_result(function(*arguments))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="plan", daemon=True).start()
+    return result
 
 
 def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:

@@ -28,6 +28,11 @@ def open_array(folder: Path, name: str, dtype: np.dtype | None = None) -> np.nda
     return array if width == 1 else array.reshape(-1, width)
 
 
+def sizes(folder: Path) -> dict[str, int]:
+    """The bytes of each array's file."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name in (*_TABLES, "ids")}
+
+
 def digest(folder: Path) -> str:
     """Equal for folders with the same arrays."""
     total = hashlib.sha256()

@@ -1,7 +1,8 @@
 """Checkpoints: parameters, optimizer state and how far the run has got, written by Orbax in the background."""
 
 import dataclasses
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,31 @@ from transformer.config_keys import flatten
 from transformer.errors import UserError
 from transformer.training import seal
 from transformer.training.progress import Progress
-from transformer.training.saved import SCHEMA_VERSION, check_same_arrays, read_progress, readable
+from transformer.training.saved import SCHEMA_VERSION, check_same_arrays, read_progress, readable, steps_in
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
+
+REPLACED = "replaced-"  # begins the name of a checkpoint while another of its step is written
 
 
 class _Kept:
     """Orbax asks it which checkpoints to keep. (Its own `BestN` forgets scores when a run goes on, and of equals
-    keeps the last, which is not the step in `Progress`.)"""
+    keeps the last, which is not the step in `Progress`.)
 
-    def __init__(self, newest: int, every: int) -> None:
-        self.newest, self.every, self.best = newest, every, None
+    Attributes:
+      best: the step of the best validation so far.
+      sound: the last step that is saved and before which no update was skipped: what a roll-back goes to.
+    """
+
+    def __init__(self, settings) -> None:
+        self.settings, self.best, self.sound = settings, None, None
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         steps = [checkpoint.step for checkpoint in checkpoints]
-        forever = {step for step in steps if self.every and step % self.every == 0}
-        return [step in {self.best, *steps[-self.newest :], *forever} for step in steps]
+        # Where a run was interrupted must not decide which are left: `--average` would take others.
+        due = [step for step in steps if step % self.settings.every == 0]
+        forever = {step for step in steps if self.settings.keep_every and step % self.settings.keep_every == 0}
+        return [step in {self.best, self.sound, steps[-1], *due[-self.settings.keep :], *forever} for step in steps]
 
 
 class Checkpoints:
@@ -44,7 +54,7 @@ class Checkpoints:
     def __init__(self, workdir: Workdir, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
         self.folder = workdir.checkpoints.resolve()  # Orbax takes no relative path
         self.config = config
-        self.kept = _Kept(config.checkpoint.keep, config.checkpoint.keep_every)
+        self.kept = _Kept(config.checkpoint)
         self.writing: int | None = None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.kept,
@@ -59,14 +69,15 @@ class Checkpoints:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if distributed.lost_another(error):
             return  # the processes would meet there, and one never comes
-        self.manager.wait_until_finished()
+        self._finish()
         self.manager.close()
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to write a checkpoint of `progress.step`, in place of one that is there."""
-        self.manager.wait_until_finished()
+        self._finish()
         if progress.step in self.manager.all_steps():  # left before its validation was done
-            self.manager.delete(progress.step)
+            self._by_first(self._put_aside, progress.step)
+            self.manager.reload()
         items = {
             "parameters": ocp.args.StandardSave(state.parameters),
             "optimizer": ocp.args.StandardSave(state.optimizer_state),
@@ -76,6 +87,8 @@ class Checkpoints:
         if state.average is not None:
             items["average"] = ocp.args.StandardSave(state.average)
         self.kept.best, self.writing = progress.best_step, progress.step
+        if progress.skipped == 0:
+            self.kept.sound = progress.step
         self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
@@ -86,20 +99,53 @@ class Checkpoints:
         Raises:
           UserError: none is whole, or it is one of another model, or of another version of this code.
         """
-        # One process looks, and says what it found to the others.
-        step = distributed.from_first(distributed.in_first(self._newest_whole), self.config.data.wait_seconds)
+        step = self._by_first(self._newest_whole)
         self.manager.reload()
-        return None if step is None else self._read(step, abstract)
+        if step is None:
+            return None
+        state, progress = self._read(step, abstract)
+        self.kept.best = progress.best_step
+        self.kept.sound = self._by_first(self._newest_sound)
+        return state, progress
 
     def drop_skipping(self) -> None:
         """Deletes the newest checkpoints, back to the last one before which no update was skipped."""
-        self.manager.wait_until_finished()
+        self._finish()
+        sound = self._by_first(self._newest_sound)
         for step in reversed(self.manager.all_steps()):
-            if read_progress(self.folder / str(step)).skipped == 0:
+            if step == sound:
                 return
             self.manager.delete(step)
 
+    def _by_first(self, look: Callable[..., int | None], *arguments: int) -> int | None:
+        """One process looks at the folder, or changes it, and says what it found to the others, which wait for it."""
+        return distributed.from_first(distributed.in_first(look, *arguments), self.config.data.wait_seconds)
+
+    def _finish(self) -> None:
+        """Waits for what is being written; what it replaces is needed no more."""
+        self.manager.wait_until_finished()
+        distributed.in_first(self._settle_replaced)
+
+    def _put_aside(self, step: int) -> None:
+        """Makes room for a checkpoint of the same step, without a moment in which there is none."""
+        (self.folder / str(step)).rename(self.folder / f"{REPLACED}{step}")
+
+    def _settle_replaced(self) -> None:
+        """Deletes what has been replaced; where a run was killed before that, it comes back."""
+        for path in self.folder.glob(f"{REPLACED}*"):
+            replacement = path.with_name(path.name.removeprefix(REPLACED))
+            if replacement.exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(replacement)
+
+    def _newest_sound(self) -> int | None:
+        steps = reversed(steps_in(self.folder))
+        return next((step for step in steps if read_progress(self.folder / str(step)).skipped == 0), None)
+
     def _newest_whole(self) -> int | None:
+        self._settle_replaced()
+        self.manager.reload()
         for step in reversed(self.manager.all_steps()):
             folder = self.folder / str(step)
             damage = seal.damage(folder)

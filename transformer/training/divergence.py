@@ -35,12 +35,15 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     order = diverged.progress.order + 1
     if order > run.config.training.max_rollbacks:
         stop(run, diverged)
+    skipped = int(diverged.state.skipped)
+    for leaf in jax.tree.leaves(diverged.state):
+        leaf.delete()  # there may be no room for two states
     checkpoints.drop_skipping()
     state, progress = run.newest(checkpoints)
     logging.warning(
-        "Step %d: the last %d updates were skipped, their losses or gradients not being finite. "
+        "Step %d: %d updates in a row were skipped, their losses or gradients not being finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",
-        *(diverged.progress.step, int(diverged.state.skipped), progress.step, order),
+        *(diverged.progress.step, skipped, progress.step, order),
         run.config.training.max_rollbacks,
     )
     distributed.in_first(run.workdir.record_rollback, order, diverged.progress.step, progress.step)

@@ -22,6 +22,7 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 STEPS_AHEAD = 2  # steps under way at a time: the device never waits for the loop
+NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
 TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
 Record = dict[str, float | int | str]
 TOTALS = (
@@ -119,14 +120,22 @@ def _contribution(step: dict) -> dict[str, SupportsFloat]:
 
 
 class Recorder:
-    """Writes the record. Going on from a checkpoint, it first drops what the run had recorded after it."""
+    """Writes the record. Going on from a checkpoint, it first drops what the run had recorded after it.
 
-    def __init__(self, workdir: Workdir, step: int):
+    That may include the validation of the checkpoint's own step, which is then done again.
+    """
+
+    def __init__(self, workdir: Workdir, progress: Progress):
         self.path = workdir.metrics
+        lines, reached = read_lines(self.path), {"train": progress.step, "valid": progress.validated_step}
+        kept = [line for line in lines if line["step"] <= reached[line["split"]]]
         if self.path.exists():
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            files.write_text(self.path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
-        self.curves = Curves(workdir.tensorboard, step + 1)
+            files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
+        first_step = min([progress.step + 1, *(line["step"] for line in lines if line not in kept)])
+        self.curves = Curves(workdir.tensorboard, first_step)
+        for line in kept:
+            if line["step"] >= first_step:
+                self._draw(line)
 
     def __enter__(self) -> "Recorder":
         return self
@@ -138,13 +147,17 @@ class Recorder:
         record = {"step": progress.step, "split": split, **values}
         record |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": round(progress.seconds, 3)}
         files.append_line(self.path, json.dumps(record))
-        self.curves.add(progress.step, {f"{split}/{name}": value for name, value in values.items()})
+        self._draw(record)
+
+    def _draw(self, line: Record) -> None:
+        points = {f"{line['split']}/{name}": value for name, value in line.items() if name not in NOT_DRAWN}
+        self.curves.add(line["step"], points)
 
 
 def read_lines(path: Path) -> list[Record]:
-    """The lines of a record so far, but for one that is just being written; none if there is no record yet."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    """The whole lines of a record so far; none if there is no record yet."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return [line for line in map(_parsed, text.split("\n")) if line is not None]
 
 
 def read_untimed(path: Path) -> list[Record]:
@@ -152,12 +165,14 @@ def read_untimed(path: Path) -> list[Record]:
     return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_lines(path)]
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of `metrics.jsonl`; a line that a killed run left unfinished belongs to none."""
+def _parsed(line: str) -> Record | None:
+    """None if it is not a line of a record, or not all of it."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return math.inf
+        record = json.loads(line)
+        is_whole = type(record["step"]) is int and record["split"] in ("train", "valid")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return record if is_whole else None
 
 
 def log_training(progress: Progress, values: Record, steps: int) -> None:

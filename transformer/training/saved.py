@@ -55,21 +55,34 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def choose(workdir: Path, which: str) -> int:
-    """The step of the checkpoint that "best", "last" or a step's number names. Raises UserError if there is none."""
+    """The step of the checkpoint that "best", "last" or a step's number names. Raises UserError if there is none.
+
+    A damaged one is not the last.
+    """
     folder = Workdir(workdir).checkpoints.resolve()
     steps = steps_in(folder)
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
-    if which == "last":
-        return steps[-1]
-    if which == "best":
-        best = read_progress(folder / str(steps[-1])).best_step
-        if best is not None and best not in steps:
-            raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
-        return steps[-1] if best is None else best
-    if which not in map(str, steps):
-        raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
-    return int(which)
+    if which not in ("best", "last"):
+        if which not in map(str, steps):
+            raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
+        return int(which)
+    last = _last_whole(folder, steps)
+    best = read_progress(folder / str(last)).best_step
+    if which == "last" or best is None:
+        return last
+    if best not in steps:
+        raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
+    return best
+
+
+def _last_whole(folder: Path, steps: list[int]) -> int:
+    for step in reversed(steps):
+        damage = seal.damage(folder / str(step))
+        if damage is None:
+            return step
+        logging.warning("%s: %s; the one before is used.", folder / str(step), damage)
+    raise UserError(f"{folder}: no checkpoint is whole")
 
 
 def _listed(steps: list[int]) -> str:
@@ -79,6 +92,7 @@ def _listed(steps: list[int]) -> str:
 def _load(folder: Path) -> dict:
     if damage := seal.damage(folder):
         raise ValueError(damage)
+    read_progress(folder)  # of a version that this code reads
     return statelib.restore_int_paths(read_arrays(folder, evaluated_item(folder)))
 
 

@@ -22,7 +22,7 @@ class TrainState:
     """What an update changes. JAX also makes trees of this kind whose leaves are shapes, shardings or marks."""
 
     step: Any  # updates done or skipped, int32
-    skipped: Any  # the last so many were skipped, their loss or gradient not being finite, int32
+    skipped: Any  # the last so many were skipped, not being finite; stays at training.max_skipped, int32
     parameters: Any  # nested dicts of float32 arrays
     optimizer_state: Any  # as Optax makes it
     average: Any  # exponential moving average of the parameters, with training.ema_decay; else None

@@ -130,18 +130,20 @@ class TrainStep:
             average = optax.incremental_update(parameters, average, 1.0 - self.config.training.ema_decay)
         before = (state.parameters, state.optimizer_state, state.average)
         kept = _select(is_finite, (parameters, optimizer_state, average), before)
-        skipped = jnp.where(is_finite, 0, state.skipped + 1)
+        # Once it is too many it stays so until the loop looks, which is not at every step.
+        is_too_many = state.skipped >= self.config.training.max_skipped
+        skipped = jnp.where(is_too_many, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
         metrics = {
             "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
             "gradient_norm": norm,
             "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
-            "skipped": skipped,
+            "skipped": ~is_finite,
         }
         state = TrainState(state.step + 1, skipped, *kept)
         return self._placed(state), metrics
 
     def _placed(self, tree):
-        """Left to itself the compiler may split vectors too, and the next program would find its arguments misplaced."""
+        """Left alone, the compiler may split vectors, and the next program would find its arguments misplaced."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
     def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, Sums]:
