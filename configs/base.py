@@ -86,8 +86,8 @@ def get_config() -> ml_collections.ConfigDict:
     optimizer.warmup_steps = 4000  # steps of linear warm-up
     optimizer.beta1 = 0.9  # decay of Adam's first moment (muon's is 0.95, on matrices)
     optimizer.beta2 = 0.98  # decay of Adam's second moment
-    optimizer.epsilon = 1e-9  # added to Adam's denominator
-    optimizer.weight_decay = 0.0  # adamw, adafactor, muon: decoupled, on matrices only
+    optimizer.epsilon = 1e-9  # added to Adam's denominator, and to the norm that muon divides a matrix by
+    optimizer.weight_decay = 0.0  # adamw, adafactor, muon: decoupled, times the rate; on all matrices, embeddings too
     optimizer.clip_norm = 0.0  # global gradient norm above which gradients are scaled down; 0: off
 
     config.training = training = ml_collections.ConfigDict()

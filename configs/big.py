@@ -1,7 +1,7 @@
 """The paper's big model on WMT14 English-German: Table 3's last row, BLEU 28.4 in Table 2.
 
 Command:   python -m transformer.train --config=configs/big.py --workdir=runs/big
-           python -m transformer.evaluate --workdir=runs/big --average=20
+           python -m transformer.evaluate --workdir=runs/big --checkpoint=last --average=20
 Hardware:  the paper used 8 P100 GPUs for 3.5 days.
 """
 

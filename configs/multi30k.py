@@ -1,7 +1,7 @@
 """Multi30k English-German: real image captions, small enough for two CPU cores.
 
 Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
-           python -m transformer.evaluate --workdir=runs/multi30k --split=test --average=10
+           python -m transformer.evaluate --workdir=runs/multi30k --split=test --checkpoint=last --average=10
 The files are downloaded, or taken from a folder: --config.data.path=FOLDER with train, valid and test2016 .en and .de.
 Hardware:  128 minutes of CPU time, so about 65 minutes on two cores to themselves (no AMX).
 Expect:    39.3 lower-cased tokenised BLEU on test2016 with --average=10, one seed; the README's table has it all.

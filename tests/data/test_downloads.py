@@ -1,7 +1,9 @@
 """Downloads from file URLs, which take the same path as any other."""
 
+import errno
 import hashlib
 import socket
+import threading
 
 import pytest
 
@@ -56,6 +58,34 @@ def test_without_a_network_the_message_says_what_to_put_where(data, monkeypatch)
     assert "http://example.invalid/train.en.gz: cannot be downloaded" in message
     assert "put train.en, train.de" in message and "--config.data.path=FOLDER" in message
     assert "\n" not in message
+
+
+def answer_nonsense(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        connection.sendall(b"no HTTP\r\n")
+
+
+def test_what_is_no_url_or_no_web_server_is_said_in_one_line(data):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for url, reason in ((f"{address}/train.en", "no HTTP"), (f"{address}/train en", "control characters")):
+            data.downloads = (("train.en", url, data.downloads[0][2]),)
+            with pytest.raises(UserError, match=f"{url}: cannot be downloaded .*{reason}") as raised:
+                downloads.fetch(data)
+            assert "\n" not in str(raised.value)
+
+
+def test_a_full_disk_is_none_of_the_servers_faults(data):
+    folder = downloads.fetch(data)
+    (folder / "train.de").unlink()
+    (folder / ".train.de.unfinished").symlink_to("/dev/full")
+    with pytest.raises(OSError) as raised:
+        downloads.fetch(data)
+    assert raised.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en"]
 
 
 def test_names_may_not_leave_the_folder(data):

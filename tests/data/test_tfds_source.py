@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from configs import base
-from transformer.data import sources
+from transformer.data import sources, tfds_source
 from transformer.data.tfds_source import TfdsSource
 from transformer.errors import UserError
 
@@ -58,6 +58,21 @@ def test_pairs_by_position_without_tensorflow(data):
     copy = pickle.loads(pickle.dumps(source))
     assert list(copy.pairs(3, 6)) == pairs[3:6]
     assert "tensorflow" not in sys.modules
+
+
+def test_no_more_records_are_held_than_a_block_has(data, monkeypatch):
+    source = sources.open_source(data, "train")
+    pairs, records, asked = list(source.pairs(0, 10)), source._records(), []
+
+    class Counting:
+        def __getitems__(self, numbers):
+            asked.append(list(numbers))
+            return records.__getitems__(numbers)
+
+    monkeypatch.setattr(tfds_source, "BLOCK", 4)
+    monkeypatch.setattr(tfds_source, "_records", lambda *_: Counting())
+    assert list(source.pairs(1, 10)) == pairs[1:]
+    assert asked == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
 
 
 def test_sides_follow_the_languages(data):

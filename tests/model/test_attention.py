@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import SMALL, batch_of, flat, random_model, sentences, tiny_transformer
+from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.masks import attention_mask
-from transformer.model.transformer import attention_weights
+from transformer.model.masks import attention_mask, segments_of
+from transformer.model.transformer import LanguageModel, attention_weights
 
 HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4
 
@@ -103,6 +103,25 @@ def test_attention_weights_of_every_layer_and_head():
         assert (np.asarray(array)[~mask] == 0).all() and (np.asarray(array)[mask] > 0).all()
         np.testing.assert_allclose(array.sum(-1), mask.any(-1), atol=1e-6)
     np.testing.assert_allclose(weights["encoder"][0, 0], first_layer_by_hand(model, batch["source"][0]), atol=1e-6)
+
+
+def test_attention_weights_of_a_stack_alone_are_those_it_has_in_the_whole():
+    model, batch = tiny_transformer().module, batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
+    source, target = batch["source"], batch["target_input"]
+    whole = attention_weights(model, source, target)
+    alone = attention_weights(model.encoder, source)
+    assert alone.keys() == {"encoder"}
+    alone |= attention_weights(model.decoder, target, model.encoder(source), segments_of(source))
+    assert alone.keys() == whole.keys()
+    for name in whole:
+        np.testing.assert_array_equal(alone[name], whole[name])
+
+
+def test_attention_weights_of_a_language_model():
+    config, tokens = tiny_config(), jnp.asarray([[2, 5, 6, 7], [2, 8, 0, 0]])
+    weights = attention_weights(random_model(lambda: LanguageModel(config, VOCAB, rngs=nnx.Rngs(0))).module, tokens)
+    assert {name: array.shape for name, array in weights.items()} == {"decoder": (2, 2, 2, 4, 4)}
+    np.testing.assert_allclose(weights["decoder"].sum(-1)[0, :, 0], [[1, 1, 1, 1], [1, 1, 0, 0]], atol=1e-6)
 
 
 def first_layer_by_hand(model, source) -> np.ndarray:

@@ -12,6 +12,7 @@ from transformer.model.dropout import dropout, random_bits
 SHAPE = (64, 32, 64)
 SIZE = 64 * 32 * 64
 SIGMAS = 5.0  # of the distribution of chance that a statistic may be away from its mean
+GOLDEN = [[2492178918, 2910936880, 3536671284], [3162320720, 1996240656, 1913244141]]
 
 
 def bits(seed: int) -> np.ndarray:
@@ -80,6 +81,21 @@ def test_keys_that_follow_each_other_give_uncorrelated_bits():
     streams = np.stack([np.asarray(random_bits(jax.random.key(seed), (4096,))) for seed in range(24)]) / 2**32 - 0.5
     correlations = np.corrcoef(streams) - np.eye(len(streams))
     assert np.abs(correlations).max() < SIGMAS / np.sqrt(4096)
+
+
+def test_bits_of_a_threefry_key_never_change():
+    """Or else a run would not go on as it began."""
+    assert random_bits(jax.random.key(7), (2, 3)).tolist() == GOLDEN
+
+
+def test_every_word_of_an_rbg_key_counts():
+    keys = [jax.random.key(0, impl="rbg"), jax.random.fold_in(jax.random.key(0, impl="rbg"), 1)]
+    words = jax.random.key_data(keys[1])
+    assert words.shape == (4,)
+    keys += [jax.random.wrap_key_data(words.at[word].add(1), impl="rbg") for word in range(4)]
+    streams = np.stack([np.asarray(random_bits(key, (4096,))) for key in keys]) / 2**32 - 0.5
+    assert np.abs(np.corrcoef(streams) - np.eye(len(keys))).max() < SIGMAS / np.sqrt(4096)
+    assert np.abs(streams.mean(axis=1)).max() < SIGMAS / np.sqrt(12 * 4096)
 
 
 @pytest.mark.parametrize("site", ["dropout", "attention_dropout", "activation_dropout"])

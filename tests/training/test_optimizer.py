@@ -1,5 +1,8 @@
 """Schedules against the formula by hand, and the updates of every optimizer that has a name."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
@@ -7,7 +10,9 @@ import optax
 import pytest
 
 from configs import base
+from tests.training.tiny import VOCAB_SIZE, tiny_config
 from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.state import init_parameters
 
 
 def optimizer_config(**changes) -> ml_collections.ConfigDict:
@@ -52,56 +57,111 @@ def test_other_schedules_warm_up_to_the_peak_and_reach_their_end(name, middle, l
     assert [rate(without, step) for step in (1, 51, 101)] == pytest.approx([3e-4, middle, last], abs=1e-9)
 
 
-PARAMETERS = {"kernel": jnp.asarray([[1.0, -2.0], [0.5, 4.0]]), "bias": jnp.asarray([1.0, -1.0])}
-GRADIENTS = {"kernel": jnp.asarray([[3.0, -1.0], [2.0, 0.5]]), "bias": jnp.asarray([-4.0, 0.25])}
+PARAMETERS = {
+    "inner": {"kernel": jnp.asarray([[1.0, -2.0, 0.5], [0.5, 4.0, -1.0]]), "bias": jnp.asarray([1.0, -1.0, 2.0])},
+    "embedding": {"table": jnp.asarray([[0.5, -1.0], [2.0, 0.25]])},
+}
+GRADIENTS = {
+    "inner": {"kernel": jnp.asarray([[3.0, -1.0, 0.2], [2.0, 0.5, -0.4]]), "bias": jnp.asarray([-4.0, 0.25, 1.0])},
+    "embedding": {"table": jnp.asarray([[0.3, -2.0], [1.0, 0.5]])},
+}
+AGAIN = jax.tree.map(lambda array: array[..., ::-1] * jnp.asarray(-0.3), GRADIENTS)
+RATES = jnp.asarray([0.1, 0.05])
 
 
-def updates(gradients: list[dict], **changes) -> dict[str, np.ndarray]:
-    """The last of the updates that these gradients make, at a rate of 0.1."""
-    optimizer = make_optimizer(optimizer_config(**changes), optax.constant_schedule(0.1))
+def updates(gradients: list[dict], **changes) -> dict[str, dict[str, np.ndarray]]:
+    """The last of the one or two updates that these gradients make, at rates of 0.1 and 0.05."""
+    optimizer = make_optimizer(optimizer_config(**changes), lambda count: RATES[count])
     state = optimizer.init(PARAMETERS)
     for gradient in gradients:
         update, state = optimizer.update(gradient, state, PARAMETERS)
-    return {name: np.asarray(array) for name, array in update.items()}
+    return jax.device_get(update)
 
 
-def adam(gradients: list[np.ndarray]) -> np.ndarray:
-    """The last update, by the formula of Kingma and Ba with the paper's constants."""
+def assert_trees_close(actual: dict, expected: dict, rtol: float) -> None:
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=rtol), actual, expected)
+
+
+def adam(first_gradient: np.ndarray, second_gradient: np.ndarray) -> np.ndarray:
+    """The second update, by the formula of Kingma and Ba with the paper's constants."""
     first = second = 0.0
-    for gradient in gradients:
+    for gradient in (np.asarray(first_gradient, np.float64), np.asarray(second_gradient, np.float64)):
         first, second = 0.9 * first + 0.1 * gradient, 0.98 * second + 0.02 * gradient**2
-    count = len(gradients)
-    return -0.1 * (first / (1 - 0.9**count)) / (np.sqrt(second / (1 - 0.98**count)) + 1e-9)
+    return -0.05 * (first / (1 - 0.9**2)) / (np.sqrt(second / (1 - 0.98**2)) + 1e-9)
 
 
 def test_adam_follows_its_formula():
-    second = {name: array * jnp.asarray(-0.3) for name, array in GRADIENTS.items()}
-    update = updates([GRADIENTS, second], name="adam")
-    for name in PARAMETERS:
-        by_hand = adam([np.asarray(GRADIENTS[name], np.float64), np.asarray(second[name], np.float64)])
-        np.testing.assert_allclose(update[name], by_hand, rtol=1e-5)
+    update = updates([GRADIENTS, AGAIN], name="adam")
+    assert_trees_close(update, jax.tree.map(adam, GRADIENTS, AGAIN), rtol=1e-5)
 
 
-def test_adamw_decays_matrices_and_nothing_else():
-    plain, decayed = updates([GRADIENTS], name="adam"), updates([GRADIENTS], name="adamw", weight_decay=0.01)
-    np.testing.assert_allclose(decayed["kernel"], plain["kernel"] - 0.1 * 0.01 * PARAMETERS["kernel"], rtol=1e-5)
-    np.testing.assert_allclose(decayed["bias"], plain["bias"], rtol=1e-6)
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
+def test_matrices_alone_decay_and_at_the_schedules_rate(name):
+    plain = updates([GRADIENTS, AGAIN], name="adam" if name == "adamw" else name)
+    decayed = updates([GRADIENTS, AGAIN], name=name, weight_decay=0.5)
+    by_hand = jax.tree.map(lambda update, x: update - 0.05 * 0.5 * x if x.ndim > 1 else update, plain, PARAMETERS)
+    assert_trees_close(decayed, by_hand, rtol=1e-5)
 
 
-def test_adafactor_moves_against_the_gradient_and_decays_matrices_alone():
-    plain, decayed = updates([GRADIENTS], name="adafactor"), updates([GRADIENTS], name="adafactor", weight_decay=0.01)
-    for name in PARAMETERS:
-        assert (np.sign(plain[name]) == -np.sign(GRADIENTS[name])).all()
-    assert not np.allclose(decayed["kernel"], plain["kernel"])
-    np.testing.assert_array_equal(decayed["bias"], plain["bias"])
+def adafactor(first_gradient: np.ndarray, second_gradient: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+    """The second update by Algorithm 4 of Shazeer and Stern 2018 for small matrices, which are not factored."""
+    first, second = (np.square(np.asarray(gradient, np.float64)) for gradient in (first_gradient, second_gradient))
+    decay = 1 - 2**-0.8
+    direction = np.asarray(second_gradient) / np.sqrt(decay * first + (1 - decay) * second)
+    direction /= max(1.0, np.sqrt(np.mean(np.square(direction))))
+    return -0.05 * np.sqrt(np.mean(np.square(parameter))) * direction
+
+
+def test_adafactor_follows_its_formula():
+    by_hand = jax.tree.map(adafactor, GRADIENTS, AGAIN, PARAMETERS)
+    assert_trees_close(updates([GRADIENTS, AGAIN], name="adafactor"), by_hand, rtol=1e-5)
+
+
+def test_muon_makes_the_singular_values_of_a_matrix_equal_and_its_size_that_of_adams_updates():
+    """The update's singular vectors are those of Nesterov's momentum; its values go through the quintic alone."""
+    first, second = (np.asarray(each["inner"]["kernel"], np.float64) for each in (GRADIENTS, AGAIN))
+    momentum = 0.95 * 0.05 * first + 0.05 * second
+    ahead = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second / (1 - 0.95**2)
+    left, values, right = np.linalg.svd(ahead, full_matrices=False)
+    values /= np.linalg.norm(values)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    assert ((values > 0.6) & (values < 1.3)).all()
+    by_hand = -0.05 * 0.2 * np.sqrt(3) * (left * values) @ right
+    update = updates([GRADIENTS, AGAIN], name="muon")["inner"]["kernel"]
+    np.testing.assert_allclose(update, by_hand, rtol=1e-4)
+
+
+def test_muons_epsilon_is_the_configured_one():
+    """One that dwarfs the gradient makes Adam's part of the update as small."""
+    update = updates([GRADIENTS], name="muon", epsilon=1e6)
+    assert np.abs(update["embedding"]["table"]).max() < 1e-5
+    assert np.abs(updates([GRADIENTS], name="muon")["embedding"]["table"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("share", ["all", "none"])
+def test_muon_takes_the_matrices_between_layers_and_adam_all_else(share):
+    changes = {"model__share_embeddings": share, "model__positions": "learned", "model__attention": "additive"}
+    parameters = jax.eval_shape(
+        lambda: init_parameters(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)
+    )
+    state = jax.eval_shape(make_optimizer(optimizer_config(name="muon"), lambda _: 0.1).init, parameters)
+    taken = jax.tree_util.tree_leaves_with_path(state.inner_states["muon"].inner_state[0].mu)
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in taken}
+    attention = ("query", "key", "value", "output")
+    modules = [f"encoder/layers/0/self_attention/{name}" for name in attention]
+    modules += [f"decoder/layers/0/{kind}_attention/{name}" for kind in ("self", "cross") for name in attention]
+    modules += [
+        f"{s}/layers/0/feed_forward/{name}" for s in ("encoder", "decoder") for name in ("inner", "outer", "gate")
+    ]
+    assert names == {f"{module}/kernel" for module in modules}
 
 
 def test_gradients_beyond_the_norm_are_scaled_down_together():
     """Seen through Adam's epsilon: with a huge one an update is proportional to the gradient."""
-    norm = float(np.sqrt(sum(np.sum(np.square(array)) for array in GRADIENTS.values())))
+    norm = float(optax.tree.norm(GRADIENTS))
     changes = {"name": "adam", "epsilon": 1e6}
     free, above = updates([GRADIENTS], **changes), updates([GRADIENTS], clip_norm=2 * norm, **changes)
+    assert_trees_close(above, free, rtol=1e-6)
     clipped = updates([GRADIENTS], clip_norm=norm / 4, **changes)
-    for name in PARAMETERS:
-        np.testing.assert_allclose(above[name], free[name], rtol=1e-6)
-        np.testing.assert_allclose(clipped[name], free[name] / 4, rtol=1e-4)
+    assert_trees_close(clipped, jax.tree.map(lambda x: x / 4, free), rtol=1e-4)

@@ -1,8 +1,15 @@
 """`--plan`: what it says about a run is what the run then does."""
 
+import itertools
 import re
+from pathlib import Path
+
+import pytest
 
 from transformer import command, train
+from transformer.data.loader import Loader
+from transformer.training import plan as plans
+from transformer.training.step import TrainStep
 
 TINY = [
     "--config=configs/quickstart.py",
@@ -23,10 +30,23 @@ TINY = [
 ]
 
 
-def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, capsys):
-    argv = [*TINY, f"--workdir={tmp_path / 'run'}", f"--config.data.cache_dir={tmp_path / 'cache'}", "--plan"]
-    assert command.execute(train.make_parser(), train.main, argv) == 0
-    plan = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def print_plan(tmp_path, cache, capsys):
+    def print_plan(*argv: str) -> str:
+        argv = [*TINY, f"--workdir={tmp_path / 'run'}", f"--config.data.cache_dir={cache}", *argv, "--plan"]
+        assert command.execute(train.make_parser(), train.main, argv) == 0
+        return capsys.readouterr().out
+
+    return print_plan
+
+
+def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
+    plan = print_plan()
     # Embedding 60 x 16; attention 4 x 16^2; FFN 2 x 16 x 32 + 32 + 16; two numbers a unit in each norm.
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
     total = 60 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
@@ -37,5 +57,48 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, capsys):
     assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
     assert re.search(r"largest     [\d,]+ MiB a device, [\d.]+ GFLOP", plan)
     assert "checkpoints 3 kept" in plan  # of steps 2 and 4, and room for another that is the best
-    assert re.search(r"time        \d+:\d\d:\d\d of training", plan)
+    assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monkeypatch, print_plan):
+    following, asked = Loader.__next__, itertools.count(1)
+
+    def counted(loader: Loader):
+        assert next(asked) < 100, "a batch is waited for that may never come"
+        return following(loader)
+
+    monkeypatch.setattr(Loader, "__next__", counted)
+    batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
+    plan = print_plan("--config.tokenizer.sampling=0.1", "--config.data.synthetic_maximum=999", *batches)
+    assert "8 rows x 256 source, 256 target: 0 an epoch" in plan
+    assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
+
+
+def test_accumulated_updates_are_what_is_measured(monkeypatch, print_plan):
+    update, made = TrainStep.__call__, []
+
+    def call(step, state, batches):
+        made.append((len(batches), {key[0] for key in step.compiled} - {step.gradients, step.add}))
+        return update(step, state, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", call)
+    print_plan("--config.training.accumulation=3")
+    assert made == [(3, set())] * (1 + plans.MEASURED_STEPS)
+
+
+def test_time_is_of_the_steps_and_batches_that_are_left(monkeypatch, tmp_path, print_plan):
+    monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
+
+    def seconds(plan: str) -> int:
+        hours, minutes, rest = map(int, re.search(r"time        (\d+):(\d\d):(\d\d) of", plan).groups())
+        return 3600 * hours + 60 * minutes + rest
+
+    plan = print_plan()
+    of_buckets = re.findall(r"(\d+) rows x (\d+) source, (\d+) target: (\d+) an epoch", plan)
+    positions = [int(rows) * (int(source) + int(target)) for rows, source, target, _ in of_buckets]
+    batches = [int(count) for *_, count in of_buckets]
+    mean = sum(one * count for one, count in zip(positions, batches, strict=True)) / sum(batches)
+    assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
+    (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
+    assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)

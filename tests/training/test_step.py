@@ -127,7 +127,7 @@ def test_parameters_and_optimizer_stay_float32_whatever_the_products_are():
     batch = half.step.abstract_batch(Bucket(8, 4, 5))
     state, metrics = jax.eval_shape(half.step.whole, half.initializer.abstract_state, batch)
     for leaf in jax.tree.leaves((state, metrics)):
-        assert leaf.dtype in (np.float32, np.int32)
+        assert leaf.dtype in (np.float32, np.int32, np.bool_)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), each) for each in (state, half.initializer.abstract_state)]
     assert shapes[0] == shapes[1]
 

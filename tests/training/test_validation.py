@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.data import sources
 from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.errors import UserError
 from transformer.training import run as runs
 from transformer.training import validation
 from transformer.training.step import forward
@@ -68,3 +70,30 @@ def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monk
     assert rest == [texts[:5], references[:5], "de"] and models[0] is parameters
     # Without dropout there is no chance in it.
     assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
+
+
+def test_the_longest_text_is_rehearsed_under_its_own_line(prepared, monkeypatch):
+    translated = []
+    monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
+    monkeypatch.setattr(prepared.validation.translator, "translate", lambda *arguments: translated.append(arguments))
+    prepared.validation.rehearse(prepared.initial_state().parameters)
+    ((_, texts, first_line, _),) = translated
+    assert (texts, first_line) == (["twenty-one"], 2)
+
+
+def test_held_out_sentences_beyond_the_learned_positions_are_refused(prepared):
+    config = ml_collections.ConfigDict(prepared.config)
+    longest = int(prepared.validation.corpus.lengths.max())
+
+    def make(positions: str, max_positions: int) -> validation.Validation:
+        config.model.update(positions=positions, max_positions=max_positions)
+        mesh, corpus = prepared.train_step.mesh, prepared.validation.corpus
+        return validation.Validation(config, prepared.train_step.graph, mesh, prepared.tokenizer, corpus)
+
+    make("learned", longest), make("sinusoidal", longest - 1)
+    with pytest.raises(UserError) as raised:
+        make("learned", longest - 1)
+    assert str(raised.value).startswith(
+        f"model.max_positions={longest - 1}: data.valid_split=validation has a sentence"
+    )
+    assert f"raise it to {longest} or more" in str(raised.value)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.training.tiny import tiny_config
 from transformer.errors import UserError
 from transformer.training.state import TrainState, with_embeddings
-from transformer.training.vectors import PretrainedRows, read_rows
+from transformer.training.vectors import PretrainedRows, check_files, read_rows
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]
 
@@ -58,6 +59,19 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(write, text, problem)
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match="no-such.txt: no such file"):
         read_rows(tmp_path / "no-such.txt", PIECES, 4)
+
+
+@pytest.mark.parametrize("side", ["source_vectors", "target_vectors"])
+def test_a_file_that_is_missing_or_starts_wrong_is_found_without_reading_it(write, side):
+    def check(name: Path | str, d_model: int) -> None:
+        check_files(tiny_config(**{f"model__{side}": str(name), "model__d_model": d_model}).model)
+
+    path = write("2 4\nthe 1 2 3 4\nHaus 1 x 3 4\n")
+    check("", 4), check(path, 4)
+    with pytest.raises(UserError, match="line 2 has 4 numbers, must be model.d_model=8"):
+        check(path, 8)
+    with pytest.raises(UserError, match="no-such.txt: no such file"):
+        check(path.with_name("no-such.txt"), 4)
 
 
 @pytest.mark.parametrize("shared", [True, False])

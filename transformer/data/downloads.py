@@ -1,12 +1,14 @@
 """Files that a config names by URL: fetched once, checked, and kept in the cache."""
 
 import hashlib
+import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from absl import logging
 
+from transformer import files
 from transformer.data import cache, progress
 from transformer.errors import UserError
 
@@ -51,9 +53,11 @@ def _fetch_one(path: Path, url: str, sha256: str, downloads) -> None:
                     file.write(block)
                     digest.update(block)
                     advance(len(block))
-    except (OSError, ValueError) as error:  # URLError and time-outs are OSErrors, a malformed URL a ValueError
+    except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError, as time-outs are
         unfinished.unlink(missing_ok=True)
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(error, OSError) and error.errno in files.FULL_DISK:
+            raise  # no other place to download from would help
+        reason = " ".join(str(error.reason if isinstance(error, urllib.error.URLError) else error).split())
         names = ", ".join(name.removesuffix(".gz") for name, _, _ in downloads)
         raise UserError(
             f"{url}: cannot be downloaded ({reason}); put {names} (each plain, or gzipped with .gz added) in a folder "

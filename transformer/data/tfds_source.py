@@ -8,6 +8,8 @@ from typing import Any
 
 from transformer.errors import UserError
 
+BLOCK = 1024  # records asked for together: TFDS gives them as a list
+
 
 @dataclass(frozen=True)
 class TfdsSource:
@@ -63,8 +65,9 @@ class TfdsSource:
 
     def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
         source, target = self.languages
-        for record in self._records().__getitems__(range(start, stop)):
-            yield record[source], record[target]
+        for first in range(start, stop, BLOCK):
+            for record in self._records().__getitems__(range(first, min(first + BLOCK, stop))):
+                yield record[source], record[target]
 
     def _builder(self) -> Any:
         return _builder(self.dataset, self.data_dir)

@@ -108,7 +108,7 @@ class Translator:
         return translations
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Pieces with end-of-sentence of each text, cut to what positions allow; nothing for a text without pieces."""
+        """Pieces of each text with its end, at most `decoding.max_source_length`; nothing for a text without pieces."""
         longest = self.config.max_source_length
         sources = []
         for line, text in enumerate(texts, start=first_line):

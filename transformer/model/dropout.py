@@ -27,13 +27,15 @@ def random_bits(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, ".
     the array is spread over devices. Two rounds of a 32-bit multiply and xor-shift mixer are ample for masks;
     nothing else uses them.
     """
-    first, second = jax.random.key_data(key).astype(jnp.uint32)
-    index = jnp.zeros(shape, jnp.uint32)
+    bits = jnp.zeros(shape, jnp.uint32)
     stride = 1
     for axis in reversed(range(len(shape))):
-        index = index + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
+        bits = bits + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
         stride = stride * shape[axis] % 2**32
-    return _mix(_mix(index ^ first) + second)
+    # Two words for JAX's threefry, its default; four for rbg, which a new key has twice the same two of.
+    for first, second in jax.random.key_data(key).reshape(-1, 2):
+        bits = _mix(_mix(bits ^ first) + second)
+    return bits
 
 
 def _mix(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:

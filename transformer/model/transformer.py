@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from transformer.model.attention import xavier_uniform
 from transformer.model.embedding import Embedding
 from transformer.model.masks import segments_of
-from transformer.model.stacks import Decoder, DecodingCache, Encoder
+from transformer.model.stacks import Decoder, DecodingCache, Encoder, Stack
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
@@ -92,20 +92,24 @@ class LanguageModel(nnx.Module):
 
 
 def attention_weights(
-    model: Transformer, source: Int[Array, "B S"], target_input: Int[Array, "B T"]
+    model: Transformer | LanguageModel | Encoder | Decoder, *inputs: Array
 ) -> dict[str, Float[Array, "N B H Q K"]]:
     """Who looked at whom: the weights of every layer (N) and head, from the one implementation that trains.
 
-    Returns "encoder" (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S).
+    `inputs` are what the model is called with, such as source and target_input. Returns those that it has of "encoder"
+    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S).
     """
-    _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(source, target_input)
-
-    def collect(stack: str, attention: str) -> Float[Array, "N B H Q K"]:
-        layers = captured[stack]["layers"]
-        return jnp.stack([layers[i][attention]["weights"].get_value()[0] for i in sorted(layers)])
-
-    return {
-        "encoder": collect("encoder", "self_attention"),
-        "decoder": collect("decoder", "self_attention"),
-        "cross": collect("decoder", "cross_attention"),
-    }
+    _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
+    if isinstance(model, Stack):
+        captured = {"encoder" if isinstance(model, Encoder) else "decoder": captured}
+    weights = {}
+    for name, stack, attention in (
+        ("encoder", "encoder", "self_attention"),
+        ("decoder", "decoder", "self_attention"),
+        ("cross", "decoder", "cross_attention"),
+    ):
+        layers = captured[stack]["layers"] if stack in captured else {}
+        found = [layers[i][attention]["weights"].get_value()[0] for i in sorted(layers) if attention in layers[i]]
+        if found:
+            weights[name] = jnp.stack(found)
+    return weights

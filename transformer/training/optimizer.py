@@ -38,17 +38,14 @@ def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Clipping, if any, then the optimizer that the group `config.optimizer` names."""
+    """Clipping, if any, then the optimizer that the group `config.optimizer` names, and its weight decay."""
     adam = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
-    if config.name == "adam":
+    if config.name in ("adam", "adamw"):
         optimizer = optax.adam(schedule, **adam)
-    elif config.name == "adamw":
-        optimizer = optax.adamw(schedule, **adam, weight_decay=config.weight_decay, mask=_matrices)
     elif config.name == "muon":
         optimizer = optax.contrib.muon(
             schedule,
-            weight_decay=config.weight_decay,
-            weight_decay_mask=_matrices,
+            eps=config.epsilon,
             adam_b1=config.beta1,
             adam_b2=config.beta2,
             muon_weight_dimension_numbers=_between_layers,
@@ -56,20 +53,25 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
         )
     else:
         # Adafactor (Shazeer and Stern 2018) with the schedule's rate times each parameter's scale.
-        optimizer = optax.adafactor(
-            schedule, weight_decay_rate=config.weight_decay or None, weight_decay_mask=_matrices
-        )
+        optimizer = optax.adafactor(schedule)
+    if config.weight_decay > 0:
+        # As Optax's adamw has it, for all: its muon would leave embeddings out, its adafactor the learning rate.
+        decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _matrices)
+        optimizer = optax.chain(optimizer, decay)
     if config.clip_norm > 0:
         return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
     return optimizer
 
 
 def _between_layers(parameters):
-    """Where Muon applies: matrices from activations to activations (Jordan et al. 2024). The others are Adam's."""
+    """Where Muon applies: matrices from activations to activations (Jordan et al. 2024). The others are Adam's.
+
+    Those are the kernels, but for the one that gives the logits. Tables of vectors and additive attention's v are none.
+    """
 
     def dimensions(path, leaf):
-        names = {key.key for key in path}
-        is_inner = leaf.ndim == 2 and not names & {"embedding", "projection", "positions"}
+        names = [key.key for key in path]
+        is_inner = names[-1] == "kernel" and leaf.ndim == 2 and "projection" not in names
         return optax.contrib.MuonDimensionNumbers() if is_inner else None
 
     return jax.tree_util.tree_map_with_path(dimensions, parameters)

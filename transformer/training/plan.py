@@ -1,5 +1,6 @@
 """What a run would do and what it would cost, before it does it: `transformer.train --plan`."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,6 +9,7 @@ import jax
 
 from transformer.data.loader import Loader, Position
 from transformer.training.run import Run
+from transformer.training.saved import steps_in
 from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3
@@ -44,34 +46,43 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     config, state = run.config, run.initial_state()
-    largest = max(loader.buckets, key=lambda bucket: bucket.positions)
-    batch = run.train_step.abstract_batch(largest)
-    compiled = run.train_step.executable(state, batch)
-    memory = compiled.memory_analysis()
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    used -= memory.alias_size_in_bytes
-    yield f"largest     {used / 2**20:,.0f} MiB a device, {compiled.cost_analysis()['flops'] / 1e9:,.1f} GFLOP a batch"
+    run.train_step.compile_largest(state, loader.buckets)
+    # Of accumulated updates all but the last program, which holds no activations and so is smaller.
+    programs = run.train_step.compiled.values()
+    flops = max(program.cost_analysis()["flops"] for program in programs)
+    yield f"largest     {max(map(size, programs)) / 2**20:,.0f} MiB a device, {flops / 1e9:,.1f} GFLOP a batch"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
     kept = min(config.checkpoint.keep, -(-config.training.steps // config.checkpoint.every)) + 1
     yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
-    per_epoch = sum(use.positions for use in loader.plan.uses)
-    left = seconds * per_epoch / len(loader.plan) * config.training.accumulation * config.training.steps
-    yield f"time        {timedelta(seconds=round(left))} of training, by {MEASURED_STEPS} steps; validation is extra"
+    per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
+    done = max(steps_in(run.workdir.checkpoints), default=0)
+    batches = config.training.accumulation * (config.training.steps - done)
+    left = timedelta(seconds=round(seconds * per_batch * batches))
+    yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+
+def size(program: jax.stages.Compiled) -> int:
+    """Bytes on a device while the program runs."""
+    memory = program.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return used - memory.alias_size_in_bytes
 
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     """Of the batches' positions, both sides together, measured over a few updates after one to warm up."""
-    largest = max(loader.buckets, key=lambda bucket: bucket.positions)
-    of_largest = (arrays for _, arrays, _ in loader if arrays["source"].shape == (largest.rows, largest.source_length))
-    arrays = next(of_largest)
-    state, _ = run.train_step(state, [arrays])
+    # Not of `loader.buckets`: with subword sampling no batch of this epoch may be in the largest of them.
+    largest = max((use.bucket for use in loader.plan.uses if use.batches), key=lambda bucket: bucket.positions)
+    number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
+    _, arrays, _ = next(itertools.islice(loader, number, None))
+    batches = [arrays] * run.config.training.accumulation
+    state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
     began = time.perf_counter()
     for _ in range(MEASURED_STEPS):
-        state, _ = run.train_step(state, [arrays])
+        state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
-    return (time.perf_counter() - began) / MEASURED_STEPS / largest.positions
+    return (time.perf_counter() - began) / MEASURED_STEPS / (len(batches) * largest.positions)
 
 
 def count(tree: dict) -> int:

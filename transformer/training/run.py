@@ -28,7 +28,7 @@ from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-from transformer.training.vectors import pretrained_tables
+from transformer.training.vectors import check_files, pretrained_tables
 from transformer.workdir import Workdir
 
 
@@ -91,6 +91,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     Raises UserError for data, mesh or vectors that cannot be used, or data that is not the same in all processes, or
     not what the run began with.
     """
+    check_files(config.model)
     keep_programs(config.data)
     mesh = make_mesh(config, jax.devices())
     with distributed.first_alone("tokenizer and corpus", config.data.wait_seconds):

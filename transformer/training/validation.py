@@ -14,6 +14,7 @@ from transformer.data.corpus import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.decoding.trained import bleu_language
 from transformer.decoding.translator import Translator
+from transformer.errors import UserError
 from transformer.evaluate import evaluate_translations
 from transformer.training.metrics import Record, means
 from transformer.training.step import make_eval_step
@@ -30,6 +31,13 @@ class Validation:
         tokenizer: Tokenizer,
         corpus: Corpus,
     ):
+        """Raises UserError if a held-out pair, none of which is dropped for its length, has too few positions."""
+        longest = int(corpus.lengths.max())
+        if config.model.positions == "learned" and longest > config.model.max_positions:
+            raise UserError(
+                f"model.max_positions={config.model.max_positions}: data.valid_split={config.data.valid_split} has a "
+                f"sentence of {longest} pieces; raise it to {longest} or more, or take model.positions=sinusoidal"
+            )
         self.config, self.corpus = config, corpus
         self.eval_step = make_eval_step(config, graph, mesh)
         self.translator = None
@@ -47,7 +55,8 @@ class Validation:
         largest = max(batches, key=lambda arrays: arrays["source"].size)
         self.eval_step(parameters, largest)
         if self.translator is not None:
-            self.translator.translate([parameters], [max(self.texts, key=len)], 1, lambda _: None)
+            index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
+            self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)
 
     def __call__(self, parameters: dict, between: Callable[[], object]) -> Record:
         """Scores of the whole split. `between` is called between batches; what it raises ends the validation."""

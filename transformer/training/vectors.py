@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import ml_collections
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 
+Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 WORD_MARK = "\u2581"  # SentencePiece's sign for the space before a word
 
 
@@ -23,9 +25,16 @@ class PretrainedRows:
     found: Bool[np.ndarray, " V"]
 
 
-def pretrained_tables(
-    config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict, tokenizer: Tokenizer
-) -> dict[str, PretrainedRows]:
+def check_files(config: Config) -> None:
+    """Raises UserError for a file of `pretrained_tables` that is missing or starts wrong, before hours of preparation.
+
+    `config` is the group `config.model`.
+    """
+    for name in filter(None, (config.source_vectors, config.target_vectors)):
+        next(_read_vectors(Path(name), config.d_model), None)
+
+
+def pretrained_tables(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
     """What `model.source_vectors` and `model.target_vectors` name, under "encoder" and "decoder"; nothing for "".
 
     Raises UserError for a file that cannot be used.
@@ -52,7 +61,7 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     return PretrainedRows(table / math.sqrt(d_model), found)
 
 
-def _read_vectors(path: Path, d_model: int):
+def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:
     """(word, vector) for each line; the header that word2vec writes, two numbers, is optional."""
     if not path.is_file():
         raise UserError(f"model vectors: {path}: no such file")
