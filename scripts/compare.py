@@ -3,10 +3,11 @@
     python -m scripts.compare WORKDIR_A WORKDIR_B ... [--split=valid] [--average=N] [--decoding.KEY=VALUE ...]
         [--samples=N] [--sentences=N] [--format=text|json]
 
-Runs that differ in nothing but their seed are seeds of one system; each other system is compared with the first. What
-is compared was translated before, by transformer.evaluate. If a workdir has several evaluations of the split, the flags
-that made one choose it; without them it is the one with the settings that all workdirs have one with, or with the run's
-own. The .json file of an evaluation may stand for a workdir, so that two evaluations of one run can be compared.
+Runs that differ in nothing but their seed are seeds of one system; if they were run with different code, a warning says
+so. Each other system is compared with the first. What is compared was translated before, by transformer.evaluate. If a
+workdir has several evaluations of the split, the flags that made one choose it; without them it is the one with the
+settings that all workdirs have one with, or with the run's own. The .json file of an evaluation may stand for a
+workdir, so that two evaluations of one run can be compared.
 
 How intervals and p-values are found: `scripts.comparison.significance`. The keys of the JSON object:
 `scripts.comparison.result.make_result`.
@@ -38,6 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     first = evaluations[0]
     language = bleu_language(first.config.data)
     found = systems.group(evaluations)
+    warn_of_code(found)
     logging.info("Scoring %d evaluations of %d sentences.", len(evaluations), len(first.references))
     result = make_result(found, first.references, language, arguments.samples, arguments.sentences)
     text = make_text(result) if arguments.format == "text" else json.dumps(result) + "\n"
@@ -76,6 +78,13 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
         languages = [bleu_language(evaluation.config.data) for evaluation in (first, each)]
         if languages[0] != languages[1]:
             raise UserError(f"{both}: are in different languages, {languages[0]} and {languages[1]}")
+
+
+def warn_of_code(found: Sequence[systems.System]) -> None:
+    """Seeds of a system are pooled whatever the code that they were run with."""
+    for system in found:
+        if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
+            logging.warning("System %s: seeds run with different code, %s.", system.label, ", ".join(sorted(commits)))
 
 
 def make_parser() -> command.Parser:

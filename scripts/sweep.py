@@ -19,7 +19,8 @@ from scripts.sweeping import results
 from scripts.sweeping.description import Sweep, Values, corners
 from scripts.sweeping.display import display
 from scripts.sweeping.folder import Folder, recorded_sweep
-from scripts.sweeping.ledger import Ledger, shown, storage_errors
+from scripts.sweeping.ledger import Ledger
+from scripts.sweeping.storage import reach, shown, storage_errors
 from scripts.sweeping.supervisor import Supervisor
 from scripts.sweeping.tasks import Decoding, Task, Training
 from transformer import command, files, python_file
@@ -39,7 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
         if arguments.report:
             record = folder.read()
             folder.check_storage(record, url)
-            with Ledger(url, record["study"], recorded_sweep(record)) as ledger:
+            with Ledger(url, record["study"], recorded_sweep(record), make=False) as ledger:
                 report(ledger, folder, arguments.readme)
             return
         sweep, task = check(arguments, folder)
@@ -60,8 +61,11 @@ def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
 
 def enter(folder: Folder, sweep: Sweep, task: Task, url: str) -> Ledger:
     """Makes the sweep's folder and ledger, or takes up those that are there."""
+    folder.record_of(sweep, task.identity, url)  # before anything is made where something else may be
+    if url != folder.storage:
+        reach(url)
     make_folder(folder.path)
-    with folder.turn():
+    with folder.turn(task.config.data.wait_seconds):
         record = folder.record_of(sweep, task.identity, url)
         ledger = Ledger(url, record["study"], sweep)
         folder.write(record)
@@ -133,7 +137,8 @@ def checked(name: str, task: Task, values: Values, sweep: Sweep) -> None:
 def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
     """Writes `trials.csv`, prints the table. Raises UserError if no trial is complete."""
     standings, sweep = ledger.standings(), ledger.sweep
-    files.write_text(folder.table, results.make_csv(standings, sweep, folder.workdirs(len(standings))))
+    if any(standing.rows for standing in standings):
+        files.write_text(folder.table, results.make_csv(standings, sweep, folder.workdirs(len(standings))))
     if results.best(standings, sweep) is None:
         failed = [standing.error.splitlines()[-1] for standing in standings if standing.state == "failed"]
         why = f"{len(failed)} failed, the first with: {failed[0]}" if failed else "none has been run to its end"

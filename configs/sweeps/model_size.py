@@ -1,7 +1,7 @@
 """How large a model does the data bear? Width, depth and dropout, chosen by a sampler that learns as it goes.
 
-For small corpora: sizes from a quarter of a million to eight million parameters beside the embeddings. A trial whose
-validation falls behind the median of the others' at the same step is given up.
+For small corpora: sizes from 0.66 to 20 million parameters beside the embeddings. A trial whose validation falls behind
+the median of the others' at the same step is given up.
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/model_size.py --workdir=DIR
 Hardware:  at most 24 runs of the config, most of them cut short; not run to its end here.
 """

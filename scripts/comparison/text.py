@@ -42,12 +42,13 @@ def _scores(result: dict[str, Any]) -> list[str]:
 
 
 def _runs(result: dict[str, Any]) -> list[str]:
-    rows = [["", "seed", *SCORES, "workdir", "evaluation"]]
+    rows = [["", "seed", *SCORES, "commit", "workdir", "evaluation"]]
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:.2f}" for name in SCORES]
-            rows.append([system["label"], str(run["seed"]), *scores, run["workdir"], run["evaluation"]])
-    return ["Runs", *_aligned(rows)]
+            where = [run["commit"], run["workdir"], run["evaluation"]]
+            rows.append([system["label"], str(run["seed"]), *scores, *where])
+    return ["Runs (commit +: with changes that were not committed)", *_aligned(rows)]
 
 
 def _differences(result: dict[str, Any]) -> list[str]:

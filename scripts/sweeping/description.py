@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import Trial
 
 from transformer.config_keys import show
 from transformer.errors import UserError
@@ -25,6 +28,7 @@ Value = None | bool | int | float | str  # what Optuna's storages hold
 Values = dict[str, Value]
 MAXIMIZED = ("bleu", "chrf", "bleu_lowercase_tokenized", "accuracy", "exact_match")
 MINIMIZED = ("loss", "nll", "perplexity")
+REHEARSED = 12  # trials of a search: by default samplers draw the first 10 at random
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,29 @@ def search(
             raise UserError(f"{key}: must be log_uniform(...), uniform(...), integers(...) or choices(...)")
     if not callable(sampler) or not isinstance(sampler(0), BaseSampler):
         raise UserError("search: sampler must make one of Optuna's samplers from a seed, such as lambda seed: ...")
-    return _checked(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
+    sweep = _checked(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
+    _rehearse(sweep)
+    return sweep
+
+
+def _rehearse(sweep: Sweep) -> None:
+    """Has the sampler choose a few trials in memory. Raises UserError if it cannot, as some do only after a while."""
+    first = sweep.sampler(0)
+    name = type(first).__name__
+    if isinstance(first, GridSampler | BruteForceSampler):
+        raise UserError(f"search: {name} goes through a list; make it by listed(product(...)) instead")
+    storage = InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction=sweep.direction)
+    study_id = storage.get_study_id_from_name(study.study_name)
+    try:
+        for number in range(min(len(sweep.trials), REHEARSED)):
+            study.sampler = sweep.sampler(number)
+            trial = Trial(study, storage.create_new_trial(study_id))
+            for key, distribution in sweep.space.items():
+                suggest(trial, key, distribution)
+            study.tell(trial, float(number))
+    except Exception as error:
+        raise UserError(f"search: {name} cannot choose from this space; {type(error).__name__}: {error}") from error
 
 
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
@@ -153,6 +179,14 @@ def choices(*values: Value) -> CategoricalDistribution:
     if not values:
         raise UserError("choices(): give at least one value")
     return CategoricalDistribution([_checked_value("choices", value) for value in values])
+
+
+def suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Value:
+    """What the study's sampler chooses for the key, or what the trial has of it already."""
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(key, distribution.choices)
+    choose = trial.suggest_float if isinstance(distribution, FloatDistribution) else trial.suggest_int
+    return choose(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
 def corners(distribution: BaseDistribution) -> list[Value]:

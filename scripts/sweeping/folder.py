@@ -1,9 +1,9 @@
 """The folder of a sweep: what it varies, and where its ledger is. Processes that share a sweep share the folder."""
 
 import contextlib
-import fcntl
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from optuna.samplers import RandomSampler
 from scripts.sweeping.description import Sweep
 from transformer import files
 from transformer.errors import UserError
+from transformer.waiting import patiently
 
 SCHEMA_VERSION = 1  # of sweep.json
+BEFORE_RECORD = (".sweep", "study.db")  # how the names begin of what a new sweep makes before its record
 
 
 class Folder:
@@ -33,10 +35,17 @@ class Folder:
         return f"sqlite:///{self.path / 'study.db'}"
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """One process at a time makes what a new sweep needs. It takes a moment."""
-        with (self.path / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    def turn(self, seconds: int) -> Iterator[None]:
+        """One process at a time makes what a new sweep needs. It takes a moment.
+
+        Raises UserError if another process has been at it for so many seconds.
+        """
+        lock = self.path / ".sweep.lock"  # not a run's `.lock`: that is its trainer's
+        with lock.open("w") as file:
+            for _ in patiently(f"another process that begins this sweep ({lock})", "see if it still does", seconds):
+                if files.locked(file):
+                    break
+                time.sleep(0.1)
             yield
 
     def workdir(self, trial: int) -> Path:
@@ -52,19 +61,21 @@ class Folder:
         """What is to be recorded of the sweep, under the name that its study has or is to have.
 
         Raises:
-          UserError: the folder holds another sweep, or its ledger is elsewhere.
+          UserError: the folder holds something else or another sweep, or its ledger is elsewhere.
         """
         described = _describe(sweep) | {"task": identity, "storage": _place(url)}
         described = json.loads(json.dumps(described))
+        # Listed first: another process may be about to write the record, and more after it.
+        others = [path.name for path in self.path.glob("*") if not path.name.startswith(BEFORE_RECORD)]
         if self.record.exists():
             saved = self.read()
             self.check_storage(saved, url)
             if changed := _difference(saved, described):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({changed}); name another folder")
             name = saved["study"]
+        elif others:
+            raise UserError(f"--workdir={self.path}: holds {min(others)} and no sweep; name a new folder")
         else:
-            if others := [path.name for path in self.path.iterdir() if not path.name.startswith((".", "study.db"))]:
-                raise UserError(f"--workdir={self.path}: holds {min(others)} and no sweep; name a new folder")
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"
         return {"schema_version": SCHEMA_VERSION, "study": name} | described
 

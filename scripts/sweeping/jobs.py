@@ -30,7 +30,7 @@ class Job:
     def __init__(self, task: Task, attempt: Attempt, slot: int, jobs: int, logs: Path) -> None:
         self.task, self.attempt, self.slot = task, attempt, slot
         self.environment = _environment(slot, jobs)
-        self.log = logs / f"{attempt.trial:04}.txt"
+        self.log, self.log_start = logs / f"{attempt.trial:04}.txt", 0  # earlier attempts have written before that
         self.process: subprocess.Popen | None = None
         self.reported: set[int] = set()
         self.hopeless = self.lost = self.stopping = self.told = False
@@ -68,6 +68,7 @@ class Job:
         self.started = time.monotonic()
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab"))
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "scripts.sweeping.tethered", module, *flags],
                 stdin=subprocess.PIPE,
@@ -93,7 +94,7 @@ class Job:
         code = self.process.returncode if self.process is not None else 0
         if code == 0 or (self.stopping and code in STOPPED):
             return ""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        lines = self.log.read_bytes()[self.log_start :].decode(errors="replace").splitlines()[-LAST_LINES:]
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return "\n".join([f"{how}; the end of {self.log}:", *lines])
 

@@ -4,7 +4,8 @@ A trial is done in one attempt or several, each a row of the study. Processes th
 on many, share nothing else, and each may be killed at any moment:
 
 - All rows start out waiting; to claim one is a single transaction of the database, which one process wins.
-- Who works on a row gives heartbeats. A row without them for `GRACE` seconds is failed by whoever looks next.
+- Who works on a row gives heartbeats. A row without them for `GRACE` seconds is failed by whoever has looked for so
+  long.
 - A trial without a standing row, because its process died or was interrupted, gets a new one, which notes how many it
   had before. Should several processes add one at the same time, all but the first have noted too few and do not count.
 """
@@ -13,21 +14,16 @@ import contextlib
 import os
 import platform
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import optuna
-import sqlalchemy
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from scripts.sweeping.description import Sweep, Values
+from scripts.sweeping.description import Sweep, Values, suggest
+from scripts.sweeping.storage import open_storage, shown, storage_errors
 from transformer.errors import UserError
 
-HEARTBEAT = 10  # seconds between heartbeats
 GRACE = 60  # seconds without one after which a trial is taken over
-FAILURES = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)  # of the storage
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -57,18 +53,21 @@ class Attempt:
 class Ledger:
     """The study of one sweep. It is made with its rows if it is not there. Not for use by several threads."""
 
-    def __init__(self, url: str, name: str, sweep: Sweep, grace: float = GRACE) -> None:
-        """Raises UserError if the storage cannot be reached."""
-        self.sweep = sweep
+    def __init__(self, url: str, name: str, sweep: Sweep, grace: float = GRACE, make: bool = True) -> None:
+        """Raises UserError if the storage cannot be reached, or without `make` the study is not there."""
+        self.sweep, self.grace = sweep, grace
+        pruner = sweep.pruner or optuna.pruners.NopPruner()
         with storage_errors(url):
-            self.storage = _open(url, grace)
-            self.study = optuna.create_study(
-                storage=self.storage,
-                study_name=name,
-                direction=sweep.direction,
-                pruner=sweep.pruner or optuna.pruners.NopPruner(),
-                load_if_exists=True,
-            )
+            self.storage = open_storage(url, grace, make)
+            if make:
+                optuna.create_study(
+                    storage=self.storage, study_name=name, direction=sweep.direction, load_if_exists=True
+                )
+            try:
+                self.study = optuna.load_study(study_name=name, storage=self.storage, pruner=pruner)
+            except KeyError:
+                self.__exit__()
+                raise UserError(f"--storage={shown(url)}: has no study {name}; put the sweep's ledger back") from None
             self.study_id = self.storage.get_study_id_from_name(name)
 
     def __enter__(self) -> "Ledger":
@@ -78,11 +77,14 @@ class Ledger:
         self.storage.remove_session()
         self.storage.engine.dispose()
 
-    def mend(self) -> None:
-        """Gives up rows whose process is silent, and adds one for every trial that needs it."""
+    def give_up_silent(self) -> None:
+        """Fails the rows whose process has given no heartbeat for `grace` seconds."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             optuna.storages.fail_stale_trials(self.study)
+
+    def mend(self) -> None:
+        """Adds a row for every trial that needs one."""
         for trial, standing in enumerate(self.standings()):
             if standing.state == "missing":
                 self._add(trial, standing)
@@ -169,68 +171,8 @@ class Ledger:
         # A seed for each trial: with one job at a time, a search that was killed goes on as it would have.
         self.study.sampler = self.sweep.sampler(trial)
         claimed = optuna.trial.Trial(self.study, row_id)
-        values = {key: _suggest(claimed, key, span) for key, span in self.sweep.distributions(trial).items()}
+        values = {key: suggest(claimed, key, span) for key, span in self.sweep.distributions(trial).items()}
         return Attempt(trial, values | self.sweep.trials[trial], claimed, row_id)
-
-
-@contextlib.contextmanager
-def storage_errors(url: str) -> Iterator[None]:
-    """Turns failures of the storage in the block into UserErrors that name it, without its password."""
-    try:
-        yield
-    except FAILURES as error:
-        raise UserError(
-            f"--storage={shown(url)}: {reason(error)}; the same command goes on once it is mended"
-        ) from error
-
-
-def reason(error: Exception) -> str:
-    """Why the storage failed, in a line."""
-    cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-    return str(getattr(cause, "orig", None) or cause or error).splitlines()[0]
-
-
-def shown(url: str) -> str:
-    """The URL without its password. Raises UserError if it is none."""
-    try:
-        return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        allowed = "a URL such as postgresql://user:password@host/database or sqlite:///file.db"
-        raise UserError(f"--storage: must be {allowed}") from None
-
-
-def _open(url: str, grace: float) -> RDBStorage:
-    """Raises UserError for a database that lacks its driver, or is of another version of Optuna."""
-    is_sqlite = sqlalchemy.engine.make_url(url).get_backend_name() == "sqlite"
-    # Seconds to wait for another process's writing, or for the server.
-    arguments = {"timeout": 60} if is_sqlite else {"connect_timeout": 10}
-    options = {"connect_args": arguments} if is_sqlite else {"connect_args": arguments, "pool_pre_ping": True}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of heartbeats
-            # Optuna fills in what stands in braces.
-            escaped = url.replace("{", "{{").replace("}", "}}")
-            storage = RDBStorage(escaped, options, heartbeat_interval=HEARTBEAT, grace_period=grace)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f"--storage={shown(url)}: {str(error).splitlines()[0]}") from error
-    if is_sqlite:
-        storage.remove_session()
-        _lock_when_reading(storage.engine)
-    return storage
-
-
-def _lock_when_reading(engine: sqlalchemy.Engine) -> None:
-    """Lets no other process write between what a transaction reads and what it makes of it; SQLite would."""
-
-    @sqlalchemy.event.listens_for(engine, "connect")
-    def leave_transactions_to_us(connection, _) -> None:
-        connection.isolation_level = None
-
-    @sqlalchemy.event.listens_for(engine, "begin")
-    def begin(connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    engine.dispose()  # connections from before
 
 
 def _counting(rows: list[FrozenTrial]) -> list[FrozenTrial]:
@@ -264,10 +206,3 @@ def _standing(all_rows: list[FrozenTrial], listed: Values) -> Standing:
 
 def _values(row: FrozenTrial) -> Values:
     return row.system_attrs["fixed_params"] | row.params
-
-
-def _suggest(row: optuna.trial.Trial, key: str, distribution: BaseDistribution):
-    if isinstance(distribution, CategoricalDistribution):
-        return row.suggest_categorical(key, distribution.choices)
-    suggest = row.suggest_float if isinstance(distribution, FloatDistribution) else row.suggest_int
-    return suggest(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)

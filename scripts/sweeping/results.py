@@ -53,22 +53,28 @@ def make_csv(standings: Sequence[Standing], sweep: Sweep, workdirs: Sequence[Pat
 
 
 def make_table(standings: Sequence[Standing], sweep: Sweep) -> list[tuple[str, ...]]:
-    """Header and rows, the best first: trials that differ in their seed alone are one row, with mean and deviation."""
+    """Header and rows, the best first: trials that differ in their seed alone are one row, with mean and deviation.
+
+    Rows of which a seed is not complete come last: as a rule those are lost, by pruning or failing, that would have
+    been the worst.
+    """
+    keys = [key for key in sweep.keys if key != SEED]
     groups: dict[tuple, list[int]] = defaultdict(list)
     for trial, standing in enumerate(standings):
-        if standing.state == "complete":
-            groups[tuple((key, standing.values.get(key)) for key in sweep.keys if key != SEED)].append(trial)
-    keys = [key for key in sweep.keys if key != SEED]
-
-    def mean(trials: list[int]) -> float:
-        return statistics.mean(standings[trial].value for trial in trials)
-
+        groups[tuple(standing.values.get(key) for key in keys)].append(trial)
+    sign = -1 if sweep.direction == "maximize" else 1
     rows = []
-    for values, trials in sorted(groups.items(), key=lambda item: mean(item[1]), reverse=sweep.direction == "maximize"):
-        spread = f" ± {statistics.stdev(standings[trial].value for trial in trials):.2g}" if len(trials) > 1 else ""
-        shown = ["" if value is None else show_short(value) for _, value in values]
-        rows.append((f"{mean(trials):.4g}{spread}", *shown, ", ".join(str(trial) for trial in trials)))
-    return [(sweep.objective, *keys, "trials"), *rows]
+    for values, trials in groups.items():
+        complete = [trial for trial in trials if standings[trial].state == "complete"]
+        if not complete:
+            continue
+        found = [standings[trial].value for trial in complete]
+        mean, missing = statistics.mean(found), len(trials) - len(complete)
+        spread = f" ± {statistics.stdev(found):.2g}" if len(found) > 1 else ""
+        shown = ["" if value is None else show_short(value) for value in values]
+        numbers = ", ".join(map(str, complete)) + (f" ({len(complete)} of {len(trials)})" if missing else "")
+        rows.append((missing > 0, sign * mean, (f"{mean:.4g}{spread}", *shown, numbers)))
+    return [(sweep.objective, *keys, "trials"), *(row for *_, row in sorted(rows, key=lambda row: row[:2]))]
 
 
 def importances(ledger: Ledger) -> dict[str, float]:

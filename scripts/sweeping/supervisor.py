@@ -1,6 +1,7 @@
 """Goes through the trials of a sweep: claims, starts and watches them, and enters in the ledger what they come to."""
 
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -10,8 +11,9 @@ import optuna
 from absl import logging
 
 from scripts.sweeping.jobs import Job
-from scripts.sweeping.ledger import FAILURES, GRACE, HEARTBEAT, Ledger, reason
+from scripts.sweeping.ledger import Ledger
 from scripts.sweeping.results import described, summary
+from scripts.sweeping.storage import FAILURES, HEARTBEAT, reason
 from scripts.sweeping.tasks import Task
 from transformer import command
 from transformer.errors import UserError
@@ -20,6 +22,7 @@ TICK = 0.5  # seconds between looks at the jobs
 LOOK = 5.0  # seconds between looks for trials that others have left
 OUTAGE = 900.0  # seconds for which the storage may fail; the jobs go on meanwhile
 FULL = ("disk is full", "No space left")  # what SQLite and PostgreSQL say: no waiting helps
+LEAST_FREE = 2**20  # bytes of the disk, below which it counts as full
 
 
 class Supervisor:
@@ -29,6 +32,8 @@ class Supervisor:
         self.ledger, self.task, self.logs = ledger, task, logs
         self.slots: list[Job | None] = [None] * jobs
         self.next_look = 0.0
+        # By the clock on the wall, which goes on while the machine sleeps.
+        self.looked_at = self.watching_since = 0.0
         self.failing_since: float | None = None  # the storage
         self.waits_for = ""
 
@@ -53,22 +58,31 @@ class Supervisor:
 
     def _go_round(self, show_progress: Callable[[list[Job]], None]) -> bool:
         """Looks at everything once. Returns whether there is nothing left to do."""
-        for job in self.jobs:  # their heartbeats first: this process may have been asleep
+        for job in self.jobs:
             self._look_at(job)
         if time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + LOOK
-            if self.failing_since is not None:
-                self.ledger.standings()  # raises while the storage is away
-                self.failing_since = None
-                # Nobody could give heartbeats: whoever is back first is not to take the others for dead.
-                self.next_look = time.monotonic() + GRACE
-                return False
-            self.ledger.mend()
+            self._give_up_silent()
+            self.ledger.mend()  # raises while the storage is away
+            self.looked_at, self.failing_since = time.time(), None
             self._fill()
             if not self.jobs and not self._others_at_work():
                 return True
         show_progress(self.jobs)
         return False
+
+    def _give_up_silent(self) -> None:
+        """Fails the rows of dead processes, once this one has watched them without a break for as long as that takes.
+
+        When it has just begun, or the storage was away, or the machine asleep, the living were silent too.
+        """
+        now = time.time()
+        if not 0 <= now - self.looked_at <= 2 * HEARTBEAT:
+            self.watching_since = now
+        if now - self.watching_since >= self.ledger.grace:
+            for job in self.jobs:
+                self._beat(job)  # or this process might give up its own
+            self.ledger.give_up_silent()
 
     def _patiently(self, action: Callable, *arguments) -> bool:
         """What the action returns; False if the storage has failed, as it may for a while."""
@@ -96,21 +110,17 @@ class Supervisor:
         left = {
             trial: standing.worker or "nobody yet"
             for trial, standing in enumerate(self.ledger.standings())
-            if standing.state in ("running", "waiting")
+            if standing.state in ("running", "waiting", "missing")
         }
         waits_for = ", ".join(f"trial {trial} ({worker})" for trial, worker in left.items())
         if waits_for and waits_for != self.waits_for:
-            logging.info("Waiting for %s; taken over after %d s without a sign of life.", waits_for, GRACE)
+            logging.info("Waiting for %s; taken over after %d s without a sign of life.", waits_for, self.ledger.grace)
         self.waits_for = waits_for
         return bool(left)
 
     def _look_at(self, job: Job) -> None:
-        if time.monotonic() - job.beaten > HEARTBEAT and not job.lost:
-            job.beaten = time.monotonic()
-            job.lost = not self.ledger.heartbeat(job.attempt, job.seconds)
-            if job.lost:
-                logging.warning("Trial %d: another process has taken over; this one was silent.", job.attempt.trial)
-                job.stop()
+        if time.monotonic() - job.beaten > HEARTBEAT:
+            self._beat(job)
         try:
             ended = job.advance()
         except UserError as error:
@@ -121,6 +131,14 @@ class Supervisor:
             self._report(job)
         if ended:
             self._enter(job)
+
+    def _beat(self, job: Job) -> None:
+        """Says that the job is alive, and stops it if it is another process's by now."""
+        job.beaten = time.monotonic()
+        if not job.lost and not self.ledger.heartbeat(job.attempt, job.seconds):
+            job.lost = True
+            logging.warning("Trial %d: another process has taken over; this one was silent.", job.attempt.trial)
+            job.stop()
 
     def _report(self, job: Job) -> None:
         """Tells the ledger what has been measured since the last time, and stops the job if that is hopeless."""
@@ -144,10 +162,10 @@ class Supervisor:
         elif self.task.is_complete(trial):
             self._complete(job)
         elif error := job.error:
-            if command.DISK_IS_FULL in error:
+            if full := self._full_disk(error):
                 self.ledger.release(job.attempt)
                 self._close(job)
-                raise UserError(f"trial {trial}: {error.splitlines()[-1].removeprefix('error: ')}")
+                raise UserError(f"trial {trial}: {full}")
             self._fail(job, error)
         elif job.hopeless:
             self.ledger.prune(job.attempt)
@@ -156,6 +174,14 @@ class Supervisor:
             self.ledger.release(job.attempt)
             logging.warning("Trial %d was stopped; it goes on later.", trial)
         self._close(job)
+
+    def _full_disk(self, error: str) -> str:
+        """What the job has said of a full disk, on which there may be no room to say it; empty if it is not full."""
+        if said := [line for line in error.splitlines() if command.DISK_IS_FULL in line]:
+            return said[-1].removeprefix("error: ")
+        if shutil.disk_usage(self.logs).free < LEAST_FREE:
+            return f"{command.DISK_IS_FULL} ({self.logs}); make room and run the same command again"
+        return ""
 
     def _complete(self, job: Job) -> None:
         """The value of a trial is the best of its validations, as training itself counts."""

@@ -20,6 +20,7 @@ from transformer.workdir import PLACE, InUse, Workdir
 class Task(Protocol):
     """Of all trials of a sweep, which are known by their numbers."""
 
+    config: ml_collections.FrozenConfigDict  # of every trial, but for what is varied
     objectives: tuple[str, ...]  # what a trial can be judged by
 
     @property

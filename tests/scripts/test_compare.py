@@ -40,12 +40,17 @@ def test_seeds_alone_are_one_system_without_a_difference(evaluated, capsys):
     assert len(found["systems"]) == 1 and found["settings"] == {} and found["differences"] == []
 
 
+def run_with(path: Path, commit: str, changes: bool = False) -> None:
+    """Records of a run that this was its code."""
+    environment = json.loads((path / "environment.json").read_text())
+    changed = environment | {"commit": commit, "uncommitted_changes": changes}
+    (path / "environment.json").write_text(json.dumps(changed))
+
+
 def test_where_seeds_repeat_other_code_and_other_checkpoints_are_other_systems(evaluated, tmp_path, capsys):
     old, *new = [evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "0"))]
     for path, commit in ((old, "old"), (new[0], "new"), (new[1], "new")):
-        environment = json.loads((path / "environment.json").read_text())
-        changed = environment | {"commit": commit, "uncommitted_changes": False}
-        (path / "environment.json").write_text(json.dumps(changed))
+        run_with(path, commit)
     found = result(capsys, old, *new)
     assert found["settings"] == {"commit": {"A": "old", "B": "new"}}
     assert [len(system["runs"]) for system in found["systems"]] == [1, 2]
@@ -59,6 +64,25 @@ def test_where_seeds_repeat_other_code_and_other_checkpoints_are_other_systems(e
     (new[1] / "environment.json").write_text((old / "environment.json").read_text())
     found = result(capsys, file(old), new[1])
     assert found["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
+
+
+def test_seeds_of_one_system_with_different_code_are_told_of(evaluated, capsys):
+    seeds = [evaluated("a", seed="1"), evaluated("aa", seed="2")]
+    for path, changes in zip(seeds, (False, True), strict=True):
+        run_with(path, "0123456789abcdef", changes)
+    assert run(compare, *map(str, seeds), "--samples=40") == 0
+    captured = capsys.readouterr()
+    assert "warning: System A: seeds run with different code, 012345678, 012345678+." in captured.err
+    runs = [line.split() for line in captured.out.splitlines() if line.endswith("valid-step9")]
+    assert [line[5:] for line in runs] == [
+        ["012345678", str(seeds[0]), "valid-step9"],
+        ["012345678+", str(seeds[1]), "valid-step9"],
+    ]
+    run_with(seeds[1], "0123456789abcdef")
+    assert run(compare, *map(str, seeds), "--samples=40") == 0
+    assert "different code" not in capsys.readouterr().err
+    (system,) = result(capsys, *seeds)["systems"]
+    assert [each["commit"] for each in system["runs"]] == ["012345678", "012345678"]
 
 
 def test_text_says_all_and_cuts_no_sentence(evaluated, tmp_path, capsys):
@@ -136,7 +160,7 @@ def test_damaged_records_are_refused(pair, capsys, name, content, message):
 
 def test_what_evaluate_writes_can_be_compared_from_anywhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    workdir = untrained.make_workdir(Path("run"), steps=(10, 20))
+    workdir = untrained.make_workdir(Path("run"), steps=(10, 20), **{"checkpoint.every": "10"})
     for step in (10, 20):
         assert run(evaluate, "--workdir=run", "--split=valid", f"--checkpoint={step}") == 0
     moved = workdir.rename(tmp_path / "moved").resolve()

@@ -65,9 +65,11 @@ def test_a_sweep_trains_each_trial_and_tells_which_was_better(tmp_path, capsys):
         lines = metrics.read_lines(Path(row["workdir"]) / "metrics.jsonl")
         assert float(row["loss"]) == min(line["loss"] for line in lines if line["split"] == "valid")
         assert (row["state"], lines[-1]["step"]) == ("complete", 8)
-    # What they have in common was made once, for both.
+    # What they have in common was made once, for both: all of it before the first had ended.
     made = [path for path in (tmp_path / "cache").glob("*/*") if path.is_dir() and "compiled" not in str(path)]
     assert sorted(path.parent.name for path in made) == ["corpora", "corpora", "tokenizers"]
+    ended = (Path(rows[0]["workdir"]) / "complete.json").stat().st_mtime
+    assert all(file.stat().st_mtime < ended for path in made for file in (path, *path.glob("*")))
     tokenizers = {(Path(row["workdir"]) / tokenizer.MODEL).read_bytes() for row in rows}
     assert len(tokenizers) == 1
 
@@ -198,7 +200,7 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
     for message, argv in wrong.items():
         assert run(sweep, *argv) == 2
         assert message in (line := error(capsys)) and "secret" not in line
-    assert not Folder(tmp_path / "sweep").record.exists()
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_a_decoding_sweep_varies_decoding_alone(tmp_path, capsys):

@@ -23,6 +23,23 @@ def random(seed: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.RandomSampler(seed=seed)
 
 
+class Late(optuna.samplers.RandomSampler):
+    """Needs, after the first trials, what is not installed."""
+
+    def sample_independent(self, study, *arguments):
+        if len(study.trials) > 10:
+            raise ModuleNotFoundError("No module named 'torch'")
+        return super().sample_independent(study, *arguments)
+
+
+def search_by(sampler, trials: int = 20):
+    return search({"a": uniform(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None)
+
+
+def test_a_sampler_that_is_never_asked_for_what_it_cannot_do_is_let_be():
+    assert len(search_by(Late, trials=10).trials) == 10
+
+
 def test_a_product_has_every_combination_and_the_last_varies_fastest():
     trials = product({"a": [1, 2], "b": ["x"]}, zipped({"c": [3, 4], "d": [5, 6]}), seeds(2))
     assert trials[:3] == [
@@ -67,6 +84,7 @@ def test_corners_are_bounds_or_choices():
     assert corners(choices("a", None)) == ["a", None]
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -87,6 +105,9 @@ def test_corners_are_bounds_or_choices():
         (lambda: listed([{"a": 1}], objective="blue", pruner=None), "objective=blue"),
         (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner"),
         (lambda: search({"a": uniform(0, 1)}, trials=1, objective="nll", sampler=random(0), pruner=None), "sampler"),
+        (lambda: search_by(Late), "Late cannot choose from this space; ModuleNotFoundError: No module named 'torch'"),
+        (lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})), "GridSampler goes through a list"),
+        (lambda: search_by(lambda seed: optuna.samplers.BruteForceSampler(seed)), "BruteForceSampler.*listed"),
         (lambda: search({}, trials=1, objective="bleu", sampler=random, pruner=None), "space is empty"),
         (lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None), "a: must be"),
         (lambda: search({"a": uniform(0, 1)}, trials=0, objective="bleu", sampler=random, pruner=None), "trials=0"),

@@ -1,14 +1,17 @@
 """What a sweep makes of its trials' processes, and of its own death."""
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -19,6 +22,7 @@ from scripts.sweeping.folder import Folder
 from scripts.sweeping.jobs import Job
 from scripts.sweeping.ledger import Ledger
 from scripts.sweeping.supervisor import Supervisor
+from tests.scripts.sweeping.fake_trial import ERRORS
 from tests.scripts.sweeping.fakes import Fake, fake, starts
 from transformer import workdir as workdirs
 from transformer.errors import UserError
@@ -110,8 +114,96 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(url, tmp_path):
         assert states(ledger) == ["missing", "waiting"]
 
 
+def test_what_earlier_attempts_have_written_does_not_count(url, tmp_path):
+    """Of a disk that was full then the log still tells."""
+    log = tmp_path / "logs" / "0000.txt"
+    log.parent.mkdir()
+    log.write_text(f"error: {ERRORS['full']}\n")
+    with Ledger(url, "study", sweep_of(["fail"])) as ledger:
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["failed"]
+        assert ledger.standings()[0].error.splitlines()[1:] == ["first line", "error: out of luck"]
+
+
+def test_a_disk_so_full_that_nothing_could_be_said_of_it_fails_no_trial(url, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    with Ledger(url, "study", sweep_of(["fail", "1"])) as ledger:
+        with pytest.raises(UserError, match="trial 0: the disk is full"):
+            run(ledger, fake(tmp_path))
+        assert states(ledger) == ["missing", "waiting"]
+
+
+def test_a_disk_too_full_for_the_workdir_fails_no_trial(url, tmp_path, monkeypatch):
+    mkdir = Path.mkdir
+
+    def make(path, *arguments, **options):
+        if path.name == "0000":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    with Ledger(url, "study", sweep_of(["1", "1.5"])) as ledger:
+        with pytest.raises(OSError, match="No space left"):
+            run(ledger, fake(tmp_path))
+        assert states(ledger) == ["missing", "waiting"]
+
+
+def test_a_trial_that_another_process_lets_go_of_late_is_not_lost(url, tmp_path, monkeypatch):
+    """Between this one's look for what is left and its last look at the others."""
+    sweep = sweep_of([1.0])
+    with Ledger(url, "study", sweep) as ledger, Ledger(url, "study", sweep) as other:
+        ledger.mend()
+        theirs, claim = other.claim(), ledger.claim
+
+        def claim_and_be_overtaken():
+            attempt = claim()
+            other.release(theirs)
+            return attempt
+
+        monkeypatch.setattr(supervisors, "LOOK", 0.2)
+        monkeypatch.setattr(ledger, "claim", claim_and_be_overtaken)
+        run(ledger, fake(tmp_path))
+        assert states(ledger) == ["complete"]
+
+
+def test_a_process_does_not_take_itself_for_dead(url, tmp_path, monkeypatch):
+    """Its own clock stands still while the machine sleeps; the database's may not."""
+    monkeypatch.setattr(supervisors, "HEARTBEAT", 1000.0)
+    monkeypatch.setattr(supervisors, "LOOK", 0.5)
+    with Ledger(url, "study", sweep_of([1.0]), grace=1) as ledger:
+        run(ledger, fake(tmp_path, seconds=1.5))
+        assert states(ledger) == ["complete"]
+        assert starts(tmp_path, 0) == 1
+
+
+def test_dead_are_only_those_who_were_watched_for_long_enough(url, tmp_path, monkeypatch):
+    """After a start, an outage of the storage and a sleep of the machine all that live were silent too."""
+    given_up, storage_is_away = [], False
+
+    def ask() -> None:
+        if storage_is_away:
+            raise optuna.exceptions.StorageInternalError from OSError("gone")
+
+    def give_up() -> None:
+        ask()
+        given_up.append(now)
+
+    sweep = sweep_of([1.0])
+    with Ledger(url, "study", sweep, grace=60) as ledger, Ledger(url, "study", sweep) as other:
+        ledger.mend()
+        other.claim()
+        supervisor = Supervisor(ledger, fake(tmp_path), 1, tmp_path / "logs")
+        monkeypatch.setattr(ledger, "mend", ask)
+        monkeypatch.setattr(ledger, "give_up_silent", give_up)
+        monkeypatch.setattr(supervisors, "time", SimpleNamespace(time=lambda: now, monotonic=time.monotonic))
+        for now in (*range(1000, 1200, 5), *range(2000, 2080, 5)):  # it sleeps for 800 s
+            supervisor.next_look, storage_is_away = 0.0, 1070 < now < 1110
+            assert supervisor._patiently(supervisor._go_round, lambda jobs: None) is False
+    assert given_up == [1060, 1065, 1070, *range(1170, 1200, 5), *range(2060, 2080, 5)]
+
+
 def test_an_outage_of_the_storage_is_waited_for(url, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisors, "GRACE", 0.1)
     monkeypatch.setattr(supervisors, "LOOK", 0.2)
     with Ledger(url, "study", sweep_of([1.0, 2.0])) as ledger:
         calls, standings = [], ledger.standings

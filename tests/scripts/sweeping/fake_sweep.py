@@ -1,0 +1,29 @@
+"""`scripts.sweep` with trials of two seconds that train nothing: python -m tests.scripts.sweeping.fake_sweep FLAGS
+
+A trial's nll falls by its learning rate at each of four steps.
+"""
+
+import argparse
+import dataclasses
+
+from scripts import sweep
+from scripts.sweeping.description import Values
+from scripts.sweeping.folder import Folder
+from tests.scripts.sweeping.fakes import Fake
+from transformer import command
+from transformer import config as configuration
+
+
+@dataclasses.dataclass(frozen=True)
+class Rated(Fake):
+    def command(self, trial: int, values: Values) -> list[str]:
+        return super().command(trial, {"slope": values["optimizer.learning_rate"]})
+
+
+def make_task(arguments: argparse.Namespace, folder: Folder) -> Rated:
+    return Rated(config=configuration.load_file(arguments.config, arguments.overrides), folder=folder, seconds=0.5)
+
+
+if __name__ == "__main__":
+    sweep.make_task = make_task
+    command.run(sweep.make_parser(), sweep.main)
