@@ -1,11 +1,12 @@
 """Kills a training run again and again, and shows that what comes out is what would have come out without.
 
-    python -m scripts.verify_resume --config=configs/quickstart.py --kills=20 --workdir=runs/verify_resume
+    python -m scripts.verify_resume --config=configs/quickstart.py --kills=20
 
 Trains the config once without interruption, then again with SIGKILL at random moments, aimed in turn at the writing of
-checkpoints, validation, preparation and training. Compares digests of the last checkpoint's parameters and optimizer
-state, of how far the run had got, and of every line of its record but what a clock measured. Exits with 2 if anything
-differs.
+checkpoints, validation, preparation and training: from the beginning of one of these a kill waits for a random part of
+the longest that it took in the first run. Compares digests of the last checkpoint's parameters and optimizer state, of
+how far the run had got, and of every line of its record but what a clock measured. Exits with 2 if anything differs.
+Without --workdir the runs are in a temporary folder, which is deleted if all is well.
 """
 
 import argparse
@@ -14,9 +15,11 @@ import dataclasses
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -64,15 +67,20 @@ class Training:
         with self.output.open("w") as output:
             return subprocess.Popen([*argv, cache], stdout=output, stderr=output)
 
-    def finish(self) -> float:
-        """Trains to the end; returns the seconds that preparing took. Raises UserError if training fails."""
-        began, process = time.perf_counter(), self.start()
-        while process.poll() is None and preparing(self):
+    def finish(self) -> dict[str, float]:
+        """Trains to the end; returns the most seconds that each phase has taken. Raises UserError if training fails."""
+        process, first_seen, last_seen = self.start(), {}, {}
+        while process.poll() is None:
+            for phase, under_way in PHASES.items():
+                if (which := under_way(self)) is not None:
+                    last_seen[phase, which] = time.perf_counter()
+                    first_seen.setdefault((phase, which), last_seen[phase, which])
             time.sleep(POLL_SECONDS)
-        prepared = time.perf_counter()
-        process.wait()
         self._check_complete(process)
-        return prepared - began
+        longest = dict.fromkeys(PHASES, 0.0)
+        for (phase, which), first in first_seen.items():
+            longest[phase] = max(longest[phase], last_seen[phase, which] - first)
+        return longest
 
     def kill(self, phase: str, occurrence: int, delay: float) -> str | None:
         """Starts it, and kills it so many seconds after a phase has begun for that many times, or at its end.
@@ -162,9 +170,6 @@ def kill_again_and_again(training: Training, kills: int, hit: Counter[str], aim:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    folder = Path(arguments.workdir)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--workdir={folder}: must be a new folder, or an empty one")
     if arguments.kills < 1:
         raise UserError(f"--kills={arguments.kills}: must be at least 1")
     overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
@@ -175,16 +180,20 @@ def main(arguments: argparse.Namespace) -> None:
             f"config.training.eval_every={config.training.eval_every}: must be a multiple of "
             f"config.training.log_every={config.training.log_every}, whose lines show that a validation has begun"
         )
+    folder = Path(arguments.workdir or tempfile.mkdtemp(prefix="verify_resume-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"--workdir={folder}: must be a new folder, or an empty one")
+    print(f"the runs are in {folder}", flush=True)
     whole = Training(Workdir(folder / "whole" / "run"), config, flags)
-    prepared_in = whole.finish()
+    longest = whole.finish()
     expected = whole.digests()
     print(_line("without a kill", expected), flush=True)
     generator = random.Random(arguments.seed)
 
     def aim(phase: str) -> tuple[int, float]:
         if phase == "preparing":
-            return 1, prepared_in * generator.random() ** 2  # with a corpus that is there it takes less
-        return generator.randint(1, 3), 0.001 * 100 ** generator.random()
+            return 1, longest[phase] * generator.random() ** 2  # with a corpus that is there it takes less
+        return generator.randint(1, 3), longest[phase] * generator.random()
 
     left, number, same, hit = arguments.kills, 0, True, Counter()
     while left:
@@ -197,6 +206,8 @@ def main(arguments: argparse.Namespace) -> None:
     if not same:
         raise UserError("the killed run is not the run without a kill: see the digests that differ")
     print(f"{arguments.kills} kills left no trace", flush=True)
+    if arguments.workdir is None:
+        shutil.rmtree(folder)
 
 
 def _bytes(tree) -> Iterator[bytes]:
@@ -220,7 +231,7 @@ def _line(name: str, digests: dict[str, str]) -> str:
 def make_parser() -> command.Parser:
     parser = command.Parser("scripts.verify_resume", __doc__, overrides="config")
     parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train; checkpoint it often")
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder, for the runs")
+    parser.add_argument("--workdir", metavar="DIR", help="a new folder, for the runs; without it a temporary one")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="how often to kill the second run")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
     return parser

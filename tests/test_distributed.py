@@ -11,34 +11,40 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import ml_collections
 import pytest
 
-from tests.training.tiny import at_step, flags, record, run
-from transformer import distributed, joining
+from tests.training.tiny import flags, record, run, tiny_config
+from transformer import config as configuration
+from transformer import distributed, joining, train
+from transformer import workdir as workdirs
 from transformer.data import cache
 from transformer.errors import UserError
+from transformer.training import run as runs
 from transformer.training.saved import load_parameters
 
 REPOSITORY = Path(__file__).parents[1]
-SETTINGS = {"training__steps": 50, "training__log_every": 1, "training__eval_every": 5, "checkpoint__every": 10}
 # A gentle rate: at a high one rounding grows a hundredfold in ten steps.
-SETTINGS |= {"optimizer__learning_rate": 0.1}
+SETTINGS = {"training__log_every": 1, "checkpoint__every": 10, "optimizer__learning_rate": 0.1}
+SETTINGS |= {"training__steps": 20, "training__eval_every": 10}
 SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "decoding__max_extra_length": 4}
 
 
 class Two:
     """Two processes of `transformer.train`; `own` has what the second's command line has otherwise."""
 
-    def __init__(self, workdir: Path, own: dict, **changes) -> None:
+    def __init__(self, workdir: Path, own: dict, devices: int = 1, **changes) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         self.processes = []
+        environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
         for number, settings in enumerate((changes, changes | own)):
             together = [f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"]
             argv = [sys.executable, "-m", "transformer.train", *flags(workdir, **settings), *together]
-            pipe = subprocess.PIPE
-            self.processes.append(subprocess.Popen(argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True))
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            self.processes.append(subprocess.Popen(argv, cwd=REPOSITORY, env=environment, **pipes))
 
     def __enter__(self) -> "Two":
         return self
@@ -64,30 +70,23 @@ def last(errors: str) -> str:
     return [line for line in errors.splitlines() if line.startswith("error: ")][-1]
 
 
-def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path, monkeypatch):
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert run(alone, **SETTINGS) == 0
-    # Its beginning by a process alone, too.
-    with monkeypatch.context() as patch:
-        at_step(patch, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-        assert run(shared, **SETTINGS) == 130
-    with Two(shared, {}, mesh__fsdp=2, **SETTINGS) as two:
-        two.wait_for("step 10/50")
-        two.processes[1].send_signal(signal.SIGINT)  # to one of them
+def interrupted(workdir: Path, step: int, **settings) -> list[str]:
+    """What each of two processes says if the second gets a Ctrl-C at this step, and both stop at the same one after."""
+    with Two(workdir, {}, **settings) as two:
+        two.wait_for(f"step {step}/")
+        two.processes[1].send_signal(signal.SIGINT)
         ends = two.end()
     # Each ends by the signal that it got itself: none, or Ctrl-C.
     assert [code for code, _ in ends] == [0, 130]
-    step = load_parameters(shared, "last", 1)[1]
+    saved = load_parameters(workdir, "last", 1)[1]
+    assert step <= saved < settings["training__steps"] and record(workdir)[-1]["step"] == saved
     for _, errors in ends:
-        assert f"nterrupted; step {step} is saved" in errors.splitlines()[-1]
-    assert 10 <= step < 50 and record(shared)[-1]["step"] == step
-    assert "Going on from the checkpoint of step 5." in (shared / "log.txt").read_text()
-    # Process 0 alone tells what goes well, and is the only one to write.
-    assert "Model:" not in ends[1][1] and (shared / "log.txt").read_text().count("Model:") == 2
-    assert len(list((shared / "tensorboard").iterdir())) == 2
-    # The rest by a process alone, on a mesh of one device.
-    assert run(shared, **SETTINGS) == 0
-    ours, theirs = record(shared), record(alone)
+        assert f"nterrupted; step {saved} is saved" in errors.splitlines()[-1]
+    return [errors for _, errors in ends]
+
+
+def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
+    """But for rounding: no more of it than one update makes in the first step."""
     assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
     assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-5)
     for here, there in zip(ours, theirs, strict=True):
@@ -95,6 +94,33 @@ def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path, m
         assert (here["examples"], here["tokens"]) == (there["examples"], there["tokens"])
         if "chrf" in there:
             assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
+
+
+def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert run(alone, **SETTINGS) == 0
+    errors = interrupted(shared, 10, mesh__fsdp=2, **SETTINGS)
+    check_same_run(record(shared), record(alone)[: len(record(shared))])
+    # The rest by a process alone, on a mesh of one device.
+    assert run(shared, **SETTINGS) == 0
+    check_same_run(record(shared), record(alone))
+    # Process 0 alone tells what goes well, and is the only one to write.
+    assert "Model:" not in errors[1] and (shared / "log.txt").read_text().count("Model:") == 2
+    assert len(list((shared / "tensorboard").iterdir())) == 2
+
+
+# Tensor parallel, each matrix is in parts on the devices of both processes.
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "mesh"), [(1, {"mesh__fsdp": 2}), (2, {"mesh__tensor": 4})])
+def test_two_processes_make_all_steps_of_one_and_go_on_from_what_they_saved(tmp_path, devices, mesh):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    settings = SETTINGS | {"training__steps": 50}
+    assert run(alone, **settings) == 0
+    interrupted(shared, 25, devices=devices, **settings, **mesh)
+    with Two(shared, {}, devices, **settings, **mesh) as two:
+        assert [code for code, _ in two.end()] == [0, 0]
+    assert "Going on from the checkpoint of step 2" in (shared / "log.txt").read_text()
+    check_same_run(record(shared), record(alone))
 
 
 @pytest.mark.slow
@@ -166,6 +192,69 @@ def test_what_differs_is_named():
     assert message.startswith("process 2 differs from process 0 in key 0 (-1, not 0), key 1 (-1, not 1)")
     assert "key 5" not in message and "and 3 more;" in message
     assert "b (2, not None)" in distributed.difference([{"a": 1}, {"a": 1, "b": 2}])
+
+
+def test_processes_have_to_agree_on_all_that_makes_a_run(tmp_path, monkeypatch):
+    facts = {}
+    monkeypatch.setattr(distributed, "require_same", lambda what, found, seconds: facts.update(found()))
+    arguments = train.make_parser().parse(flags(tmp_path / "run"))
+    config = configuration.load_file(arguments.config, arguments.overrides)
+    with runs.workdir_of(tmp_path / "run", config) as workdir:
+        prepared = runs.prepare(config, workdir)
+    assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__
+    assert facts["the commit"] == workdirs.environment()["commit"]
+    assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
+    assert facts["the training corpus"] == prepared.corpus.report["digest"]
+    assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]
+    # Where each has its data is its own affair.
+    assert "config.data.cache_dir" not in facts
+
+
+def test_a_changed_file_makes_it_other_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "training" / "run.py"))
+    file, codes = tmp_path / "model" / "attention.py", []
+    file.parent.mkdir()
+    for text in ("x = 1", "x = 2"):
+        file.write_text(text)
+        codes.append(runs.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
+    assert codes[0] != codes[1]
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """As if this were process 1, and process 0 never said anything."""
+
+    class Client:
+        error, looks = "DEADLINE_EXCEEDED: nobody has set it", 0
+
+        def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+            self.looks += 1
+            assert self.looks < 5, "goes on waiting"
+            raise jax.errors.JaxRuntimeError(self.error)
+
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    monkeypatch.setattr(distributed.jax_distributed.global_state, "client", Client())
+    return Client
+
+
+def test_waiting_for_another_process_has_an_end(silent):
+    with pytest.raises(UserError, match="^waited 0 s for process 0 to prepare the corpus; .*data.wait_seconds=0$"):
+        distributed.first_alone("the corpus", 0).__enter__()
+    with pytest.raises(UserError, match="^waited 0 s for process 0;"):
+        distributed.from_first(None, 0)
+
+
+def test_what_another_process_has_stopped_of_ends_the_waiting(silent, monkeypatch):
+    monkeypatch.setattr(distributed, "failures", ["process 0 has stopped: no data"])
+    with pytest.raises(UserError, match="^process 0 has stopped: no data$"):
+        distributed.await_value("key", "process 0", 1000)
+
+
+def test_a_service_that_is_gone_is_not_waited_for(silent, monkeypatch):
+    monkeypatch.setattr(silent, "error", "UNAVAILABLE: no connection")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
+        distributed.await_value("key", "process 0", 1000)
 
 
 def test_waiting_for_a_lock_has_an_end(tmp_path):

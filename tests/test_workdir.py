@@ -181,7 +181,7 @@ def test_a_workdir_in_use_is_refused_naming_who_uses_it(tmp_path):
 def test_training_refuses_a_workdir_in_use_and_leaves_it_alone(tmp_path, capsys):
     with workdirs.lock(tmp_path / "run"):
         before = contents(tmp_path)
-        assert tiny.run(tmp_path / "run") == 2
+        assert tiny.run(tmp_path / "run", training__steps=8) == 2
         assert contents(tmp_path) == before
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: --workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on ")

@@ -169,6 +169,8 @@ def _start_logging() -> None:
     standard_logging.captureWarnings(True)
     # Of one failure in Orbax it tells as often as there are arrays, once the command has ended with the first.
     standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL)
+    # Threads of Orbax may fail when the command has ended, and its handlers are gone.
+    standard_logging.getLogger("absl").addFilter(_worth_reading)
 
 
 def _worth_reading(record: standard_logging.LogRecord) -> bool:

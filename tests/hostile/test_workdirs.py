@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,9 @@ from tests.hostile.outcomes import Refusal, outcome
 from transformer import config as configuration
 from transformer import workdir as workdirs
 from transformer.decoding import trained
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.saved import load_parameters
+from transformer.training.state import TrainState
 
 # Reads that a failure has left behind come back to Orbax's event loop when it is closed; nothing can be done with them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -26,7 +29,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory) -> Path:
-    return make_workdir(tmp_path_factory.mktemp("whole") / "run", steps=(10, 20))
+    return make_workdir(tmp_path_factory.mktemp("whole") / "run", steps=(10, 20), **{"checkpoint.every": "10"})
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,28 @@ def test_a_damaged_checkpoint_is_refused_or_gives_what_it_held(whole, loaded, da
         assert str(copy) in found.message or "--checkpoint=20" in found.message
     else:
         jax.tree.map(np.testing.assert_array_equal, found[0], loaded.parameters[0])
+
+
+@pytest.fixture(scope="session")
+def saved(whole) -> dict[int, dict]:
+    """The parameters in each checkpoint, by its step."""
+    return {step: load_parameters(whole, str(step), 1)[0] for step in (10, 20)}
+
+
+@examples(0.3)
+@given(st.data(), st.sampled_from(("checkpoints", "checkpoints/20")))
+def test_a_run_goes_on_from_a_checkpoint_that_is_whole(whole, saved, data, part):
+    config = configuration.load(whole)
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = TrainState(np.int32(0), np.int32(0), saved[10], optax.sgd(0.1).init(saved[10]), None)
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract)
+    copy = damaged_copy(whole, part, data)
+
+    with Checkpoints(workdirs.Workdir(copy), config) as checkpoints:
+        state, progress = checkpoints.restore(abstract)
+    shutil.rmtree(copy)
+    assert state.step == progress.step
+    jax.tree.map(np.testing.assert_array_equal, state.parameters, saved[progress.step])
 
 
 @examples(0.3)

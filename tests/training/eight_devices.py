@@ -1,4 +1,7 @@
-"""python -m tests.training.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON."""
+"""python -m tests.training.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON.
+
+The run on the last one is saved half-way, too, and goes on on the one before it.
+"""
 
 import json
 import math
@@ -92,7 +95,7 @@ def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
     vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
     batch = sum(array.nbytes for array in BATCHES[0].values())
     sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
-    print(json.dumps({"meshes": report, "sizes": sizes, "resumed": resumed(folder, state, setups[shapes[1]])}))
+    print(json.dumps({"meshes": report, "sizes": sizes, "resumed": resumed(folder, state, setups[shapes[-2]])}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from tests.training.tiny import flags, record
 from transformer.training.saved import load_parameters, steps_in
 
 SIZES = ("64k", "1m")  # of the disk: not enough for a checkpoint; enough for a few
-SETTINGS = {"training__steps": 12, "training__log_every": 1, "checkpoint__every": 1, "checkpoint__keep": 1000}
+# While some are deleted, others are kept for ever: the disk fills up all the same.
+SETTINGS = {"training__steps": 12, "training__log_every": 1}
+SETTINGS |= {"checkpoint__every": 1, "checkpoint__keep": 1, "checkpoint__keep_every": 2}
 
 
 def train(workdir: Path, cache: Path) -> tuple[int, str]:
@@ -45,16 +47,20 @@ def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
     }
     subprocess.run(["mount", "-o", "remount,size=16m", folder], check=True)
     code, errors = train(workdir, cache)
+    checkpoints, others = (steps_in(each / "checkpoints") for each in (workdir, straight))
     return found | {
         "code_with_room": code,
         "errors_with_room": errors,
         "same_parameters": same(*(load_parameters(each, "last", 1) for each in (workdir, straight))),
         "same_record": record(workdir) == record(straight),
+        "same_checkpoints": checkpoints == others,
     }
 
 
 def main(folder: Path) -> None:
-    straight = folder / SIZES[0] / "run"  # which begins when there is room already
+    straight = folder / "straight"
+    code, errors = train(straight, folder / "cache")
+    assert code == 0, errors
     print(json.dumps({size: on_a_disk_of(size, folder / size, straight) for size in SIZES}))
 
 

@@ -46,6 +46,7 @@ def test_the_losses_depend_on_no_other_mesh_either(tmp_path):
     for mesh in OTHERS:
         test_the_losses_do_not_depend_on_the_mesh(found, mesh)
         test_each_device_holds_its_share(found, mesh)
+    test_a_run_goes_on_on_another_mesh(found)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

@@ -127,11 +127,13 @@ class Recorder:
 
     def __init__(self, workdir: Workdir, progress: Progress):
         self.path = workdir.metrics
-        lines, reached = read_lines(self.path), {"train": progress.step, "valid": progress.validated_step}
-        kept = [line for line in lines if line["step"] <= reached[line["split"]]]
+        reached = {"train": progress.step, "valid": progress.validated_step}
+        kept, dropped = [], []
+        for line in read_lines(self.path):
+            (kept if line["step"] <= reached[line["split"]] else dropped).append(line)
         if self.path.exists():
             files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
-        first_step = min([progress.step + 1, *(line["step"] for line in lines if line not in kept)])
+        first_step = min([progress.step + 1, *(line["step"] for line in dropped)])
         self.curves = Curves(workdir.tensorboard, first_step)
         for line in kept:
             if line["step"] >= first_step:

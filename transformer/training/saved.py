@@ -51,7 +51,8 @@ def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int,
 
 def steps_in(folder: Path) -> list[int]:
     """The steps of the checkpoints in a run's folder of them, oldest first."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdigit())
+    names = [path.name for path in folder.glob("*") if path.is_dir()]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def choose(workdir: Path, which: str) -> int:

@@ -1,0 +1,49 @@
+"""The record of a run, `metrics.jsonl`: of whatever is in its place the whole lines are kept, the rest dropped."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import example, given
+
+from tests.hostile.inputs import contents, damaged
+from transformer.training.metrics import Recorder, read_lines
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+REACHED = {"train": 6, "valid": 4}  # as the checkpoint says: the validation of step 6 is to be done again
+LINES = [
+    {"step": step, "split": split, "loss": 9.0 / step, "examples": 2 * step, "tokens": 3 * step, "seconds": 0.1 * step}
+    for step in (2, 4, 6, 8)
+    for split in ("train", "valid")
+]
+RECORD = "".join(json.dumps(line) + "\n" for line in LINES).encode()
+
+
+def whole_lines(content: bytes) -> list[dict]:
+    """Those of LINES that are there up to where the run had got."""
+    found = []
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line.decode()))
+    return [line for line in found if line in LINES and line["step"] <= REACHED[line["split"]]]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> Workdir:
+    return Workdir(tmp_path_factory.mktemp("record"))
+
+
+@given(damaged(RECORD) | contents)
+@example(RECORD.replace(b"\n", b"\n\xff\xfe\n"))
+@example(RECORD[:-20])
+@example(b"[" * 100_000 + b"\n" + RECORD)
+@example(b'{"step": ' + b"1" * 5000 + b"}\n" + RECORD)
+def test_a_run_goes_on_with_what_is_left_of_its_record(workdir, content):
+    workdir.metrics.write_bytes(content)
+    with Recorder(workdir, Progress(step=REACHED["train"], validated_step=REACHED["valid"])) as recorder:
+        kept, rewritten = read_lines(workdir.metrics), workdir.metrics.read_bytes()
+        assert all(line["step"] <= REACHED[line["split"]] for line in kept)
+        assert [line for line in kept if line in LINES] == whole_lines(content)
+        recorder.write("train", Progress(step=7), {"loss": 1.0})
+    assert workdir.metrics.read_bytes().startswith(rewritten) and read_lines(workdir.metrics)[-1]["step"] == 7
