@@ -15,6 +15,8 @@ import pytest
 from tests.training.tiny import flags
 from transformer import command, train
 
+pytestmark = pytest.mark.optimized
+
 REPOSITORY = Path(__file__).parents[1]
 RESULT = {
     *("bleu", "chrf", "bleu_signature", "chrf_signature", "exact_match", "sentences", "split", "step", "averaged"),

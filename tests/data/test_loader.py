@@ -123,17 +123,24 @@ def test_what_fails_in_the_background_reaches_the_caller():
             taken(batches, len(batches.plan) + 1)
 
 
-def test_closing_ends_the_threads():
-    def running():
-        return [thread for thread in threading.enumerate() if thread.name.startswith(("plan", "assemble"))]
+def test_closing_ends_the_threads_but_one_that_encodes_which_no_exit_waits_for():
+    encoded = threading.Event()
 
-    with Loader(random_sentences(40, longest=12), small_config(), Position(0, 0)) as batches:
+    class Slow(MemorySentences):
+        def epoch(self, epoch, seed):
+            if epoch == 1:
+                encoded.wait(60)
+            return self
+
+    sentences = random_sentences(40, longest=12)
+    with Loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
         next(batches)
-        ours = running()
-        assert len(ours) >= 2
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith(("plan", "assemble"))]
     for thread in ours:
-        thread.join(timeout=5)
-    assert not any(thread.is_alive() for thread in ours)
+        if thread.name.startswith("assemble"):
+            thread.join(timeout=5)
+    assert [thread.daemon for thread in ours if thread.is_alive()] == [True]
+    encoded.set()
 
 
 def test_a_position_that_the_data_does_not_have_is_refused():

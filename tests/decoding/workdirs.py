@@ -29,6 +29,7 @@ SETTINGS = {
     "data.valid_split": "valid",
     "tokenizer.kind": "ids",
     "tokenizer.vocab_size": "12",
+    "checkpoint.every": "10",
     "decoding.beam_size": "2",
     "decoding.max_extra_length": "3",
     "decoding.max_source_length": "16",
