@@ -17,6 +17,7 @@ from scripts.sweeping.folder import Folder, recorded_sweep
 from scripts.sweeping.ledger import Ledger, Standing
 from scripts.sweeping.tasks import Training
 from tests.decoding.workdirs import make_workdir, run
+from tests.training.full_disk import ALONE, may_mount
 from tests.training.tiny import flags
 from transformer import config as configuration
 from transformer import train
@@ -111,6 +112,29 @@ def test_a_trial_whose_sweep_was_killed_becomes_the_run_that_it_would_have_been(
     whole = flags(tmp_path / "whole", training__steps=steps, optimizer__learning_rate=0.5)
     assert run(train, *whole) == 0
     assert metrics.read_untimed(workdir / "metrics.jsonl") == metrics.read_untimed(tmp_path / "whole" / "metrics.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["64k", "600k"])  # too little for the ledger; too little for what the trials leave
+def test_a_full_disk_ends_the_sweep_in_a_line_and_with_room_it_goes_on(tmp_path, size):
+    if reason := may_mount():
+        pytest.skip(f"needs a file system of its own: {reason}")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    what = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.5]))
+    command = shlex.join(
+        [sys.executable, "-m", "scripts.sweep", *tiny_flags(tmp_path), what, f"--workdir={disk}/sweep"]
+    )
+    script = (
+        f"mount -t tmpfs -o size={size} tmpfs {disk}; {command}; echo $?; mount -o remount,size=16m {disk}; {command}"
+    )
+    script += f"; echo $?; cp {disk}/sweep/trials.csv {tmp_path}"
+    done = subprocess.run([*ALONE, "sh", "-c", script], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("2", "0"), done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "disk is full" in error and "Traceback" not in done.stderr
+    assert [row["state"] for row in read_csv(tmp_path)] == ["complete", "complete"]
 
 
 def standings(folder: Path) -> list[Standing]:

@@ -14,10 +14,20 @@ import numpy as np
 from tests.training.tiny import flags, record
 from transformer.training.saved import load_parameters, steps_in
 
+ALONE = ["unshare", "--map-root-user", "--mount"]
 SIZES = ("64k", "1m")  # of the disk: not enough for a checkpoint; enough for a few
 # While some are deleted, others are kept for ever: the disk fills up all the same.
 SETTINGS = {"training__steps": 12, "training__log_every": 1}
 SETTINGS |= {"checkpoint__every": 1, "checkpoint__keep": 1, "checkpoint__keep_every": 2}
+
+
+def may_mount() -> str | None:
+    """What keeps this user from mounting a file system that only its own processes see, or None."""
+    try:
+        done = subprocess.run([*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+    except FileNotFoundError as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else None
 
 
 def train(workdir: Path, cache: Path) -> tuple[int, str]:

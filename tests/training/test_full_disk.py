@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.full_disk import SIZES
+from tests.training.full_disk import ALONE, SIZES, may_mount
 
 pytestmark = pytest.mark.slow  # five runs
-ALONE = ["unshare", "--map-root-user", "--mount"]
-
-
-def may_mount() -> str | None:
-    """What keeps this user from mounting a file system that only its own processes see, or None."""
-    try:
-        done = subprocess.run([*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
-    except FileNotFoundError as error:
-        return str(error)
-    return done.stderr.strip() if done.returncode else None
 
 
 @pytest.fixture(scope="module")
