@@ -122,13 +122,10 @@ def test_a_full_disk_ends_the_sweep_in_a_line_and_with_room_it_goes_on(tmp_path,
     disk = tmp_path / "disk"
     disk.mkdir()
     what = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.5]))
-    command = shlex.join(
-        [sys.executable, "-m", "scripts.sweep", *tiny_flags(tmp_path), what, f"--workdir={disk}/sweep"]
-    )
-    script = (
-        f"mount -t tmpfs -o size={size} tmpfs {disk}; {command}; echo $?; mount -o remount,size=16m {disk}; {command}"
-    )
-    script += f"; echo $?; cp {disk}/sweep/trials.csv {tmp_path}"
+    argv = [*tiny_flags(tmp_path), what, f"--workdir={disk / 'sweep'}"]
+    sweeping = shlex.join([sys.executable, "-m", "scripts.sweep", *argv])
+    script = f"mount -t tmpfs -o size={size} tmpfs {disk}; {sweeping}; echo $?; mount -o remount,size=16m {disk}; "
+    script += f"{sweeping}; echo $?; cp {disk / 'sweep' / 'trials.csv'} {tmp_path}"
     done = subprocess.run([*ALONE, "sh", "-c", script], capture_output=True, text=True)
     lines = done.stdout.splitlines()
     assert (lines[0], lines[-1]) == ("2", "0"), done.stderr
