@@ -3,7 +3,9 @@
 For small corpora: sizes from 0.66 to 20 million parameters beside the embeddings. A trial whose validation falls behind
 the median of the others' at the same step is given up.
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/model_size.py --workdir=DIR
-Hardware:  at most 24 runs of the config, most of them cut short; not run to its end here.
+Hardware:  at most 24 runs of the config, most of them cut short. On 800 of the quickstart's numbers up to 999
+           (vocab_size 60, max_length 32), with 60 steps of 256 tokens and a validation every 15: 16 minutes on two CPU
+           cores shared with other work; 14 trials were given up, and the best were the smallest, with little dropout.
 """
 
 import optuna
