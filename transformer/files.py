@@ -1,13 +1,9 @@
 """Files that are there whole or not at all."""
 
 import errno
-import fcntl
 import json
 import os
 from pathlib import Path
-from typing import IO
-
-from transformer.errors import UserError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -15,20 +11,6 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 def expanded(name: str) -> Path:
     """The path, with the folder that a ~ at its beginning stands for. It stays as it is if there is no such user."""
     return Path(os.path.expanduser(name))
-
-
-def locked(file: IO[str]) -> bool:
-    """Whether the file's lock is now this process's, which lets go of it when it closes the file or dies.
-
-    Raises UserError if its file system has no locks.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise UserError(f"{file.name}: cannot be locked ({error.strerror}); name a folder on another disk") from error
-    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ import jax
 import ml_collections
 
 from transformer import config as configuration
-from transformer import contents, files
+from transformer import contents, files, locks
 from transformer.config_keys import nearest
 from transformer.errors import UserError
 
@@ -127,7 +127,7 @@ def lock(path: Path) -> Iterator[None]:
     """
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
-        if not files.locked(file):
+        if not locks.taken(file):
             file.seek(0)
             raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another")
         file.truncate(0)

@@ -1,10 +1,8 @@
 """The folder of a sweep: what it varies, and where its ledger is. Processes that share a sweep share the folder."""
 
-import contextlib
 import json
 import secrets
-import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,8 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
-from transformer import files
+from transformer import files, locks
 from transformer.errors import UserError
-from transformer.waiting import patiently
 
 SCHEMA_VERSION = 1  # of sweep.json
 BEFORE_RECORD = (".sweep", "study.db")  # how the names begin of what a new sweep makes before its record
@@ -34,19 +31,13 @@ class Folder:
         """The ledger's URL unless the user names another."""
         return f"sqlite:///{self.path / 'study.db'}"
 
-    @contextlib.contextmanager
-    def turn(self, seconds: int) -> Iterator[None]:
+    def turn(self, seconds: int) -> AbstractContextManager[None]:
         """One process at a time makes what a new sweep needs. It takes a moment.
 
         Raises UserError if another process has been at it for so many seconds.
         """
         lock = self.path / ".sweep.lock"  # not a run's `.lock`: that is its trainer's
-        with lock.open("w") as file:
-            for _ in patiently(f"another process that begins this sweep ({lock})", "see if it still does", seconds):
-                if files.locked(file):
-                    break
-                time.sleep(0.1)
-            yield
+        return locks.turn(lock, "another process that begins this sweep", "see if it still does", seconds)
 
     def workdir(self, trial: int) -> Path:
         """Of a trial that is trained."""

@@ -1,17 +1,15 @@
 """The folder of all that is prepared once for many runs, and how processes take turns in it."""
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from transformer import files
+from transformer import files, locks
 from transformer.errors import UserError
-from transformer.waiting import patiently
 
 
 def folder(data) -> Path:
@@ -30,18 +28,9 @@ def folder(data) -> Path:
     return path.resolve()
 
 
-@contextlib.contextmanager
-def turn(lock: Path, seconds: int) -> Iterator[None]:
-    """Holds the lock file while the block runs. A process that dies lets go of it, so none is left behind.
-
-    Raises UserError if another process has held it for so many seconds.
-    """
-    with lock.open("w") as file:
-        for _ in patiently(f"another process that prepares data ({lock})", "see whether it still does", seconds):
-            if files.locked(file):
-                break
-            time.sleep(0.1)
-        yield
+def turn(lock: Path, seconds: int) -> AbstractContextManager[None]:
+    """`locks.turn` among processes that prepare data."""
+    return locks.turn(lock, "another process that prepares data", "see whether it still does", seconds)
 
 
 def lock_of(folder: Path) -> Path:
