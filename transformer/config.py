@@ -70,7 +70,7 @@ def override(
     for key, text in overrides:
         if key not in expected:
             raise unknown_key(f"{flag}{key}={text}", key)
-        values[key] = _parse(key, text, flag)
+        values[key] = _parse(key, text, flag, *expected[key])
     return with_values(config, values)
 
 
@@ -146,8 +146,7 @@ def _from_python(path: Path, argument: str) -> ml_collections.ConfigDict:
     return config
 
 
-def _parse(key: str, text: str, flag: str) -> Any:
-    kind, optional = expected_types()[key]
+def _parse(key: str, text: str, flag: str, kind: type, optional: bool) -> Any:
     if optional and text.lower() == "none":
         return None
     try:

@@ -55,8 +55,10 @@ def train(run: Run) -> None:
             except Diverged as diverged:
                 state, progress = roll_back(run, checkpoints, diverged)
     if not finished(progress, run.config.training):
-        message = f"interrupted; step {progress.step} is saved: the same command goes on"
-        message = message if progress.step else "interrupted before the first step; the same command starts it again"
+        if progress.step:
+            message = f"interrupted; step {progress.step} is saved: the same command goes on"
+        else:
+            message = "interrupted before the first step; the same command starts it again"
         if interruption.signal == signal.SIGINT:
             raise KeyboardInterrupt(message)
         logging.info("%s", message.capitalize())

@@ -10,7 +10,7 @@ is 12 trials.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,10 @@ class Sweep:
     def direction(self) -> str:
         return "maximize" if self.objective in MAXIMIZED else "minimize"
 
-    def best(self, values: Iterable[float]) -> float:
-        return (max if self.direction == "maximize" else min)(values)
+    @property
+    def best(self) -> Callable:
+        """`max` or `min`: what finds the best of several values."""
+        return max if self.direction == "maximize" else min
 
     @property
     def keys(self) -> list[str]:

@@ -21,8 +21,8 @@ SEED = "seed"
 
 def best(standings: Sequence[Standing], sweep: Sweep) -> int | None:
     """The number of the trial with the best value of those that are complete; None if none is."""
-    values = {trial: standing.value for trial, standing in enumerate(standings) if standing.state == "complete"}
-    return next((trial for trial, value in values.items() if value == sweep.best(values.values())), None)
+    complete = [trial for trial, standing in enumerate(standings) if standing.state == "complete"]
+    return sweep.best(complete, key=lambda trial: standings[trial].value, default=None)
 
 
 def summary(standings: Sequence[Standing], sweep: Sweep, slots: int) -> str:

@@ -29,7 +29,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory) -> Path:
-    return make_workdir(tmp_path_factory.mktemp("whole") / "run", steps=(10, 20), **{"checkpoint.every": "10"})
+    return make_workdir(tmp_path_factory.mktemp("whole") / "run", steps=(10, 20))
 
 
 @pytest.fixture(scope="session")

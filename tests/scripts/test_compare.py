@@ -160,7 +160,7 @@ def test_damaged_records_are_refused(pair, capsys, name, content, message):
 
 def test_what_evaluate_writes_can_be_compared_from_anywhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    workdir = untrained.make_workdir(Path("run"), steps=(10, 20), **{"checkpoint.every": "10"})
+    workdir = untrained.make_workdir(Path("run"), steps=(10, 20))
     for step in (10, 20):
         assert run(evaluate, "--workdir=run", "--split=valid", f"--checkpoint={step}") == 0
     moved = workdir.rename(tmp_path / "moved").resolve()

@@ -70,6 +70,13 @@ def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Ar
     return {name: place(array) for name, array in arrays.items()}
 
 
+def abstract_arrays(shapes, shardings):
+    """The tree of shapes and types, each leaf with its sharding: what a program can be compiled for."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
+    )
+
+
 def tree_shardings(mesh: Mesh, tree):
     """The sharding of every leaf of parameters, or of an optimizer's state, which names its leaves alike.
 

@@ -11,7 +11,7 @@ from flax import nnx, struct
 from jax.sharding import Mesh
 
 from transformer.model.transformer import Transformer
-from transformer.training.sharding import tree_shardings
+from transformer.training.sharding import abstract_arrays, tree_shardings
 from transformer.training.vectors import PretrainedRows
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
@@ -62,9 +62,7 @@ class Initializer:
         shapes = jax.eval_shape(create)
         shardings = tree_shardings(mesh, shapes)
         self.create = jax.jit(create, out_shardings=shardings)
-        self.abstract_state = jax.tree.map(
-            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, shardings
-        )
+        self.abstract_state = abstract_arrays(shapes, shardings)
 
     def __call__(self) -> TrainState:
         return self.create()

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer.data.buckets import Bucket
 from transformer.training.loss import Sums, cross_entropy
-from transformer.training.sharding import BATCH, place_rows, tree_shardings
+from transformer.training.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.state import TrainState
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
@@ -57,10 +57,10 @@ class TrainStep:
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
-            return self.executable(state, batches[0])(state, batches[0])
-        total = self._program(self.gradients, state, batches[0], 0)(state, batches[0], 0)
+            return self._run(self.whole, state, batches[0])
+        total = self._run(self.gradients, state, batches[0], 0)
         for part, batch in enumerate(batches[1:], start=1):
-            total = self._program(self.add, state, batch, part, total)(state, batch, part, total)
+            total = self._run(self.add, state, batch, part, total)
         return self.apply(state, total)
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
@@ -148,11 +148,10 @@ class TrainStep:
 
     def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, Sums]:
         total = jax.eval_shape(self.gradients, state, batch, 0)
-        return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            total,
-            tree_shardings(self.mesh, total),
-        )
+        return abstract_arrays(total, tree_shardings(self.mesh, total))
+
+    def _run(self, function, *arguments):
+        return self._program(function, *arguments)(*arguments)
 
     def _program(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
         """The function compiled for batches of this shape; what else it takes has always the same one."""
