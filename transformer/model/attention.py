@@ -8,8 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from transformer.model.dropout import dropout
-
-xavier_uniform = nnx.initializers.xavier_uniform()
+from transformer.model.linear import linear
 
 
 class MultiHeadAttention(nnx.Module):
@@ -32,13 +31,11 @@ class MultiHeadAttention(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        def linear(fan_in: int, fan_out: int) -> nnx.Linear:
-            return nnx.Linear(fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs)
-
-        self.query = linear(d_model, num_heads * d_k)
-        self.key = linear(d_model, num_heads * d_k)
-        self.value = linear(d_model, num_heads * d_v)
-        self.output = linear(num_heads * d_v, d_model)
+        options = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs}
+        self.query = linear(d_model, num_heads * d_k, **options)
+        self.key = linear(d_model, num_heads * d_k, **options)
+        self.value = linear(d_model, num_heads * d_v, **options)
+        self.output = linear(num_heads * d_v, d_model, **options)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.score = AdditiveScore(num_heads, d_k, rngs=rngs) if kind == "additive" else dot_product_score

@@ -8,6 +8,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer.model.linear import flat_dot_general
+
 
 class Embedding(nnx.Module):
     """A matrix of token vectors (V, D): rows on the way in, times sqrt(D); its transpose gives the logits."""
@@ -24,9 +26,7 @@ class Embedding(nnx.Module):
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Scores of every token, in float32."""
         table = self.table[...].astype(self.dtype)
-        # One flat product: on CPU it and its gradients take 0.6 of the time of the same product over (B, T).
-        logits = jnp.matmul(x.reshape(-1, x.shape[-1]), table.T, preferred_element_type=jnp.float32)
-        return logits.reshape(*x.shape[:-1], -1)
+        return flat_dot_general(x, table.T, preferred_element_type=jnp.float32)
 
 
 class SinusoidalPositions(nnx.Module):

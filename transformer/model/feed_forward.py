@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.attention import xavier_uniform
 from transformer.model.dropout import dropout
+from transformer.model.linear import linear
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -31,12 +31,9 @@ class FeedForward(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        def linear(fan_in: int, fan_out: int) -> nnx.Linear:
-            return nnx.Linear(fan_in, fan_out, dtype=dtype, kernel_init=xavier_uniform, rngs=rngs)
-
-        self.inner = linear(d_model, d_ff)
-        self.outer = linear(d_ff, d_model)
-        self.gate = linear(d_model, d_ff) if activation in GATED else None
+        self.inner = linear(d_model, d_ff, dtype=dtype, rngs=rngs)
+        self.outer = linear(d_ff, d_model, dtype=dtype, rngs=rngs)
+        self.gate = linear(d_model, d_ff, dtype=dtype, rngs=rngs) if activation in GATED else None
         self.activation = activation
         self.dropout_rate = dropout_rate
 

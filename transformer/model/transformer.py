@@ -5,8 +5,8 @@ import ml_collections
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.attention import xavier_uniform
 from transformer.model.embedding import Embedding
+from transformer.model.linear import linear
 from transformer.model.masks import segments_of
 from transformer.model.stacks import Decoder, DecodingCache, Encoder, Stack
 
@@ -37,13 +37,12 @@ class Transformer(nnx.Module):
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.projection = (
-            nnx.Linear(
+            linear(
                 config.d_model,
                 target_vocab_size,
                 use_bias=False,
                 dtype=dtype,
-                kernel_init=xavier_uniform,
-                preferred_element_type=jnp.float32,
+                preferred_element_type=jnp.dtype(jnp.float32),
                 rngs=rngs,
             )
             if config.share_embeddings == "none"
