@@ -1,4 +1,9 @@
-"""The storages that a sweep can share: tests that take `storage` run once with each."""
+"""The storages that a sweep can share: tests that take `storage` run once with each.
+
+What starts processes, which takes half a minute, takes `shared_storage`: the fast suite has it with SQLite only.
+"""
+
+from pathlib import Path
 
 import optuna
 import pytest
@@ -18,7 +23,15 @@ def postgres_url():
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def storage(request, tmp_path):
-    """Its URL."""
+    return url_of(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def shared_storage(request, tmp_path):
+    return url_of(request, tmp_path)
+
+
+def url_of(request, folder: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'study.db'}"
+        return f"sqlite:///{folder / 'study.db'}"
     return request.getfixturevalue("postgres_url")

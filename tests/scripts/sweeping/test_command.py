@@ -53,9 +53,14 @@ def error(capsys) -> str:
     return line
 
 
-def test_the_same_command_twice_is_one_sweep(storage, tmp_path):
+def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     folder = tmp_path / "sweep"
-    command = [*COMMAND, sweep_file(tmp_path, [1.0, 2.0, 3.0, 4.0]), f"--workdir={folder}", f"--storage={storage}"]
+    command = [
+        *COMMAND,
+        sweep_file(tmp_path, [1.0, 2.0, 3.0, 4.0]),
+        f"--workdir={folder}",
+        f"--storage={shared_storage}",
+    ]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     (table, log), (other_table, other_log) = (process.communicate(timeout=300) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], log + other_log

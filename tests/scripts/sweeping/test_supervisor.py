@@ -302,11 +302,12 @@ def wait_until(condition, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def test_of_two_processes_one_is_killed_and_the_other_takes_over(storage, tmp_path):
+def test_of_two_processes_one_is_killed_and_the_other_takes_over(shared_storage, tmp_path):
     sweep = sweep_of([1.0, 2.0, 3.0, 4.0])
     record = tmp_path / "trials" / "0000" / "metrics.jsonl"
-    with Ledger(storage, "study", sweep) as ledger:  # first, as in use by the folder's lock: it makes the tables
-        processes = [start(tmp_path, storage) for _ in range(2)]
+    # First, as in use by the folder's lock: it makes the tables.
+    with Ledger(shared_storage, "study", sweep) as ledger:
+        processes = [start(tmp_path, shared_storage) for _ in range(2)]
         wait_until(lambda: record.exists() and len(record.read_text().splitlines()) >= 2, 60)
         worker = ledger.standings()[0].worker
         killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in worker)
