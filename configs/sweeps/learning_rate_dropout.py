@@ -2,7 +2,8 @@
 
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/learning_rate_dropout.py
                --workdir=DIR --config.training.steps=150 --config.training.eval_every=150
-               --config.optimizer.warmup_steps=50
+               --config.optimizer.warmup_steps=50 --config.batch.tokens=6144
+               --config.model.num_decoder_layers=none --config.optimizer.weight_decay=0
 Hardware:  36 minutes on two CPU cores that were shared with other work; the README has the table.
 """
 
