@@ -1,6 +1,7 @@
 """Settings under which every test runs, and the fixtures that several files share."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ install_import_hook("transformer", "beartype.beartype")
 # A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly:
 # the LayerNorm of Flax and the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# In the background Ctrl-C is ignored, and so it would be in every command that a test starts and then interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What one test has compiled, the next and the commands that tests start need not compile again.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

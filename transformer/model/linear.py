@@ -7,8 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-xavier_uniform = nnx.initializers.xavier_uniform()
-
 
 def linear(
     fan_in: int,
@@ -26,7 +24,7 @@ def linear(
         use_bias=use_bias,
         dtype=dtype,
         preferred_element_type=preferred_element_type,
-        kernel_init=xavier_uniform,
+        kernel_init=nnx.initializers.xavier_uniform(),
         dot_general=flat_dot_general,
         rngs=rngs,
     )

@@ -272,15 +272,12 @@ def test_a_trial_that_is_killed_from_outside_has_failed(url, tmp_path):
         assert ledger.standings()[0].error.startswith("killed by signal 9")
 
 
-# A process started in the background inherits that Ctrl-C is ignored, as the tests themselves may be.
 SWEEP = """
-import signal
 import sys
 from pathlib import Path
 from scripts.sweeping.ledger import Ledger
 from tests.scripts.sweeping.fakes import fake
 from tests.scripts.sweeping.test_supervisor import run, sweep_of
-signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = Path(sys.argv[1])
 with Ledger(sys.argv[2], "study", sweep_of([1.0, 2.0, 3.0, 4.0]), grace=3) as ledger:
     run(ledger, fake(folder, seconds=0.3, steps_wanted=10))
