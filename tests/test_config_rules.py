@@ -110,6 +110,9 @@ IMPOSSIBLE = {
 TOGETHER_IMPOSSIBLE = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
+    ({"model.positions": "rotary", "model.attention": "additive"}, ("positions=rotary", "attention=additive")),
+    ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
+    ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     ({"model.positions": "learned", "model.max_positions": 255}, ("max_positions=255", "data.max_length=256")),
     ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
@@ -145,6 +148,7 @@ TOGETHER_POSSIBLE = (
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
+    {"model.positions": "rotary", "model.d_model": 513, "model.num_heads": 1, "model.d_k": 32, "model.d_v": 513},
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "text", "data.path": "somewhere"},
     {"data.source": "text", "data.downloads": (("a", "b", "c"),)},

@@ -10,7 +10,7 @@ from transformer.data.tokenizer import BOS
 from transformer.decoding import ensemble
 
 VOCAB_SIZE, BEAMS, LENGTH = 12, 3, 5
-# Every two values of different settings come together at least once.
+# Every two values of different settings come together at least once, but those that cannot.
 VARIANTS = [
     ("sinusoidal", "dot_product", "post"),
     ("sinusoidal", "additive", "pre"),
@@ -18,6 +18,8 @@ VARIANTS = [
     ("sinusoidal_concatenated", "additive", "post"),
     ("learned", "dot_product", "post"),
     ("learned", "additive", "pre"),
+    ("rotary", "dot_product", "post"),
+    ("rotary", "dot_product", "pre"),
 ]
 
 
@@ -30,7 +32,7 @@ def test_steps_equal_the_whole(positions, attention, norm_position):
         attention=attention,
         norm_position=norm_position,
         max_positions=8,
-        d_k=3,
+        d_k=4,
         d_v=5,
         attention_bias=True,
     )

@@ -15,8 +15,11 @@ from tests.model.models import (
 LENGTHS, ROWS = [(7, 3), (4, 6), (8, 1)], [0, 0, 1]
 
 
-@pytest.mark.parametrize("attention", ["dot_product", "additive"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal_concatenated", "learned"])
+ADDED = ["sinusoidal", "sinusoidal_concatenated", "learned"]
+VARIANTS = [*((added, attention) for added in ADDED for attention in ("dot_product", "additive"))]
+
+
+@pytest.mark.parametrize(("positions", "attention"), [*VARIANTS, ("rotary", "dot_product")])
 def test_packed_equals_unpacked(positions, attention):
     model = tiny_transformer(positions=positions, attention=attention)
     pairs = sentences(LENGTHS)

@@ -1,4 +1,4 @@
-"""Positional encodings: golden values, the rotation property, and the table of learned ones."""
+"""Positional encodings: golden values, the rotation property, learned ones, and queries and keys that are turned."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.model.embedding import LearnedPositions, SinusoidalPositions, make_positions
+from tests.model.models import tiny_transformer
+from transformer.model.positions import LearnedPositions, SinusoidalPositions, make_positions, rotate
 
 INTERLEAVED_BASE_100 = [
     [0, 1, 0, 1],
@@ -56,3 +57,40 @@ def test_learned_positions_are_rows_of_a_trained_table():
     graph, state = nnx.split(positions)
     gradient = jax.grad(lambda state: nnx.merge(graph, state)(jnp.asarray(rows[:1])).sum())(state)
     np.testing.assert_array_equal(gradient["table"][...][:, 0], [2, 1, 1, 0, 0, 0])
+
+
+def test_rotation_turns_each_plane_by_its_angle():
+    x = np.random.default_rng(0).normal(size=(1, 300, 2, 8)).astype(np.float32)
+    # As complex numbers: elements i and 4 + i are one, multiplied by e^(i pos / 10000^(2i / 8)).
+    angles = np.arange(300)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
+    expected = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angles)[None, :, None]
+    turned = np.asarray(rotate(jnp.asarray(x), jnp.arange(300)[None]))
+    np.testing.assert_allclose(turned[..., :4] + 1j * turned[..., 4:], expected, atol=1e-4)
+
+
+def test_products_of_what_was_turned_depend_on_distances_alone():
+    queries, keys = np.random.default_rng(0).normal(size=(2, 1, 6, 2, 8)).astype(np.float32)
+
+    def products(first: int) -> np.ndarray:
+        positions = first + jnp.arange(6)[None]
+        turned = [rotate(jnp.asarray(x), positions) for x in (queries, keys)]
+        return np.einsum("bthd,bshd->bhts", *turned)
+
+    np.testing.assert_allclose(products(100), products(0), atol=1e-4)
+    assert not np.allclose(products(0), np.einsum("bthd,bshd->bhts", queries, keys), atol=0.1)
+
+
+def test_rotation_keeps_the_dtype():
+    x = jnp.ones((1, 3, 1, 4), jnp.bfloat16)
+    assert rotate(x, jnp.arange(3)[None]).dtype == jnp.bfloat16
+
+
+def test_rotary_positions_are_not_added_and_only_self_attention_is_told_of_them():
+    """Turned alone, a sentence shifted in its row gives the same logits; a word moved within it does not."""
+    model = tiny_transformer(positions="rotary").module
+    source, target = jnp.arange(4, 10)[None], jnp.arange(3, 8)[None]
+    logits = model(source, target)
+    at = {"source_positions": 7 + jnp.arange(6)[None], "target_positions": 3 + jnp.arange(5)[None]}
+    np.testing.assert_allclose(model(source, target, **at), logits, atol=1e-4)
+    assert not np.allclose(model(source[:, ::-1], target), logits, atol=1e-2)
+    assert not np.allclose(model(source, target[:, jnp.array([0, 2, 1, 3, 4])])[:, -1], logits[:, -1], atol=1e-2)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.optimized
 SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}
 
 
+@pytest.mark.slow  # a minute of runs
 def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     finish, longest = verify_resume.Training.finish, []

@@ -5,10 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.dropout import dropout
 from transformer.model.linear import linear
+from transformer.model.positions import rotate
 
 
 class MultiHeadAttention(nnx.Module):
@@ -46,17 +47,23 @@ class MultiHeadAttention(nnx.Module):
         keys_values: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
+        rotary: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        keys, values = self.project_keys_values(keys_values)
-        return self.attend(self.project_queries(queries), keys, values, mask, rngs)
+        """`rotary`, here and below: positions by which self-attention turns queries and keys; None: it does not."""
+        keys, values = self.project_keys_values(keys_values, rotary)
+        return self.attend(self.project_queries(queries, rotary), keys, values, mask, rngs)
 
-    def project_queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T H dk"]:
-        return self._split_heads(self.query(x))
+    def project_queries(
+        self, x: Float[Array, "B T D"], rotary: Int[Array, "#B T"] | None = None
+    ) -> Float[Array, "B T H dk"]:
+        queries = self._split_heads(self.query(x))
+        return queries if rotary is None else rotate(queries, rotary)
 
     def project_keys_values(
-        self, x: Float[Array, "B S D"]
+        self, x: Float[Array, "B S D"], rotary: Int[Array, "#B S"] | None = None
     ) -> tuple[Float[Array, "B S H dk"], Float[Array, "B S H dv"]]:
-        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+        keys = self._split_heads(self.key(x))
+        return keys if rotary is None else rotate(keys, rotary), self._split_heads(self.value(x))
 
     def attend(
         self,

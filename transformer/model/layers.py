@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
@@ -57,9 +57,13 @@ class EncoderLayer(nnx.Module):
         self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "B S D"], mask: Bool[Array, "B 1 S S"], rngs: nnx.Rngs | None
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "B 1 S S"],
+        rngs: nnx.Rngs | None,
+        rotary: Int[Array, "#B S"] | None,
     ) -> Float[Array, "B S D"]:
-        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs), rngs)
+        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs, rotary), rngs)
         return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
 
 

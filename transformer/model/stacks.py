@@ -7,32 +7,41 @@ from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.dropout import dropout
-from transformer.model.embedding import Embedding, make_positions
+from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from transformer.model.masks import attention_mask, segments_of
+from transformer.model.positions import make_positions, positions_of
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 class Stack(nnx.Module):
-    """What both stacks have in common: the sum of embedding and position on the way in, the norm on the way out."""
+    """What both stacks have in common: the sum of embedding and position on the way in, the norm on the way out.
+
+    Rotary positions are not in the sum: each layer's self-attention is told of them.
+    """
 
     def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
         self.embedding = embedding
         self.positions = make_positions(
             config.positions, d_model=config.d_model, max_positions=config.max_positions, rngs=rngs
         )
+        self.is_rotary = config.positions == "rotary"
         has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
         self.final_norm = layer_norm(config, rngs) if has_final_norm else None
         self.dropout_rate = config.dropout
 
     def embed(
-        self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"] | None, rngs: nnx.Rngs | None
+        self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
-        if positions is None:
-            positions = jnp.arange(tokens.shape[1])[None]
         x = self.embedding(tokens)
-        return dropout(x + self.positions(positions).astype(x.dtype), self.dropout_rate, rngs)
+        if self.positions is not None:
+            x = x + self.positions(positions).astype(x.dtype)
+        return dropout(x, self.dropout_rate, rngs)
+
+    def rotary(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
+        """What the layers' self-attention is told of positions."""
+        return positions if self.is_rotary else None
 
     def finish(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)
@@ -53,10 +62,11 @@ class Encoder(Stack):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
         segments = segments_of(tokens) if segments is None else segments
+        positions = positions_of(tokens) if positions is None else positions
         mask = attention_mask(segments, segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
-            x = layer(x, mask, rngs)
+            x = layer(x, mask, rngs, self.rotary(positions))
         return self.finish(x)
 
 
@@ -106,13 +116,14 @@ class Decoder(Stack):
     ) -> Float[Array, "B T D"]:
         """`segments` None: a sentence a row. The first token, BOS, is never padding, so only later padding counts."""
         segments = segments_of(tokens) if segments is None else segments
+        positions = positions_of(tokens) if positions is None else positions
         mask = attention_mask(segments, segments, causal=True)
         memory_mask = None if memory is None else attention_mask(segments, memory_segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
 
             def attend_self(x, layer=layer):
-                return layer.self_attention(x, x, mask, rngs)
+                return layer.self_attention(x, x, mask, rngs, self.rotary(positions))
 
             def attend_memory(x, layer=layer):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
@@ -144,17 +155,19 @@ class Decoder(Stack):
         batch, beams = tokens.shape
         length = cache.self_keys[0].shape[2]
         past = (jnp.arange(length) <= position)[None, None, None]
-        x = self.embed(tokens, jnp.full((1, beams), position), None)
+        positions = jnp.full((1, beams), position)
+        x = self.embed(tokens, positions, None)
+        rotary = self.rotary(positions[:, :1])
         self_keys, self_values = list(cache.self_keys), list(cache.self_values)
         for i, layer in enumerate(self.layers):
 
             def attend_self(x, i=i, layer=layer):
                 rows = x.reshape(batch * beams, 1, -1)
-                keys, values = layer.self_attention.project_keys_values(rows)
+                keys, values = layer.self_attention.project_keys_values(rows, rotary)
                 self_keys[i] = write(self_keys[i], keys, position)
                 self_values[i] = write(self_values[i], values, position)
                 out = layer.self_attention.attend(
-                    layer.self_attention.project_queries(rows),
+                    layer.self_attention.project_queries(rows, rotary),
                     self_keys[i].reshape(batch * beams, *self_keys[i].shape[2:]),
                     self_values[i].reshape(batch * beams, *self_values[i].shape[2:]),
                     past,
