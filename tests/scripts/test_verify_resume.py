@@ -18,8 +18,6 @@ from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
-pytestmark = pytest.mark.optimized
-
 # Dropout is on, and two epochs end within the run.
 SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}
 

@@ -16,8 +16,6 @@ from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.saved import load_parameters, read_progress
 from transformer.training.validation import Validation
 
-pytestmark = pytest.mark.optimized
-
 
 def crash() -> None:
     raise ZeroDivisionError("a crash")
