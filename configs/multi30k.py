@@ -5,6 +5,7 @@ Command:   python -m transformer.train --config=configs/multi30k.py --workdir=ru
 The files are downloaded, or taken from a folder: --config.data.path=FOLDER with train, valid and test2016 .en and .de.
 Hardware:  60 minutes on two CPU cores (no AMX).
 Expect:    41.0 lower-cased tokenised BLEU on test2016 with --average=10, one seed; the README's table has it all.
+Figures below are of the time when that choice was made, with other settings then.
 """
 
 import ml_collections
@@ -47,8 +48,8 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.data.valid_split = "valid"
     config.data.test_split = "test2016"
-    config.data.max_length = 64  # the longest pair has 62 pieces
-    config.tokenizer.shared = False  # fewer pieces a sentence for as many logits
+    config.data.max_length = 64  # the longest sentence has 54 pieces
+    config.tokenizer.shared = False  # two of 4000 had greedy BLEU 30.9 when one had 29.9, with fewer pieces a sentence
     config.tokenizer.vocab_size = 6000
     config.batch.tokens = 3072
     config.batch.plan = "packed"  # one shape: ten seconds of compiling instead of two minutes

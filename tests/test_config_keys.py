@@ -113,8 +113,8 @@ def ids(folder: Path) -> None:
         for language in ("en", "de"):
             (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
     settings = """
-    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 optimizer.name=adafactor training.patience=9
-    training.eval_bleu=false checkpoint.best_metric=loss
+    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
+    training.patience=9 training.eval_bleu=false checkpoint.best_metric=loss
     """
     run_training(folder, settings, {"data.path": str(folder)})
 

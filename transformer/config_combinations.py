@@ -21,7 +21,7 @@ COMBINATIONS = (
     Combination(
         ("model.positions", "model.d_model"),
         lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0,
-        "sinusoids need an even d_model; make it even or take positions=learned",
+        "sinusoids need an even d_model; make it even, or take positions=learned or rotary",
     ),
     Combination(
         ("model.positions", "model.attention"),
@@ -34,7 +34,7 @@ COMBINATIONS = (
             c.model.positions == "rotary"
             and (c.model.d_model // c.model.num_heads if c.model.d_k is None else c.model.d_k) % 2 != 0
         ),
-        "rotary positions turn pairs of a head's elements; make d_k even",
+        "rotary positions turn pairs of a head's elements; make d_k, or d_model / num_heads, even",
     ),
     Combination(
         ("model.positions", "model.max_positions", "data.max_length"),

@@ -4,6 +4,8 @@ Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/
                --workdir=DIR --config.training.steps=150 --config.training.eval_every=150
                --config.optimizer.warmup_steps=50 --config.batch.tokens=6144
                --config.model.num_decoder_layers=none --config.optimizer.weight_decay=0
+               --config.model.positions=sinusoidal --config.model.share_embeddings=all
+               --config.tokenizer.shared=true --config.tokenizer.vocab_size=4000
 Hardware:  36 minutes on two CPU cores that were shared with other work; the README has the table.
 """
 

@@ -10,7 +10,7 @@ from transformer.data.tokenizer import BOS
 from transformer.decoding import ensemble
 
 VOCAB_SIZE, BEAMS, LENGTH = 12, 3, 5
-# Every two values of different settings come together at least once, but those that cannot.
+# Every two values of different settings come together at least once, except those that are refused together.
 VARIANTS = [
     ("sinusoidal", "dot_product", "post"),
     ("sinusoidal", "additive", "pre"),

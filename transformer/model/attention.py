@@ -47,23 +47,23 @@ class MultiHeadAttention(nnx.Module):
         keys_values: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
-        rotary: Int[Array, "#B T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`rotary`, here and below: positions by which self-attention turns queries and keys; None: it does not."""
-        keys, values = self.project_keys_values(keys_values, rotary)
-        return self.attend(self.project_queries(queries, rotary), keys, values, mask, rngs)
+        """`positions`, here and below, are those by which self-attention turns queries and keys; None: it does not."""
+        keys, values = self.project_keys_values(keys_values, positions)
+        return self.attend(self.project_queries(queries, positions), keys, values, mask, rngs)
 
     def project_queries(
-        self, x: Float[Array, "B T D"], rotary: Int[Array, "#B T"] | None = None
+        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None
     ) -> Float[Array, "B T H dk"]:
         queries = self._split_heads(self.query(x))
-        return queries if rotary is None else rotate(queries, rotary)
+        return queries if positions is None else rotate(queries, positions)
 
     def project_keys_values(
-        self, x: Float[Array, "B S D"], rotary: Int[Array, "#B S"] | None = None
+        self, x: Float[Array, "B S D"], positions: Int[Array, "#B S"] | None = None
     ) -> tuple[Float[Array, "B S H dk"], Float[Array, "B S H dv"]]:
         keys = self._split_heads(self.key(x))
-        return keys if rotary is None else rotate(keys, rotary), self._split_heads(self.value(x))
+        return keys if positions is None else rotate(keys, positions), self._split_heads(self.value(x))
 
     def attend(
         self,

@@ -61,9 +61,9 @@ class EncoderLayer(nnx.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "B 1 S S"],
         rngs: nnx.Rngs | None,
-        rotary: Int[Array, "#B S"] | None,
+        positions: Int[Array, "#B S"] | None,
     ) -> Float[Array, "B S D"]:
-        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs, rotary), rngs)
+        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs, positions), rngs)
         return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
 
 

@@ -6,10 +6,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+BASE = 10_000.0  # of the wavelengths (section 3.5)
+
 
 def positions_of(tokens: Int[Array, "B L"]) -> Int[Array, "1 L"]:
     """Positions in rows that hold one sentence each, from 0."""
     return jnp.arange(tokens.shape[1])[None]
+
+
+def angles_of(positions: Int[Array, "#B L"], width: int, base: float) -> Float[Array, "#B L planes"]:
+    """pos / base^(2i / width) radians for the planes i = 0 ... width / 2 - 1."""
+    frequencies = base ** (-np.arange(0, width, 2) / width)
+    return positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
 
 
 class SinusoidalPositions(nnx.Module):
@@ -18,7 +26,7 @@ class SinusoidalPositions(nnx.Module):
     `concatenated` puts all sines before all cosines, as Marian does, instead of taking turns.
     """
 
-    def __init__(self, d_model: int, *, concatenated: bool, base: float = 10_000.0):
+    def __init__(self, d_model: int, *, concatenated: bool, base: float = BASE):
         self.d_model = d_model
         self.concatenated = concatenated
         self.base = base
@@ -28,12 +36,6 @@ class SinusoidalPositions(nnx.Module):
         if self.concatenated:
             return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, self.d_model)
-
-
-def angles_of(positions: Int[Array, "#B L"], width: int, base: float = 10_000.0) -> Float[Array, "#B L planes"]:
-    """pos / base^(2i / width) radians for the planes i = 0 ... width / 2 - 1."""
-    frequencies = base ** (-np.arange(0, width, 2) / width)
-    return positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
 
 
 class LearnedPositions(nnx.Module):
@@ -63,7 +65,7 @@ def rotate(x: Float[Array, "B L H d"], positions: Int[Array, "#B L"]) -> Float[A
 
     Elements i and d/2 + i are the plane that turns by the i-th angle of a sinusoidal encoding of width d.
     """
-    angles = angles_of(positions, x.shape[-1])[:, :, None]
+    angles = angles_of(positions, x.shape[-1], BASE)[:, :, None]
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

@@ -26,7 +26,6 @@ class Stack(nnx.Module):
         self.positions = make_positions(
             config.positions, d_model=config.d_model, max_positions=config.max_positions, rngs=rngs
         )
-        self.is_rotary = config.positions == "rotary"
         has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
         self.final_norm = layer_norm(config, rngs) if has_final_norm else None
         self.dropout_rate = config.dropout
@@ -39,9 +38,9 @@ class Stack(nnx.Module):
             x = x + self.positions(positions).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
 
-    def rotary(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
-        """What the layers' self-attention is told of positions."""
-        return positions if self.is_rotary else None
+    def told_to_attention(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
+        """What self-attention is told of positions: nothing if they were added to the embeddings."""
+        return positions if self.positions is None else None
 
     def finish(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)
@@ -66,7 +65,7 @@ class Encoder(Stack):
         mask = attention_mask(segments, segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
-            x = layer(x, mask, rngs, self.rotary(positions))
+            x = layer(x, mask, rngs, self.told_to_attention(positions))
         return self.finish(x)
 
 
@@ -123,7 +122,7 @@ class Decoder(Stack):
         for layer in self.layers:
 
             def attend_self(x, layer=layer):
-                return layer.self_attention(x, x, mask, rngs, self.rotary(positions))
+                return layer.self_attention(x, x, mask, rngs, self.told_to_attention(positions))
 
             def attend_memory(x, layer=layer):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
@@ -157,17 +156,17 @@ class Decoder(Stack):
         past = (jnp.arange(length) <= position)[None, None, None]
         positions = jnp.full((1, beams), position)
         x = self.embed(tokens, positions, None)
-        rotary = self.rotary(positions[:, :1])
+        told = self.told_to_attention(positions[:, :1])
         self_keys, self_values = list(cache.self_keys), list(cache.self_values)
         for i, layer in enumerate(self.layers):
 
             def attend_self(x, i=i, layer=layer):
                 rows = x.reshape(batch * beams, 1, -1)
-                keys, values = layer.self_attention.project_keys_values(rows, rotary)
+                keys, values = layer.self_attention.project_keys_values(rows, told)
                 self_keys[i] = write(self_keys[i], keys, position)
                 self_values[i] = write(self_values[i], values, position)
                 out = layer.self_attention.attend(
-                    layer.self_attention.project_queries(rows, rotary),
+                    layer.self_attention.project_queries(rows, told),
                     self_keys[i].reshape(batch * beams, *self_keys[i].shape[2:]),
                     self_values[i].reshape(batch * beams, *self_values[i].shape[2:]),
                     past,
