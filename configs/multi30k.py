@@ -23,9 +23,11 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.d_ff = 256
     config.model.num_heads = 4
     config.model.norm_position = "pre"
-    config.model.positions = "rotary"  # training perplexity 11.9 after 400 steps, where sinusoids had 13.9
+    # Training perplexity after 400 steps: rotary 11.9, sinusoids 13.9. After a whole run of 450: on validation rotary
+    # 11.9, rotary_all 11.4.
+    config.model.positions = "rotary_all"
     config.model.share_embeddings = "target"
-    config.model.dropout = 0.25
+    config.model.dropout = 0.3
     config.model.dtype = "float32"
 
     config.data.source = "text"
@@ -60,7 +62,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.learning_rate = 7e-3
     config.optimizer.weight_decay = 0.1
     config.optimizer.warmup_steps = 300
-    config.training.steps = 7000  # 45 epochs
+    config.training.steps = 6000  # 39 epochs
     config.training.log_every = 50
     config.training.eval_every = 1000
     config.checkpoint.every = 50

@@ -19,7 +19,7 @@ VARIANTS = [
     ("learned", "dot_product", "post"),
     ("learned", "additive", "pre"),
     ("rotary", "dot_product", "post"),
-    ("rotary", "dot_product", "pre"),
+    ("rotary_all", "dot_product", "pre"),
 ]
 
 
