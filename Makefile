@@ -16,7 +16,7 @@ quickstart: .venv/installed
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart
 
 test: .venv/installed-dev
-	$(RUN) -m pytest -n 3 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 slow: .venv/installed-dev
 	$(RUN) -m pytest -m ''

@@ -40,17 +40,29 @@ hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=T
 hypothesis.settings.load_profile("quick")
 
 
+OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"  # with them XLA takes half as long for a training step
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # a worker of xdist has what its parent set
+
+
 def compile_quickly(quickly: bool) -> None:
-    """Here, and in the commands that tests start."""
+    """Here, and in the commands that tests start. Only these can be told of other emitters more than once."""
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
+    os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {OLDER_EMITTERS}" if quickly else XLA_FLAGS
     jax.config.update("jax_disable_most_optimizations", quickly)
+
+
+def is_fast(config: pytest.Config) -> bool:
+    return config.option.markexpr == "not slow"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    compile_quickly(is_fast(config))  # before a test file computes anything when it is imported
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """The fast tests compile for longer than they run, so it is done quickly, unless a file is marked `optimized`."""
-    is_fast = request.config.option.markexpr == "not slow"
-    compile_quickly(is_fast and request.node.get_closest_marker("optimized") is None)
+    compile_quickly(is_fast(request.config) and request.node.get_closest_marker("optimized") is None)
     jax.clear_caches()
     yield
     compile_quickly(False)

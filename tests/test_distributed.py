@@ -39,7 +39,8 @@ class Two:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         self.processes = []
-        environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        environment = os.environ | {"XLA_FLAGS": xla_flags}
         for number, settings in enumerate((changes, changes | own)):
             together = [f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"]
             argv = [sys.executable, "-m", "transformer.train", *flags(workdir, **settings), *together]
