@@ -35,7 +35,7 @@ def get_config() -> ml_collections.ConfigDict:
     model.attention = "dot_product"  # dot_product: scaled by 1/sqrt(d_k) | additive: v . tanh(q + k)
     model.attention_bias = False  # biases on the four attention projections
     # sinusoidal: sin, cos interleaved | sinusoidal_concatenated | learned: these are added to the embeddings | rotary:
-    # queries and keys of self-attention are turned instead (Su et al. 2021) | rotary_all: and those of cross-attention
+    # queries and keys of self-attention are turned instead (Su et al. 2021)
     model.positions = "sinusoidal"
     model.max_positions = 1024  # rows of the table of learned positions; the others have no limit
     model.share_embeddings = "all"  # all: source, target and logits | target: target and logits | none

@@ -111,7 +111,7 @@ TOGETHER_IMPOSSIBLE = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
     ({"model.positions": "rotary", "model.attention": "additive"}, ("positions=rotary", "attention=additive")),
-    ({"model.positions": "rotary_all", "model.d_k": 33}, ("positions=rotary_all", "d_k=33")),
+    ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     ({"model.positions": "learned", "model.max_positions": 255}, ("max_positions=255", "data.max_length=256")),
     ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),

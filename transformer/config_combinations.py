@@ -25,13 +25,13 @@ COMBINATIONS = (
     ),
     Combination(
         ("model.positions", "model.attention"),
-        lambda c: c.model.positions.startswith("rotary") and c.model.attention != "dot_product",
+        lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product",
         "turning queries and keys acts on dot products alone; take attention=dot_product or other positions",
     ),
     Combination(
         ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
         lambda c: (
-            c.model.positions.startswith("rotary")
+            c.model.positions == "rotary"
             and (c.model.d_model // c.model.num_heads if c.model.d_k is None else c.model.d_k) % 2 != 0
         ),
         "rotary positions turn pairs of a head's elements; make d_k, or d_model / num_heads, even",

@@ -69,7 +69,7 @@ RULES = {
     "model.layer_norm_epsilon": above(0),
     "model.attention": one_of("dot_product", "additive"),
     "model.attention_bias": SWITCH,
-    "model.positions": one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary", "rotary_all"),
+    "model.positions": one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary"),
     "model.max_positions": at_least(1),
     "model.share_embeddings": one_of("all", "target", "none"),
     "model.source_vectors": TEXT,

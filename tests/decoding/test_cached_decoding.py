@@ -19,7 +19,7 @@ VARIANTS = [
     ("learned", "dot_product", "post"),
     ("learned", "additive", "pre"),
     ("rotary", "dot_product", "post"),
-    ("rotary_all", "dot_product", "pre"),
+    ("rotary", "dot_product", "pre"),
 ]
 
 

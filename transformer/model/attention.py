@@ -48,10 +48,9 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
         positions: Int[Array, "#B T"] | None = None,
-        key_positions: Int[Array, "#B S"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Queries are turned by their `positions`, keys by theirs, here and below; None: they are left as they are."""
-        keys, values = self.project_keys_values(keys_values, key_positions)
+        """`positions`, here and below, are those by which self-attention turns queries and keys; None: it does not."""
+        keys, values = self.project_keys_values(keys_values, positions)
         return self.attend(self.project_queries(queries, positions), keys, values, mask, rngs)
 
     def project_queries(

@@ -63,9 +63,7 @@ class EncoderLayer(nnx.Module):
         rngs: nnx.Rngs | None,
         positions: Int[Array, "#B S"] | None,
     ) -> Float[Array, "B S D"]:
-        x = self.self_attention_connection(
-            x, lambda x: self.self_attention(x, x, mask, rngs, positions, positions), rngs
-        )
+        x = self.self_attention_connection(x, lambda x: self.self_attention(x, x, mask, rngs, positions), rngs)
         return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
 
 

@@ -53,7 +53,7 @@ class LearnedPositions(nnx.Module):
 
 def make_positions(kind: str, *, d_model: int, max_positions: int, rngs: nnx.Rngs) -> nnx.Module | None:
     """What `config.model.positions` adds to the embeddings; None if attention alone is told of positions."""
-    if kind.startswith("rotary"):
+    if kind == "rotary":
         return None
     if kind == "learned":
         return LearnedPositions(d_model, max_positions=max_positions, rngs=rngs)

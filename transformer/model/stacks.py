@@ -18,7 +18,7 @@ Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 class Stack(nnx.Module):
     """What both stacks have in common: the sum of embedding and position on the way in, the norm on the way out.
 
-    Rotary positions are not in the sum: each layer's attention is told of them.
+    Rotary positions are not in the sum: each layer's self-attention is told of them.
     """
 
     def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
@@ -38,7 +38,7 @@ class Stack(nnx.Module):
             x = x + self.positions(positions).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
 
-    def told_to_self_attention(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
+    def told_to_attention(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
         """What self-attention is told of positions: nothing if they were added to the embeddings."""
         return positions if self.positions is None else None
 
@@ -65,7 +65,7 @@ class Encoder(Stack):
         mask = attention_mask(segments, segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
-            x = layer(x, mask, rngs, self.told_to_self_attention(positions))
+            x = layer(x, mask, rngs, self.told_to_attention(positions))
         return self.finish(x)
 
 
@@ -101,20 +101,14 @@ class Decoder(Stack):
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         super().__init__(config, embedding, rngs=rngs)
-        self.turns_cross_attention = config.positions == "rotary_all"
         count = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
         self.layers = nnx.List([DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(count)])
-
-    def told_to_cross_attention(self, positions: Int[Array, "#B L"] | None) -> Int[Array, "#B L"] | None:
-        """What cross-attention is told of the positions of its queries, or of its keys: mostly nothing."""
-        return positions if self.turns_cross_attention else None
 
     def __call__(
         self,
         tokens: Int[Array, "B T"],
         memory: Float[Array, "B S D"] | None = None,
         memory_segments: Int[Array, "B S"] | None = None,
-        memory_positions: Int[Array, "#B S"] | None = None,
         segments: Int[Array, "B T"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
@@ -123,19 +117,15 @@ class Decoder(Stack):
         segments = segments_of(tokens) if segments is None else segments
         positions = positions_of(tokens) if positions is None else positions
         mask = attention_mask(segments, segments, causal=True)
-        if memory is not None:
-            memory_mask = attention_mask(segments, memory_segments, causal=False)
-            memory_positions = positions_of(memory_segments) if memory_positions is None else memory_positions
+        memory_mask = None if memory is None else attention_mask(segments, memory_segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
 
             def attend_self(x, layer=layer):
-                told = self.told_to_self_attention(positions)
-                return layer.self_attention(x, x, mask, rngs, told, told)
+                return layer.self_attention(x, x, mask, rngs, self.told_to_attention(positions))
 
             def attend_memory(x, layer=layer):
-                told = self.told_to_cross_attention
-                return layer.cross_attention(x, memory, memory_mask, rngs, told(positions), told(memory_positions))
+                return layer.cross_attention(x, memory, memory_mask, rngs)
 
             x = layer(x, attend_self, None if memory is None else attend_memory, rngs)
         return self.finish(x)
@@ -144,8 +134,7 @@ class Decoder(Stack):
         self, memory: Float[Array, "B S D"], memory_segments: Int[Array, "B S"], beams: int, length: int
     ) -> DecodingCache:
         """An empty cache for `beams` hypotheses a sentence of at most `length` tokens; reads the memory once."""
-        told = self.told_to_cross_attention(positions_of(memory_segments))
-        keys_values = [layer.cross_attention.project_keys_values(memory, told) for layer in self.layers]
+        keys_values = [layer.cross_attention.project_keys_values(memory) for layer in self.layers]
         shape = (memory.shape[0], beams, length)
         return DecodingCache(
             self_keys=tuple(jnp.zeros((*shape, *keys.shape[2:]), keys.dtype) for keys, _ in keys_values),
@@ -167,7 +156,7 @@ class Decoder(Stack):
         past = (jnp.arange(length) <= position)[None, None, None]
         positions = jnp.full((1, beams), position)
         x = self.embed(tokens, positions, None)
-        told = self.told_to_self_attention(positions[:, :1])
+        told = self.told_to_attention(positions[:, :1])
         self_keys, self_values = list(cache.self_keys), list(cache.self_values)
         for i, layer in enumerate(self.layers):
 
@@ -186,7 +175,7 @@ class Decoder(Stack):
 
             def attend_memory(x, i=i, layer=layer):
                 attention = layer.cross_attention
-                queries = attention.project_queries(x, self.told_to_cross_attention(positions))
+                queries = attention.project_queries(x)
                 return attention.attend(queries, cache.memory_keys[i], cache.memory_values[i], cache.memory_mask)
 
             x = layer(x, attend_self, attend_memory, None)

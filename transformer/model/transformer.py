@@ -61,9 +61,7 @@ class Transformer(nnx.Module):
     ) -> Float[Array, "B T V"]:
         source_segments = segments_of(source) if source_segments is None else source_segments
         memory = self.encoder(source, source_segments, source_positions, rngs)
-        x = self.decoder(
-            target_input, memory, source_segments, source_positions, target_segments, target_positions, rngs
-        )
+        x = self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
         return self.logits(x)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
