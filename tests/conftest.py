@@ -47,7 +47,7 @@ XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # a wor
 def compile_quickly(quickly: bool) -> None:
     """Here, and in the commands that tests start. Only these can be told of other emitters more than once."""
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
-    os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {OLDER_EMITTERS}" if quickly else XLA_FLAGS
+    os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {OLDER_EMITTERS if quickly else ''}".strip()  # XLA takes " " for a file
     jax.config.update("jax_disable_most_optimizations", quickly)
 
 

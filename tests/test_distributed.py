@@ -39,7 +39,7 @@ class Two:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         self.processes = []
-        xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        xla_flags = f"--xla_force_host_platform_device_count={devices} {os.environ['XLA_FLAGS']}"
         environment = os.environ | {"XLA_FLAGS": xla_flags}
         for number, settings in enumerate((changes, changes | own)):
             together = [f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"]
