@@ -20,6 +20,7 @@ from absl import logging
 
 from transformer import config as configuration
 from transformer import files
+from transformer.allocator import keep_freed_memory
 from transformer.config_keys import expected_types, nearest
 from transformer.errors import UserError
 
@@ -90,6 +91,7 @@ def decoding_overrides(
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
+    keep_freed_memory()  # first, since threads that already run keep their arenas
     # A machine that is taken away says so by SIGTERM: training then saves as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     sys.unraisablehook = _tell_unraisable
