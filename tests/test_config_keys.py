@@ -101,6 +101,7 @@ def text_by_download(folder: Path) -> None:
     data.source=text data.valid_split=valid data.test_split=test2016 tokenizer.kind=unigram tokenizer.vocab_size=100
     tokenizer.sampling=0.1 batch.plan=packed batch.packed_length=64 training.accumulation=2 optimizer.name=adamw
     optimizer.schedule=cosine optimizer.weight_decay=0.1 optimizer.clip_norm=1 model.positions=learned
+    training.r_drop=1
     """
     run_training(folder, settings, {"data.name": "captions", "data.downloads": repr(tuple(triples))})
     run_evaluation(

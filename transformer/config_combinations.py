@@ -142,6 +142,13 @@ COMBINATIONS = (
         "training would end before the first validation; lower eval_every or raise steps",
     ),
     Combination(
+        ("training.r_drop", "model.dropout", "model.attention_dropout", "model.activation_dropout"),
+        lambda c: (
+            c.training.r_drop > 0 and not any((c.model.dropout, c.model.attention_dropout, c.model.activation_dropout))
+        ),
+        "two passes are equal without dropout; set r_drop=0, or a dropout above 0",
+    ),
+    Combination(
         ("checkpoint.best_metric", "training.eval_bleu"),
         lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu,
         "bleu is not computed; set eval_bleu=true or best_metric=loss",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer.data.tokenizer import EOS, PAD
-from transformer.training.loss import Sums, cross_entropy
+from transformer.training.loss import Sums, cross_entropy, disagreement
 
 VOCAB, EPSILON = 9, 0.1
 TARGETS = np.array([[5, 4, EOS, PAD], [8, EOS, PAD, PAD]], np.int32)
@@ -68,3 +68,15 @@ def test_padding_is_never_counted(form):
     noise = np.where((TARGETS == PAD)[..., None], 100.0, LOGITS).astype(np.float32)
     noise[0, 3, PAD] = 1000.0
     assert sums(EPSILON, form, noise) == sums(EPSILON, form)
+
+
+def test_disagreement_is_the_mean_of_both_divergences_of_each_target():
+    passes = np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2  # rows 0 and 1 are one sentence, so 2 and 3
+    passes[:, 3, 5] = 50 * np.arange(4)  # padding of both
+    p = np.exp(passes) / np.exp(passes).sum(-1, keepdims=True)
+    by_hand = 0.0
+    for row, position in zip(*np.nonzero(TARGETS), strict=True):
+        one, two = p[2 * row, position], p[2 * row + 1, position]
+        by_hand += (one @ np.log(one / two) + two @ np.log(two / one)) / 2
+    found = disagreement(jnp.asarray(passes, jnp.float32), jnp.asarray(TARGETS).repeat(2, axis=0))
+    assert float(found) == pytest.approx(by_hand, rel=1e-5)

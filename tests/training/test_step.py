@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from tests.data.sentences import random_sentences
 from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
@@ -11,6 +12,7 @@ from transformer.data import batching, loader, packing
 from transformer.data.assembly import assemble
 from transformer.data.buckets import Bucket
 from transformer.training.optimizer import make_optimizer
+from transformer.training.step import forward
 
 LONG = [(5, 6), (6, 4), (3, 6), (6, 6)]
 SHORT = [(1, 1), (2, 0)]
@@ -71,6 +73,30 @@ def test_what_is_repeated_is_learned():
     _, metrics = learner.after(*[[batch]] * 150)
     assert metrics["sums"].nll / 26 < 0.05
     assert metrics["sums"].correct == 26
+
+
+def test_two_passes_without_dropout_are_one(plain):
+    batch = make_batch(LONG, 4, 7, seed=0)
+    state, metrics = setup(tiny_config(model__dropout=0.0, training__r_drop=5.0)).after([batch])
+    once, once_metrics = plain.after([batch])
+    assert distance(state.parameters, once.parameters) < 1e-6
+    assert distance(metrics, once_metrics) < 1e-6
+
+
+def test_r_drop_makes_passes_agree():
+    """With a large weight predictions become independent of dropout."""
+    batch = make_batch(LONG, 4, 7, seed=0)
+
+    def spread(r_drop: float) -> float:
+        config = tiny_config(model__dropout=0.3, training__r_drop=r_drop)
+        learner = setup(config, optax.adam(0.01))
+        state = learner.after(*[[batch]] * 100)[0]
+        keys = [nnx.Rngs(dropout=seed) for seed in range(2)]
+        parameters, placed = jax.device_put(state.parameters), learner.step.place(batch)
+        one, two = (forward(learner.step.graph, parameters, placed, key) for key in keys)
+        return float(np.abs(jax.nn.softmax(one) - jax.nn.softmax(two)).mean())
+
+    assert spread(20.0) < 0.5 * spread(0.0)
 
 
 def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):

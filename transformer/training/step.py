@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer.data.buckets import Bucket
-from transformer.training.loss import Sums, cross_entropy
+from transformer.training.loss import Sums, cross_entropy, disagreement
 from transformer.training.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.state import TrainState
 
@@ -107,13 +107,17 @@ class TrainStep:
         """Sums over the batch: of the loss's gradients, and of what is reported."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), part)
         training = self.config.training
+        passes = 1 if training.r_drop == 0.0 else 2
+        rows = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
+        targets = rows["target_output"]
 
         def loss(parameters):
-            logits = forward(self.graph, parameters, batch, nnx.Rngs(dropout=key))
-            sums = cross_entropy(
-                logits, batch["target_output"], training.label_smoothing, training.label_smoothing_form
-            )
-            return sums.loss, sums
+            logits = forward(self.graph, parameters, rows, nnx.Rngs(dropout=key))
+            sums = cross_entropy(logits, targets, training.label_smoothing, training.label_smoothing_form)
+            sums = jax.tree.map(lambda total: total / passes, sums)
+            if passes == 1:
+                return sums.loss, sums
+            return sums.loss + training.r_drop * disagreement(logits, targets) / 2, sums
 
         return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
 
