@@ -26,8 +26,9 @@ BATCHES = [make_batch(LENGTHS[seed:], 8, 8, seed) for seed in range(4)]
 
 
 def setup_on(shape: tuple[int, int, int]) -> Setup:
-    """With dropout wherever there can be some, on as many devices as the mesh takes."""
+    """With dropout wherever there can be some, and two passes, on as many devices as the mesh takes."""
     config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
+    config.training.r_drop = 1.0
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
     config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
     optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, STEPS))
