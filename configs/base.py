@@ -98,7 +98,7 @@ def get_config() -> ml_collections.ConfigDict:
     training.label_smoothing = 0.1  # probability mass taken from the truth (section 5.4)
     training.label_smoothing_form = "uniform"  # uniform: over all V entries | others: over all but truth and padding
     # R-Drop (Liang et al. 2021): weight of the divergence between two passes of each batch that differ in dropout, 5 in
-    # that paper; a step then costs twice as much; 0: one pass
+    # that paper; not in the loss that is reported; a step then costs twice as much; 0: one pass
     training.r_drop = 0.0
     training.ema_decay = 0.0  # exponential moving average of parameters, used to validate and decode; 0: off
     training.log_every = 100  # steps between log lines

@@ -24,16 +24,6 @@ class Sums:
     sentences: Any
 
 
-def disagreement(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
-    """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one sentence twice.
-
-    Padding is not counted (R-Drop, Liang et al. 2021, equation 2).
-    """
-    p, q = jnp.moveaxis(jax.nn.log_softmax(logits).reshape(-1, 2, *logits.shape[1:]), 1, 0)
-    divergences = jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1) / 2
-    return jnp.sum(divergences * (targets[::2] != PAD))
-
-
 def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str) -> Sums:
     """Sums over the targets that are not padding.
 
@@ -59,3 +49,13 @@ def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], lab
         tokens=jnp.sum(weights),
         sentences=jnp.sum(targets == EOS).astype(jnp.float32),
     )
+
+
+def disagreement(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
+    """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one sentence twice.
+
+    Padding is not counted (R-Drop, Liang et al. 2021, equation 2).
+    """
+    p, q = jnp.moveaxis(jax.nn.log_softmax(logits).reshape(-1, 2, *logits.shape[1:]), 1, 0)
+    divergences = jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1) / 2
+    return jnp.sum(divergences * (targets[::2] != PAD))

@@ -114,7 +114,7 @@ class TrainStep:
         def loss(parameters):
             logits = forward(self.graph, parameters, rows, nnx.Rngs(dropout=key))
             sums = cross_entropy(logits, targets, training.label_smoothing, training.label_smoothing_form)
-            sums = jax.tree.map(lambda total: total / passes, sums)
+            sums = jax.tree.map(lambda total: total / passes, sums)  # each sentence counts once
             if passes == 1:
                 return sums.loss, sums
             return sums.loss + training.r_drop * disagreement(logits, targets) / 2, sums
