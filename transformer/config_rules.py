@@ -120,7 +120,7 @@ RULES = {
     "training.accumulation": at_least(1),
     "training.label_smoothing": PROBABILITY,
     "training.label_smoothing_form": one_of("uniform", "others"),
-    "training.r_drop": Rule("at least 0", lambda value: 0 <= value < math.inf),
+    "training.r_drop": at_least(0),
     "training.ema_decay": PROBABILITY,
     "training.log_every": at_least(1),
     "training.eval_every": at_least(1),
