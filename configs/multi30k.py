@@ -4,7 +4,7 @@ Command:   python -m transformer.train --config=configs/multi30k.py --workdir=ru
            python -m transformer.evaluate --workdir=runs/multi30k --split=test --checkpoint=last --average=10
 The files are downloaded, or taken from a folder: --config.data.path=FOLDER with train, valid and test2016 .en and .de.
 Hardware:  about 60 minutes on two CPU cores (no AMX).
-Expect:    41.0 lower-cased tokenised BLEU on test2016 with --average=10, one seed; the README's table has it all.
+Expect:    41.5 lower-cased tokenised BLEU on test2016 with --average=10, one seed; the README's table has it all.
 Figures below are of the time when that choice was made, with other settings then.
 """
 
@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.norm_position = "pre"
     config.model.positions = "rotary"  # training perplexity 11.9 after 400 steps, where sinusoids had 13.9
     config.model.share_embeddings = "target"
-    config.model.dropout = 0.25
+    config.model.dropout = 0.2
     config.model.dtype = "float32"
 
     config.data.source = "text"
@@ -51,7 +51,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.max_length = 64  # the longest sentence has 54 pieces
     config.tokenizer.shared = False  # two of 4000 had greedy BLEU 30.9 when one had 29.9, with fewer pieces a sentence
     config.tokenizer.vocab_size = 6000
-    config.batch.tokens = 3072
+    config.batch.tokens = 1536  # each sentence goes through twice, see r_drop
     config.batch.plan = "packed"  # one shape: ten seconds of compiling instead of two minutes
     config.batch.packed_length = 64
 
@@ -60,7 +60,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.learning_rate = 7e-3
     config.optimizer.weight_decay = 0.1
     config.optimizer.warmup_steps = 300
-    config.training.steps = 7000  # 45 epochs
+    config.training.steps = 8000  # 26 epochs
+    config.training.r_drop = 5.0  # validation BLEU 42.6 after an hour, where one pass of twice the batch had 41.9
     config.training.log_every = 50
     config.training.eval_every = 1000
     config.checkpoint.every = 50
