@@ -56,6 +56,8 @@ def disagreement(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]
 
     Padding is not counted (R-Drop, Liang et al. 2021, equation 2).
     """
-    p, q = jnp.moveaxis(jax.nn.log_softmax(logits).reshape(-1, 2, *logits.shape[1:]), 1, 0)
-    divergences = jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1) / 2
+    pairs = logits.reshape(-1, 2, *logits.shape[1:])
+    p, q = jnp.moveaxis(jax.nn.softmax(pairs), 1, 0)
+    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v), in which the normalizers of both logs cancel out.
+    divergences = jnp.sum((p - q) * (pairs[:, 0] - pairs[:, 1]), axis=-1) / 2
     return jnp.sum(divergences * (targets[::2] != PAD))
