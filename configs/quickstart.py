@@ -1,6 +1,7 @@
 """English number words to German ones, learned in minutes on a CPU: the whole pipeline, with nothing to download.
 
 Command:   make quickstart
+Hardware:  three minutes on two CPU cores, evaluation and translation included.
 Expect:    exact match of at least 0.99 on held-out numbers.
 """
 
@@ -15,7 +16,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
-    config.model.dropout = 0.1
     config.model.dtype = "float32"
 
     config.data.source = "synthetic"

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from transformer.errors import UserError
-from transformer.workdir import PLACE, Workdir
+from transformer.workdir import MAY_DIFFER, Workdir
 
-WHERE = (*PLACE, "seed", "data.path")  # what runs of one system may differ in
+WHERE = (*MAY_DIFFER, "seed")  # what runs of one system may differ in
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 EVALUATION = {  # what every reader needs of one
     "split": str | None,
+    "step": int,
     "averaged": int,
+    "models": list,
     "decoding": dict,
     **{name: int | float for name in SCORES},
     **{f"{name}_signature": str for name in SCORES},

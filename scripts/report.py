@@ -2,16 +2,17 @@
 
     python -m scripts.report runs/multi30k-* [--readme=README.md]
 
-Runs that differ by nothing but their seed make one row for each way in which they were evaluated. Scores are the mean
-over seeds, with the sample standard deviation where there are several. With --readme the table replaces what stands
-between the two marks of that file; without, it is printed.
+Runs that differ by nothing but their seed make one row for each way in which they were evaluated; where runs differ by
+more, the first cell says in what. Scores are the mean over seeds, with the sample standard deviation where there are
+several. Minutes are those of the training loop, validation included; what comes before its first step is not in them.
+Ensembles are left out. With --readme the table replaces what stands between the two marks of that file; without, it is
+printed.
 """
 
 import argparse
-import json
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,35 +23,43 @@ from transformer import command
 from transformer import workdir as workdirs
 from transformer.config_keys import flatten
 from transformer.errors import UserError
+from transformer.training import metrics
 
-HEADER = ("data", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
+Settings = tuple[tuple[str, str], ...]  # keys and values, sorted
+NAMED = {"data.name", "strategy", "beam_size", "length_penalty"}  # stand in every row, whether they differ or not
+HEADER = ("config", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
 
 
 @dataclass(frozen=True)
 class Result:
     """One evaluation of one run."""
 
-    run: tuple  # everything in the configuration but seed and place
+    run: Settings  # everything in the configuration but seed and place
     seed: int
-    data: str
     minutes: float
     commit: str
     device: str
     evaluation: dict[str, Any]
 
     @property
-    def row(self) -> tuple:
-        return (self.run, self.evaluation["split"], self.decoding)
+    def split(self) -> str:
+        return self.evaluation["split"]
 
     @property
-    def decoding(self) -> str:
-        settings = self.evaluation["decoding"]
-        how = f"beam {settings['beam_size']}, alpha {settings['length_penalty']:g}"
-        return how if settings["strategy"] == "beam" else settings["strategy"]
+    def step(self) -> int:
+        return self.evaluation["step"]
 
     @property
     def averaged(self) -> int:
         return self.evaluation["averaged"]
+
+    @property
+    def decoding(self) -> Settings:
+        return settings_of(self.evaluation["decoding"])
+
+
+def settings_of(flat: Mapping[str, Any]) -> Settings:
+    return tuple(sorted((key, str(value)) for key, value in flat.items()))
 
 
 def read_results(path: Path) -> list[Result]:
@@ -59,15 +68,22 @@ def read_results(path: Path) -> list[Result]:
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; the same transformer.train command goes on with it")
     found = [evaluations.read(file, EVALUATION) for file in sorted(workdir.evaluations.glob("*.json"))]
-    own = [evaluation for evaluation in found if evaluation["split"] is not None]
+    own = [evaluation for evaluation in found if evaluation["split"] is not None and len(evaluation["models"]) == 1]
     if not own:
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
     environment = evaluations.read_environment(workdir)
-    last = json.loads(workdir.metrics.read_text(encoding="utf-8").splitlines()[-1])
-    run = tuple(sorted((key, str(value)) for key, value in flatten(config).items() if key not in WHERE))
-    common = (run, config.seed, config.data.name, last["seconds"] / 60)
+    run = settings_of({key: value for key, value in flatten(config).items() if key not in WHERE})
+    common = (run, config.seed, minutes_of(workdir))
     where = (evaluations.describe_commit(environment), describe_devices(environment))
     return [Result(*common, *where, evaluation) for evaluation in own]
+
+
+def minutes_of(workdir: workdirs.Workdir) -> float:
+    """Of the training loop, over all starts. Raises UserError if the record has no line that says it."""
+    lines = metrics.read_lines(workdir.metrics)
+    if not lines or "seconds" not in lines[-1]:
+        raise UserError(f"{workdir.metrics}: is missing, empty or damaged, so how long the run took is not known")
+    return lines[-1]["seconds"] / 60
 
 
 def describe_devices(environment: dict[str, Any]) -> str:
@@ -77,27 +93,54 @@ def describe_devices(environment: dict[str, Any]) -> str:
 
 def make_table(results: Sequence[Result]) -> str:
     """A Markdown table, a row for each group of seeds, followed by the scores' signatures."""
-    rows = defaultdict(list)
-    for result in results:
-        rows[(*result.row, result.averaged)].append(result)
-    table = markdown.table([HEADER, *(cells(group) for group in rows.values())])
+    runs, decodings = differing([result.run for result in results]), differing([result.decoding for result in results])
+    table = markdown.table([HEADER, *(cells(group, runs, decodings) for group in grouped(results))])
     signatures = {f"`{result.evaluation[f'{name}_signature']}`" for result in results for name in SCORES}
     return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
 
 
-def cells(group: Sequence[Result]) -> tuple[str, ...]:
-    first = group[0]
-    averaged = f", mean of {first.averaged} checkpoints" if first.averaged > 1 else ""
+def differing(several: Sequence[Settings]) -> set[str]:
+    """The keys that do not have the same value in all of them."""
+    return {key for settings in several for key, value in settings if any((key, value) not in each for each in several)}
+
+
+def grouped(results: Iterable[Result]) -> Iterator[list[Result]]:
+    """The results of each row: one a seed. Where a seed has several, of several checkpoints, each step is a row."""
+    rows = defaultdict(list)
+    for result in results:
+        rows[(result.run, result.split, result.decoding, result.averaged)].append(result)
+    for group in rows.values():
+        if len({result.seed for result in group}) == len(group):
+            yield group
+        else:
+            for step in sorted({result.step for result in group}):
+                yield [result for result in group if result.step == step]
+
+
+def cells(group: Sequence[Result], runs: set[str], decodings: set[str]) -> tuple[str, ...]:
+    """A row's. `runs` and `decodings` are the settings in which those of the table differ."""
+    first, steps = group[0], {result.step for result in group}
+    name = [dict(first.run)["data.name"], *(f"{key}={value}" for key, value in first.run if key in runs - NAMED)]
+    decoding = [describe_search(dict(first.decoding))]
+    decoding += [f"{key}={value}" for key, value in first.decoding if key in decodings - NAMED]
+    decoding += [f"mean of {first.averaged} checkpoints"] if first.averaged > 1 else []
+    decoding += [f"step {first.step}"] if len(steps) == 1 else []
     return (
-        first.data,
-        first.evaluation["split"],
-        first.decoding + averaged,
+        ", ".join(name),
+        first.split,
+        ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(result.seed for result in group)),
         *(mean_and_spread([result.evaluation[name] for result in group]) for name in SCORES),
         f"{statistics.mean(result.minutes for result in group):.0f} min",
         ", ".join(sorted({result.commit for result in group})),
         first.device,
     )
+
+
+def describe_search(decoding: Mapping[str, str]) -> str:
+    if decoding["strategy"] == "beam":
+        return f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    return decoding["strategy"]
 
 
 def main(arguments: argparse.Namespace) -> None:

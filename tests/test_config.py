@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,12 @@ def test_a_configuration_from_before_a_key_was_added_goes_by_the_base(tmp_path):
     path.write_text(json.dumps(saved))
     with pytest.raises(UserError, match=r"config\.training\.steps: missing"):
         configuration.load(tmp_path)
+
+
+def test_a_configuration_from_before_any_key_was_added_still_loads(tmp_path):
+    """A new key of `base.py` has to be named in `config_keys.ADDED`, or older runs could not be read any more."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "first_config.json", tmp_path / "config.json")
+    assert flatten(configuration.load(tmp_path)).keys() == BASE.keys()
 
 
 def test_difference_is_what_changed():

@@ -115,9 +115,10 @@ def ids(folder: Path) -> None:
             (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
     settings = """
     data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
-    training.patience=9 training.eval_bleu=false checkpoint.best_metric=loss
+    tokenizer.shared=false model.share_embeddings=target training.patience=9
     """
     run_training(folder, settings, {"data.path": str(folder)})
+    run_evaluation(folder, "")
 
 
 def tfds(folder: Path) -> None:

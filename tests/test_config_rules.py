@@ -163,6 +163,8 @@ TOGETHER_POSSIBLE = (
     {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
     {"training.steps": 4000},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
+    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.attention_dropout": 0.1},
+    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.activation_dropout": 0.1},
 )
 
 

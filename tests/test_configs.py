@@ -1,5 +1,6 @@
 """Every file in configs/ is a run that could start: it validates, and its model and train step trace."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer import config as configuration
+from transformer.config_keys import flatten
 from transformer.data.buckets import Bucket
 from transformer.training import optimizer as optimizers
 from transformer.training import sharding, state, step
@@ -18,6 +20,13 @@ def largest_bucket(config) -> Bucket:
     """The shape of the largest batch there may be."""
     length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
     return Bucket(config.batch.tokens // length, length, length)
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path != "configs/base.py"])
+def test_a_config_sets_only_what_differs_from_the_base(path):
+    assigned = re.findall(r"^    config\.([\w.]+) = ", Path(path).read_text(), re.MULTILINE)
+    config, base = (flatten(configuration.load_file(each, [])) for each in (path, "configs/base.py"))
+    assert assigned and [key for key in assigned if config[key] == base[key]] == []
 
 
 @pytest.mark.parametrize("path", CONFIGS)

@@ -12,8 +12,10 @@ from transformer.config_keys import expected_types
 
 README = Path("README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-JOINED = [text.replace("\\\n", " ") for language, text in BLOCKS if not language]
-COMMANDS = [line for text in JOINED for line in text.splitlines() if line]
+JOINED = [(language, text.replace("\\\n", " ")) for language, text in BLOCKS if language in ("", "bash")]
+LINES = [(language, line) for language, text in JOINED for line in text.splitlines()]
+# A script has other commands too, which are none of ours.
+COMMANDS = [line for language, line in LINES if line and (not language or " -m " in line)]
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL))
 FOLDERS = ("configs", "transformer", "scripts", "tests", ".ci")
 
@@ -24,9 +26,11 @@ def test_every_command_exists_and_takes_its_flags(line):
         words = shlex.split(part.partition(" < ")[0])
         if words[0] == "make":
             assert re.search(rf"^{words[1]}:", Path("Makefile").read_text(), re.MULTILINE)
-        elif words[:2] == ["python", "-m"]:
-            module = importlib.import_module(words[2])
-            arguments = module.make_parser().parse(words[3:])
+        elif words[0] == "source" or words[1:3] in (["-m", "venv"], ["-m", "pip"]):
+            assert words[-1] in (".venv", ".venv/bin/activate") or words[3] == "install"
+        elif "-m" in words:
+            name, *flags = words[words.index("-m") + 1 :]
+            arguments = importlib.import_module(name).make_parser().parse(flags)
             if getattr(arguments, "config", None) and not arguments.config.startswith("runs/"):
                 configuration.load_file(arguments.config, arguments.overrides)
             else:

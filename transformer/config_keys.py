@@ -19,6 +19,7 @@ ADDED = (
     "data.wait_seconds",
     "training.max_rollbacks",
     "training.max_skipped",
+    "training.r_drop",
     "training.stall_seconds",
 )
 SCALARS = (str, int, float, bool, type(None))

@@ -87,7 +87,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
 def read_texts(arguments: argparse.Namespace, models: Trained) -> tuple[list[str], list[str]]:
     """What to translate and the raw references. Raises UserError if there is nothing, or they differ in number."""
     if arguments.source is None:
-        return sources.read_pairs(models.config.data, arguments.split)
+        try:
+            return sources.read_pairs(models.config.data, arguments.split)
+        except UserError as error:
+            raise UserError(f"{error}; or evaluate with files, by --source=FILE --reference=FILE") from error
     texts, references = (sources.read_lines(Path(name)) for name in (arguments.source, arguments.reference))
     if len(texts) != len(references):
         raise UserError(

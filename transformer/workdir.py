@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -18,7 +19,7 @@ import ml_collections
 
 from transformer import config as configuration
 from transformer import contents, files, locks
-from transformer.config_keys import nearest
+from transformer.config_keys import flatten, freeze, nearest
 from transformer.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -32,6 +33,7 @@ HOST = (  # may differ among its processes too
     "training.stall_seconds",
 )
 PLACE = (*HOST, "mesh.data", "mesh.fsdp", "mesh.tensor")
+MAY_DIFFER = (*PLACE, "data.path")  # that moved data are the same is told by their digests in `contents`
 
 
 class InUse(UserError):
@@ -88,7 +90,7 @@ class Workdir:
     def record_rollback(self, number: int, step: int, to_step: int) -> None:
         """Notes the `number`-th roll-back, once: a run killed after it comes by the same place again."""
         lines = self.events.read_text(encoding="utf-8").splitlines() if self.events.exists() else []
-        earlier = [line for line in lines if json.loads(line)["number"] < number]
+        earlier = [line for line in lines if _rollback_number(line) < number]
         event = {"event": "rollback", "number": number, "step": step, "to_step": to_step}
         files.write_text(self.events, "".join(f"{line}\n" for line in [*earlier, json.dumps(event)]))
 
@@ -115,6 +117,13 @@ def create(path: Path, config: ml_collections.ConfigDict) -> Workdir:
         record = environment() | {"resumed": []}
     files.write_json(workdir.environment, record)
     return workdir
+
+
+def record_data_path(workdir: Workdir, config: ml_collections.ConfigDict) -> None:
+    """Notes where the data of a run are now, for evaluations. They must be known to be those that it began with."""
+    recorded = configuration.load(workdir.path)
+    if recorded.data.path != config.data.path:
+        configuration.save(freeze(flatten(recorded) | {"data.path": config.data.path}), workdir.path)
 
 
 @contextlib.contextmanager
@@ -149,7 +158,7 @@ def check_same_run(workdir: Workdir, config: ml_collections.ConfigDict) -> None:
     if not _has_begun(workdir):
         return
     difference = configuration.difference(configuration.load(workdir.path), config)
-    changed = [f"{key}: {values}" for key, values in difference.items() if key not in PLACE]
+    changed = [f"{key}: {values}" for key, values in difference.items() if key not in MAY_DIFFER]
     if changed:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
         raise UserError(
@@ -203,6 +212,14 @@ def _read_environment(workdir: Workdir) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{workdir.environment}: damaged ({error}); delete it to go on without it") from error
     return record
+
+
+def _rollback_number(line: str) -> float:
+    """Of a line of `events.jsonl`; infinity for a damaged one."""
+    try:
+        return float(json.loads(line)["number"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return math.inf
 
 
 def _has_begun(workdir: Workdir) -> bool:

@@ -75,6 +75,16 @@ def test_what_is_in_the_workdir_is_used_again(config, tmp_path):
     assert again.source is again.target
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.target.model"])
+def test_of_two_vocabularies_one_that_was_deleted_is_made_again(config, tmp_path, name):
+    make(config, tmp_path, shared=False)
+    file = tmp_path / "workdir" / name
+    content = file.read_bytes()
+    file.unlink()
+    make(config, tmp_path, shared=False)
+    assert file.read_bytes() == content
+
+
 def test_too_large_a_vocabulary_names_the_largest_that_works(config, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.vocab_size=5000: .*allows at most (\d+) bpe pieces") as raised:
         make(config, tmp_path, vocab_size=5000)

@@ -16,7 +16,9 @@ EVALUATION = {
     "bleu_lowercase_tokenized_signature": "l",
     "chrf_signature": "c",
     "split": "test",
+    "step": 9,
     "averaged": 1,
+    "models": [{}],
     "decoding": {"strategy": "beam", "beam_size": 5, "length_penalty": 0.6},
 }
 
@@ -29,7 +31,7 @@ def finished(tmp_path):
         config = base.get_config()
         config.seed, config.model.dropout = seed, dropout
         workdir = workdirs.create(tmp_path / name, ml_collections.FrozenConfigDict(config))
-        workdir.metrics.write_text(json.dumps({"step": 9, "seconds": 60 * minutes}) + "\n")
+        workdir.metrics.write_text(json.dumps({"step": 9, "split": "valid", "seconds": 60 * minutes}) + "\n")
         workdir.mark_complete(9)
         workdir.evaluations.mkdir()
         scores = {"bleu": bleu, "bleu_lowercase_tokenized": bleu + 1, "chrf": 60.0}
@@ -52,7 +54,32 @@ def test_seeds_make_one_row_with_mean_and_spread(finished, capsys):
     # Of 30 and 33: mean 31.5, sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
     assert both[3:8] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
     assert other[3:6] == ["0", "26.00", "25.00"]
+    assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [["model.dropout=0.1"], ["model.dropout=0.3"]]
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
+
+
+def test_what_is_no_other_seed_is_another_row(finished, capsys):
+    folders = [finished("a", 0, 30.0), finished("b", 1, 33.0)]
+    whole = json.loads((folders[0] / "evaluations" / "test-step9.json").read_text())
+    sampled = {"strategy": "sample", "beam_size": 5, "length_penalty": 0.6}
+    others = {
+        "best": whole | {"step": 6, "bleu": 20.0},
+        "ensemble": whole | {"models": [{}, {}], "bleu": 21.0},
+        "mean": whole | {"averaged": 3, "bleu": 22.0},
+        "sample": whole | {"decoding": sampled | {"seed": 0}, "bleu": 23.0},
+        "again": whole | {"decoding": sampled | {"seed": 1}, "bleu": 24.0},
+    }
+    for name, evaluation in others.items():
+        (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
+    assert command.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
+    found = {(row[2], row[3]): row[5] for row in rows(capsys.readouterr().out)[2:]}
+    assert found == {
+        ("beam 5, alpha 0.6, step 6", "0"): "20.00",
+        ("beam 5, alpha 0.6, step 9", "0, 1"): "31.50 ± 2.12",
+        ("beam 5, alpha 0.6, mean of 3 checkpoints, step 9", "0"): "22.00",
+        ("sample, seed=0, step 9", "0"): "23.00",
+        ("sample, seed=1, step 9", "0"): "24.00",
+    }
 
 
 def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp_path):
@@ -62,7 +89,7 @@ def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp
     for _ in range(2):
         assert command.execute(report.make_parser(), report.main, argv) == 0
         text = readme.read_text()
-        assert text.startswith(f"before\n{MARKS[0]}\n| data |") and text.endswith(f"{MARKS[1]}\nafter\n")
+        assert text.startswith(f"before\n{MARKS[0]}\n| config |") and text.endswith(f"{MARKS[1]}\nafter\n")
         assert "old" not in text and text.count("30.00") == 1
 
 
@@ -70,8 +97,10 @@ def test_what_cannot_be_reported_is_one_line(finished, tmp_path, capsys):
     whole = finished("a", 0, 30.0)
     workdirs.Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
+    (finished("d", 0, 30.0) / "metrics.jsonl").write_text("damaged\n")
     (tmp_path / "plain.md").write_text("no marks\n")
     wrong = {
+        "metrics.jsonl: is missing, empty or damaged": [str(tmp_path / "d")],
         "b": [str(tmp_path / "b")],
         "transformer.evaluate": [str(tmp_path / "c")],
         "nowhere": [str(tmp_path / "nowhere")],

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, run
 from transformer.training.interruption import Interrupted, Interruption
 from transformer.training.saved import load_parameters, read_progress
@@ -94,6 +95,26 @@ def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tm
     contents.unlink()  # as in runs older than this record
     assert run(tmp_path / "run", **settings) == 0
     assert json.loads(contents.read_text()) == recorded
+
+
+def test_a_run_whose_data_have_moved_goes_on_there(tmp_path, capsys):
+    for stem in ("train", "validation"):
+        write_pairs(tmp_path, f"old/{stem}", [(f"a b {number}", f"b a {number}") for number in range(30)])
+    settings = {"data__source": "text", "training__steps": 4}
+    workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    assert run(workdir, data__path=old, **settings) == 0
+    shutil.copytree(old, new)
+    write_pairs(new, "train", [("another", "corpus")] * 30)
+    capsys.readouterr()
+    assert run(workdir, data__path=new, **settings) == 2
+    assert "the training corpus is not the one that this run began with" in capsys.readouterr().err
+    assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(old)
+    shutil.rmtree(new)
+    old.rename(new)
+    assert run(workdir, data__path=old, **settings) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert run(workdir, data__path=new, **settings) == 0
+    assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(new)
 
 
 def test_the_workdir_of_another_config_is_refused(straight, capsys):

@@ -61,6 +61,11 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_checkpoints_kept_for_ever_are_counted(print_plan):
+    settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
+    assert "checkpoints 5 kept" in print_plan(*settings)  # of steps 4 and 8, of 6 and 8, of the last, and the best
+
+
 def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monkeypatch, print_plan):
     following, asked = Loader.__next__, itertools.count(1)
 

@@ -1,6 +1,7 @@
 """One update: what it must not depend on, and what it must."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,6 +12,7 @@ from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_co
 from transformer.data import batching, loader, packing
 from transformer.data.assembly import assemble
 from transformer.data.buckets import Bucket
+from transformer.data.tokenizer import PAD
 from transformer.training.optimizer import make_optimizer
 from transformer.training.step import forward
 
@@ -81,6 +83,29 @@ def test_two_passes_without_dropout_are_one(plain):
     once, once_metrics = plain.after([batch])
     assert distance(state.parameters, once.parameters) < 1e-6
     assert distance(metrics, once_metrics) < 1e-6
+
+
+def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
+    """Equations 1 to 3 of Liang et al. 2021, for sums over the targets, per pass."""
+    batch, config = make_batch(LONG, 4, 7, seed=0), tiny_config(model__dropout=0.3, training__r_drop=5.0)
+    learner = setup(config)
+    state = learner.initializer()
+    found, _ = learner.step.gradients(state, learner.step.place(batch), 0)
+
+    twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
+    truth = twice["target_output"][..., None]
+    is_counted = twice["target_output"] != PAD
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 0), 0)
+
+    def objective(parameters):
+        log_p = jax.nn.log_softmax(forward(learner.step.graph, parameters, twice, nnx.Rngs(dropout=key)))
+        nll = -jnp.take_along_axis(log_p, truth, axis=-1)[..., 0]
+        losses = jnp.where(is_counted, 0.9 * nll - 0.1 * log_p.mean(-1), 0).sum()
+        log_q = jnp.stack([log_p[1::2], log_p[::2]], axis=1).reshape(log_p.shape)  # of the row's other pass
+        divergences = jnp.where(is_counted, (jnp.exp(log_p) * (log_p - log_q)).sum(-1), 0).sum() / 2
+        return (losses + 5.0 * divergences) / 2
+
+    assert distance(jax.grad(objective)(state.parameters), found) < 1e-5
 
 
 def test_r_drop_makes_passes_agree():

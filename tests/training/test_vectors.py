@@ -46,6 +46,7 @@ def test_the_header_is_optional(write):
     [
         ("1 4\nthe 1 2 3\n", "line 2 has 3 numbers, must be model.d_model=4"),
         ("the 1 2 3 4\nHaus 1 x 3 4\n", "line 2 is not a word and its numbers"),
+        ("the 1 2 3 4\nHaus 1 nan 3 4\n", "line 2 has a number that is not finite"),
         ("nowhere 1 2 3 4\n", "has a vector for none of the 8 pieces"),
     ],
 )

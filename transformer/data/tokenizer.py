@@ -36,7 +36,7 @@ class Tokenizer:
         return cls(source, target, config.tokenizer.sampling)
 
     def save(self, workdir: Path) -> None:
-        """Writes each file in one step, the one whose presence says that all is there last."""
+        """Writes each file in one step."""
         if self.target is not self.source:
             files.write_bytes(workdir / TARGET_MODEL, self.target.serialized)
         files.write_bytes(workdir / MODEL, self.source.serialized)
@@ -90,7 +90,8 @@ def prepare(config, workdir: Path) -> Tokenizer:
     Raises:
       UserError: the model file, or the training text, cannot give it.
     """
-    if not (workdir / MODEL).exists():
+    names = (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
+    if not all((workdir / name).exists() for name in names):
         make_from = _copy if config.tokenizer.model_file else _trained
         make_from(config).save(workdir)
     return Tokenizer.load(workdir, config)

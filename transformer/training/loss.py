@@ -52,7 +52,7 @@ def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], lab
 
 
 def disagreement(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
-    """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one sentence twice.
+    """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one row twice.
 
     Padding is not counted (R-Drop, Liang et al. 2021, equation 2).
     """

@@ -52,7 +52,7 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     flops = max(program.cost_analysis()["flops"] for program in programs)
     yield f"largest     {max(map(size, programs)) / 2**20:,.0f} MiB a device, {flops / 1e9:,.1f} GFLOP a batch"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
-    kept = min(config.checkpoint.keep, -(-config.training.steps // config.checkpoint.every)) + 1
+    kept = len(kept_steps(config)) + 1  # the best, which is none of these
     yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
     per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
@@ -60,6 +60,14 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     batches = config.training.accumulation * (config.training.steps - done)
     left = timedelta(seconds=round(seconds * per_batch * batches))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+
+def kept_steps(config) -> set[int]:
+    """The steps whose checkpoints are there at the end whatever their scores."""
+    every, steps = config.checkpoint.every, config.training.steps
+    due = range(every, steps + 1, every)
+    forever = {step for step in due if config.checkpoint.keep_every and step % config.checkpoint.keep_every == 0}
+    return {*forever, *due[-config.checkpoint.keep :], steps}
 
 
 def size(program: jax.stages.Compiled) -> int:

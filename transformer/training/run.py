@@ -107,6 +107,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     distributed.require_same("the data", lambda: found, config.data.wait_seconds)
     contents.check(workdir.path, found)
     distributed.in_first(contents.record, workdir.path, found)
+    distributed.in_first(workdirs.record_data_path, workdir, config)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

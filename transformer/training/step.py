@@ -117,6 +117,7 @@ class TrainStep:
             sums = jax.tree.map(lambda total: total / passes, sums)  # each sentence counts once
             if passes == 1:
                 return sums.loss, sums
+            # The paper adds both passes' losses up (equation 3); this is their mean, so half of everything.
             return sums.loss + training.r_drop * disagreement(logits, targets) / 2, sums
 
         return self._placed(jax.grad(loss, has_aux=True)(state.parameters))

@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float
 
+from transformer import files
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 
@@ -31,7 +32,7 @@ def check_files(config: Config) -> None:
     `config` is the group `config.model`.
     """
     for name in filter(None, (config.source_vectors, config.target_vectors)):
-        next(_read_vectors(Path(name), config.d_model), None)
+        next(_read_vectors(files.expanded(name), config.d_model), None)
 
 
 def pretrained_tables(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
@@ -43,7 +44,9 @@ def pretrained_tables(config: Config, tokenizer: Tokenizer) -> dict[str, Pretrai
         "encoder": (config.source_vectors, tokenizer.source_pieces),
         "decoder": (config.target_vectors, tokenizer.target_pieces),
     }
-    return {side: read_rows(Path(name), pieces, config.d_model) for side, (name, pieces) in wanted.items() if name}
+    return {
+        side: read_rows(files.expanded(name), pieces, config.d_model) for side, (name, pieces) in wanted.items() if name
+    }
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
@@ -76,4 +79,6 @@ def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndar
                 raise UserError(f"{path}: line {number} is not a word and its numbers") from None
             if len(vector) != d_model:
                 raise UserError(f"{path}: line {number} has {len(vector)} numbers, must be model.d_model={d_model}")
+            if not np.isfinite(vector).all():
+                raise UserError(f"{path}: line {number} has a number that is not finite")
             yield word, vector
