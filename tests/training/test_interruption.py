@@ -98,10 +98,11 @@ def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tm
 
 
 def test_a_run_whose_data_have_moved_goes_on_there(tmp_path, capsys):
-    for stem in ("train", "validation"):
-        write_pairs(tmp_path, f"old/{stem}", [(f"a b {number}", f"b a {number}") for number in range(30)])
-    settings = {"data__source": "text", "training__steps": 4}
     workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    for stem in ("train", "validation"):
+        write_pairs(old, stem, [(f"a b {number}", f"b a {number}") for number in range(30)])
+    settings = {"data__source": "text", "training__steps": 4}
     assert run(workdir, data__path=old, **settings) == 0
     shutil.copytree(old, new)
     write_pairs(new, "train", [("another", "corpus")] * 30)
