@@ -23,8 +23,8 @@ RESULT = {
     *("decoding", "hypotheses", "seconds", "output_tokens_per_second", "bleu_lowercase_tokenized"),
 }
 
-# Numbers of up to three digits. Of those held out 0.92 to 0.96 are translated without a mistake, by seed; on processors that
-# round otherwise more or fewer.
+# Numbers of up to three digits. Of those held out 0.92 to 0.96 are translated without a mistake, by seed; more or fewer
+# on processors that round otherwise.
 QUICK = """
 data.source=synthetic data.synthetic_maximum=999 data.synthetic_examples=5000 data.workers=1 data.max_length=48
 data.valid_split=valid tokenizer.vocab_size=80 batch.tokens=1024 batch.max_buckets=2
