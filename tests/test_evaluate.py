@@ -141,6 +141,16 @@ def test_what_is_refused(workdir, tmp_path, monkeypatch, capsys, flags, message)
     assert sorted(workdir.rglob("*")) == before
 
 
+def test_without_its_data_it_says_what_else_can_be_evaluated(workdir, tmp_path, capsys):
+    data = workdir.parent / "data"
+    data.rename(tmp_path / "moved")
+    try:
+        message = error(capsys, f"--workdir={workdir}")
+    finally:
+        (tmp_path / "moved").rename(data)
+    assert "no such folder" in message and message.endswith("by --source=FILE --reference=FILE")
+
+
 @pytest.mark.parametrize(
     ("source", "reference", "message"),
     [
