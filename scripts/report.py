@@ -54,6 +54,11 @@ class Result:
         return self.evaluation["averaged"]
 
     @property
+    def row(self) -> tuple:
+        """Equal for the seeds of one system, evaluated alike."""
+        return (self.run, self.split, self.decoding, self.averaged)
+
+    @property
     def decoding(self) -> Settings:
         return settings_of(self.evaluation["decoding"])
 
@@ -75,7 +80,9 @@ def read_results(path: Path) -> list[Result]:
     run = settings_of({key: value for key, value in flatten(config).items() if key not in WHERE})
     common = (run, config.seed, minutes_of(workdir))
     where = (evaluations.describe_commit(environment), describe_devices(environment))
-    return [Result(*common, *where, evaluation) for evaluation in own]
+    results = [Result(*common, *where, evaluation) for evaluation in own]
+    # A flag may have been typed that says what the configuration does: the same evaluation, by another name.
+    return list({(result.row, result.step): result for result in results}.values())
 
 
 def minutes_of(workdir: workdirs.Workdir) -> float:
@@ -108,7 +115,7 @@ def grouped(results: Iterable[Result]) -> Iterator[list[Result]]:
     """The results of each row: one a seed. Where a seed has several, of several checkpoints, each step is a row."""
     rows = defaultdict(list)
     for result in results:
-        rows[(result.run, result.split, result.decoding, result.averaged)].append(result)
+        rows[result.row].append(result)
     for group in rows.values():
         if len({result.seed for result in group}) == len(group):
             yield group

@@ -67,6 +67,7 @@ def test_what_is_no_other_seed_is_another_row(finished, capsys):
         "ensemble": whole | {"models": [{}, {}], "bleu": 21.0},
         "mean": whole | {"averaged": 3, "bleu": 22.0},
         "sample": whole | {"decoding": sampled | {"seed": 0}, "bleu": 23.0},
+        "typed": whole,
         "again": whole | {"decoding": sampled | {"seed": 1}, "bleu": 24.0},
     }
     for name, evaluation in others.items():
