@@ -1,11 +1,15 @@
 """Evaluations as `transformer.evaluate` leaves them in workdirs: what the scripts that report and compare share."""
 
+import itertools
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_collections
+
+from transformer.config_keys import flatten
 from transformer.errors import UserError
 from transformer.workdir import MAY_DIFFER, Workdir
 
@@ -47,6 +51,17 @@ def _read_object(path: Path, kinds: dict[str, Any], advice: str) -> dict[str, An
         if key not in found or not isinstance(found[key], kind):
             raise UserError(f"{path}: {key} is missing or damaged; {advice}")
     return found
+
+
+def run_settings(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
+    """What runs of one system have in common: everything in the configuration but seed and place."""
+    return {key: value for key, value in flatten(config).items() if key not in WHERE}
+
+
+def differing(several: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that do not have the same value in all of these settings, or are in some only."""
+    keys = dict.fromkeys(itertools.chain(*several))
+    return [key for key in keys if any(each.get(key) != several[0].get(key) for each in several)]
 
 
 def describe_commit(environment: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ printed.
 """
 
 import argparse
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from scripts import evaluations, markdown
-from scripts.evaluations import EVALUATION, SCORES, WHERE, mean_and_spread
+from scripts.evaluations import EVALUATION, SCORES, differing, mean_and_spread
 from transformer import command
 from transformer import workdir as workdirs
-from transformer.config_keys import flatten
 from transformer.errors import UserError
 from transformer.training import metrics
 
-Settings = tuple[tuple[str, str], ...]  # keys and values, sorted
 NAMED = {"data.name", "strategy", "beam_size", "length_penalty"}  # stand in every row, whether they differ or not
 HEADER = ("config", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
 
@@ -34,7 +33,7 @@ HEADER = ("config", "split", "decoding", "seeds", *SCORES, "training", "commit",
 class Result:
     """One evaluation of one run."""
 
-    run: Settings  # everything in the configuration but seed and place
+    run: dict[str, Any]  # its `run_settings`
     seed: int
     minutes: float
     commit: str
@@ -54,17 +53,13 @@ class Result:
         return self.evaluation["averaged"]
 
     @property
-    def row(self) -> tuple:
-        """Equal for the seeds of one system, evaluated alike."""
-        return (self.run, self.split, self.decoding, self.averaged)
+    def decoding(self) -> dict[str, Any]:
+        return self.evaluation["decoding"]
 
     @property
-    def decoding(self) -> Settings:
-        return settings_of(self.evaluation["decoding"])
-
-
-def settings_of(flat: Mapping[str, Any]) -> Settings:
-    return tuple(sorted((key, str(value)) for key, value in flat.items()))
+    def row(self) -> str:
+        """Equal for the seeds of one system, evaluated alike."""
+        return json.dumps([self.run, self.split, self.decoding, self.averaged], sort_keys=True)
 
 
 def read_results(path: Path) -> list[Result]:
@@ -77,8 +72,7 @@ def read_results(path: Path) -> list[Result]:
     if not own:
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
     environment = evaluations.read_environment(workdir)
-    run = settings_of({key: value for key, value in flatten(config).items() if key not in WHERE})
-    common = (run, config.seed, minutes_of(workdir))
+    common = (evaluations.run_settings(config), config.seed, minutes_of(workdir))
     where = (evaluations.describe_commit(environment), describe_devices(environment))
     results = [Result(*common, *where, evaluation) for evaluation in own]
     # A flag may have been typed that says what the configuration does: the same evaluation, by another name.
@@ -106,11 +100,6 @@ def make_table(results: Sequence[Result]) -> str:
     return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
 
 
-def differing(several: Sequence[Settings]) -> set[str]:
-    """The keys that do not have the same value in all of them."""
-    return {key for settings in several for key, value in settings if any((key, value) not in each for each in several)}
-
-
 def grouped(results: Iterable[Result]) -> Iterator[list[Result]]:
     """The results of each row: one a seed. Where a seed has several, of several checkpoints, each step is a row."""
     rows = defaultdict(list)
@@ -124,12 +113,11 @@ def grouped(results: Iterable[Result]) -> Iterator[list[Result]]:
                 yield [result for result in group if result.step == step]
 
 
-def cells(group: Sequence[Result], runs: set[str], decodings: set[str]) -> tuple[str, ...]:
+def cells(group: Sequence[Result], runs: Sequence[str], decodings: Sequence[str]) -> tuple[str, ...]:
     """A row's. `runs` and `decodings` are the settings in which those of the table differ."""
     first, steps = group[0], {result.step for result in group}
-    name = [dict(first.run)["data.name"], *(f"{key}={value}" for key, value in first.run if key in runs - NAMED)]
-    decoding = [describe_search(dict(first.decoding))]
-    decoding += [f"{key}={value}" for key, value in first.decoding if key in decodings - NAMED]
+    name = [first.run["data.name"], *named(first.run, runs)]
+    decoding = [describe_search(first.decoding), *named(first.decoding, decodings)]
     decoding += [f"mean of {first.averaged} checkpoints"] if first.averaged > 1 else []
     decoding += [f"step {first.step}"] if len(steps) == 1 else []
     return (
@@ -144,7 +132,12 @@ def cells(group: Sequence[Result], runs: set[str], decodings: set[str]) -> tuple
     )
 
 
-def describe_search(decoding: Mapping[str, str]) -> str:
+def named(settings: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """The settings of these keys, but those that every row has."""
+    return [f"{key}={settings[key]}" for key in sorted(keys) if key in settings and key not in NAMED]
+
+
+def describe_search(decoding: Mapping[str, Any]) -> str:
     if decoding["strategy"] == "beam":
         return f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
     return decoding["strategy"]

@@ -13,15 +13,14 @@ import ml_collections
 from absl import logging
 
 from scripts import evaluations
-from scripts.evaluations import EVALUATION, WHERE
+from scripts.evaluations import EVALUATION
 from transformer import command
 from transformer import workdir as workdirs
-from transformer.config_keys import flatten
 from transformer.data import sources
 from transformer.errors import UserError
 
 SPLIT = "valid"  # selection is by validation
-KINDS = EVALUATION | {"step": int, "models": list, "sentences": int}
+KINDS = EVALUATION | {"sentences": int}
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ class Evaluation:
     @property
     def settings(self) -> dict[str, Any]:
         """All that makes a system what it is: its configuration but for seed and place, and how it was decoded."""
-        run = {key: value for key, value in flatten(self.config).items() if key not in WHERE}
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
-        return run | decoding | {"averaged": self.saved["averaged"], "models": len(self.saved["models"])}
+        how_many = {"averaged": self.saved["averaged"], "models": len(self.saved["models"])}
+        return evaluations.run_settings(self.config) | decoding | how_many
 
     @cached_property
     def hypotheses(self) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.comparison.choice import Evaluation
+from scripts.evaluations import differing
 from transformer.config_keys import show
 
 # What may tell runs apart whose settings and seeds are all the same, tried in this order: other code, other checkpoints
@@ -41,11 +42,10 @@ def group(evaluations: Sequence[Evaluation]) -> list[System]:
     groups = [group for members in alike.values() for group in _divide(members)]
     groups.sort(key=lambda group: evaluations.index(group[1][0]))
     settings = [members[0].settings | traits for traits, members in groups]
-    every = dict.fromkeys(itertools.chain(*settings))  # with None for a trait that another system is told apart by
-    settings = [every | each for each in settings]
-    differing = [key for key in every if any(each[key] != settings[0][key] for each in settings)]
+    keys = differing(settings)
     return [
-        System(label, {key: each[key] for key in differing}, tuple(members))
+        # None for a trait that another system is told apart by.
+        System(label, {key: each.get(key) for key in keys}, tuple(members))
         for label, each, (_, members) in zip(_labels(), settings, groups, strict=False)
     ]
 

@@ -24,6 +24,14 @@ from transformer.workdir import Workdir
 REPLACED = "replaced-"  # begins the name of a checkpoint while another of its step is written
 
 
+def kept_by_number(steps: Sequence[int], settings) -> set[int]:
+    """Which of these checkpoints, oldest first, are kept whatever their scores. `settings` is `config.checkpoint`."""
+    # Where a run was interrupted must not decide which are left: `--average` would take others.
+    due = [step for step in steps if step % settings.every == 0]
+    forever = {step for step in steps if settings.keep_every and step % settings.keep_every == 0}
+    return {steps[-1], *due[-settings.keep :], *forever}
+
+
 class _Kept:
     """Orbax asks it which checkpoints to keep. (Its own `BestN` forgets scores when a run goes on, and of equals
     keeps the last, which is not the step in `Progress`.)
@@ -38,10 +46,8 @@ class _Kept:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         steps = [checkpoint.step for checkpoint in checkpoints]
-        # Where a run was interrupted must not decide which are left: `--average` would take others.
-        due = [step for step in steps if step % self.settings.every == 0]
-        forever = {step for step in steps if self.settings.keep_every and step % self.settings.keep_every == 0}
-        return [step in {self.best, self.sound, steps[-1], *due[-self.settings.keep :], *forever} for step in steps]
+        kept = kept_by_number(steps, self.settings)
+        return [step in {self.best, self.sound, *kept} for step in steps]
 
 
 class Checkpoints:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import jax
 
 from transformer.data.loader import Loader, Position
+from transformer.training.checkpoint import kept_by_number
 from transformer.training.run import Run
 from transformer.training.saved import steps_in
 from transformer.training.state import TrainState
@@ -52,7 +53,8 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     flops = max(program.cost_analysis()["flops"] for program in programs)
     yield f"largest     {max(map(size, programs)) / 2**20:,.0f} MiB a device, {flops / 1e9:,.1f} GFLOP a batch"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
-    kept = len(kept_steps(config)) + 1  # the best, which is none of these
+    every, last = config.checkpoint.every, config.training.steps
+    kept = len(kept_by_number([*range(every, last, every), last], config.checkpoint)) + 1  # the best is another
     yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
     per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
@@ -60,14 +62,6 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     batches = config.training.accumulation * (config.training.steps - done)
     left = timedelta(seconds=round(seconds * per_batch * batches))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
-
-
-def kept_steps(config) -> set[int]:
-    """The steps whose checkpoints are there at the end whatever their scores."""
-    every, steps = config.checkpoint.every, config.training.steps
-    due = range(every, steps + 1, every)
-    forever = {step for step in due if config.checkpoint.keep_every and step % config.checkpoint.keep_every == 0}
-    return {*forever, *due[-config.checkpoint.keep :], steps}
 
 
 def size(program: jax.stages.Compiled) -> int:
