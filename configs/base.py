@@ -96,7 +96,7 @@ def get_config() -> ml_collections.ConfigDict:
     training.steps = 100_000  # optimizer updates
     training.accumulation = 1  # batches whose gradients are summed for one update
     training.label_smoothing = 0.1  # probability mass taken from the truth (section 5.4)
-    training.label_smoothing_form = "uniform"  # uniform: over all V entries | others: over all but truth and padding
+    training.label_smoothing_support = "uniform"  # uniform: over all V entries | others: over all but truth and padding
     # R-Drop (Liang et al. 2021): weight of the divergence between two passes of each batch that differ in dropout, 5 in
     # that paper; not in the loss that is reported; a step then costs twice as much; 0: one pass
     training.r_drop = 0.0

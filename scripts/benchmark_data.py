@@ -29,9 +29,10 @@ import ml_collections
 import numpy as np
 
 from configs import base
-from transformer import command
-from transformer.data import corpus, tokenizer
-from transformer.data.loader import Loader, Position
+from transformer import cli
+from transformer.data.batches.loader import Loader, Position
+from transformer.data.corpus import corpus
+from transformer.data.tokenizers import tokenizer
 
 WORDS = 20_000  # of each language
 STRETCH = 50_000  # pairs written at once
@@ -169,8 +170,8 @@ def _own_memory() -> Iterator[list[int]]:
         watcher.join()
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.benchmark_data", __doc__)
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.benchmark_data", __doc__)
     parser.add_argument("--pairs", type=int, default=2_000_000, help="pairs to generate (2000000)")
     parser.add_argument("--tokens", type=int, default=25_000, help="batch.tokens (25000)")
     parser.add_argument("--folder", type=Path, help="where the text and the corpus stay; without it they are deleted")
@@ -178,4 +179,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

@@ -24,9 +24,9 @@ from scripts.comparison import systems
 from scripts.comparison.choice import SPLIT, Evaluation, choose
 from scripts.comparison.result import make_result
 from scripts.comparison.text import make_text
-from transformer import command
-from transformer.data import sources
-from transformer.decoding.trained import bleu_language
+from transformer import cli
+from transformer.data.sources import source as sources
+from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
 
 LEAST_SAMPLES = 40  # of which an interval of 95 % leaves out one at either end
@@ -87,8 +87,8 @@ def warn_of_code(found: Sequence[systems.System]) -> None:
             logging.warning("System %s: seeds run with different code, %s.", system.label, ", ".join(sorted(commits)))
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.compare", __doc__, overrides="decoding")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of an evaluated run, or an evaluation's .json")
     parser.add_argument("--split", choices=sources.SPLITS, help=f"which evaluations ({SPLIT})")
     parser.add_argument("--average", metavar="N", type=int, help="those of the mean of N checkpoints")
@@ -99,4 +99,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

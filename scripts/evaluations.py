@@ -9,7 +9,7 @@ from typing import Any
 
 import ml_collections
 
-from transformer.config_keys import flatten
+from transformer.config.keys import flatten
 from transformer.errors import UserError
 from transformer.workdir import MAY_DIFFER, Workdir
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from scripts import evaluations, markdown
 from scripts.evaluations import EVALUATION, SCORES, differing, mean_and_spread
-from transformer import command
+from transformer import cli
 from transformer import workdir as workdirs
 from transformer.errors import UserError
 from transformer.training import metrics
@@ -151,12 +151,12 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.replace(Path(arguments.readme), "results", table)
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.report", __doc__)
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.report", __doc__)
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of complete runs that were evaluated")
     parser.add_argument("--readme", metavar="FILE", help="put the table between this file's marks")
     return parser
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

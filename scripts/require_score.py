@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 
-from transformer import command
+from transformer import cli
 from transformer.errors import UserError
 
 
@@ -22,12 +22,12 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.score} is {value}, must be at least {arguments.least}")
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.require_score", __doc__)
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.require_score", __doc__)
     parser.add_argument("score", help="its name in the JSON, such as bleu")
     parser.add_argument("least", type=float, help="the least value that passes")
     return parser
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

@@ -23,11 +23,12 @@ from scripts.sweeping.ledger import Ledger
 from scripts.sweeping.storage import reach, shown, storage_errors
 from scripts.sweeping.supervisor import Supervisor
 from scripts.sweeping.tasks import Decoding, Task, Training
-from transformer import command, files, python_file
-from transformer import config as configuration
-from transformer.config_keys import nearest, show
+from transformer import cli, files
+from transformer.checkpoints import restore as saved
+from transformer.config import loading as configuration
+from transformer.config import python_file
+from transformer.config.keys import nearest, show
 from transformer.errors import UserError
-from transformer.training import saved
 from transformer.workdir import make_folder, open_existing
 
 
@@ -155,8 +156,8 @@ def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
         markdown.replace(Path(readme), "sweep", table)
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.sweep", __doc__, overrides="config")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="of the sweep; trials have theirs in it")
     parser.add_argument("--sweep", metavar="FILE.py", help="what to vary; configs/sweeps has some")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="what every trial trains, but for what is varied")
@@ -170,4 +171,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

@@ -29,12 +29,12 @@ import jax
 import ml_collections
 import numpy as np
 
-from transformer import command
-from transformer import config as configuration
+from transformer import cli
+from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
+from transformer.config import loading as configuration
 from transformer.errors import UserError
-from transformer.train import due
 from transformer.training.metrics import read_untimed
-from transformer.training.saved import read_arrays, read_progress, steps_in
+from transformer.training.progress import due
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002
@@ -228,8 +228,8 @@ def _line(name: str, digests: dict[str, str]) -> str:
     return "  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())])
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("scripts.verify_resume", __doc__, overrides="config")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.verify_resume", __doc__, overrides="config")
     parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train; checkpoint it often")
     parser.add_argument("--workdir", metavar="DIR", help="a new folder, for the runs; without it a temporary one")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="how often to kill the second run")
@@ -238,4 +238,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

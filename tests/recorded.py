@@ -13,8 +13,8 @@ from types import FrameType
 import ml_collections
 import pytest
 
-from transformer import config as configuration
-from transformer import config_keys
+from transformer.config import keys as config_keys
+from transformer.config import loading as configuration
 
 PACKAGE = Path(config_keys.__file__).resolve().parent
 NOT_USE = {"command.py", "config.py", "config_combinations.py", "config_keys.py", "config_rules.py", "workdir.py"}

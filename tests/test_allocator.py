@@ -27,7 +27,7 @@ def main(arguments):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
 @pytest.mark.parametrize(
-    ("start", "keep"), [('command.run(command.Parser("test", "Test."), main)', True), ("main(None)", False)]
+    ("start", "keep"), [('cli.run(cli.Parser("test", "Test."), main)', True), ("main(None)", False)]
 )
 def test_freed_memory_stays_with_a_command(start, keep):
     command = [sys.executable, "-c", PROGRAM.format(start=start)]

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer import config as configuration
-from transformer.config_keys import flatten
-from transformer.data.buckets import Bucket
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten
+from transformer.data.batches.buckets import Bucket
+from transformer.distributed import sharding
 from transformer.training import optimizer as optimizers
-from transformer.training import sharding, state, step
+from transformer.training import state, step
 
 CONFIGS = sorted(str(path) for path in Path("configs").glob("*.py") if path.name != "__init__.py")
 

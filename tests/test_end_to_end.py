@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.tiny import flags
-from transformer import command, train
+from transformer import cli, train
 
 pytestmark = pytest.mark.optimized
 
@@ -88,7 +88,7 @@ def test_what_was_learned_is_translated(quick):
 def refusal(argv: list[str], capsys) -> str:
     """What training says that was given something wrong; run in this process."""
     capsys.readouterr()
-    code = command.execute(train.make_parser(), train.main, argv)
+    code = cli.execute(train.make_parser(), train.main, argv)
     output, errors = capsys.readouterr()
     # Log lines of what went well before it may precede the error.
     *before, last = errors.splitlines()

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.decoding.workdirs import REFERENCES, SOURCES, make_workdir, run
+from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
-from transformer.decoding import trained
+from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
-from transformer.training.sharding import one_device
+from transformer.distributed.sharding import one_device
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),

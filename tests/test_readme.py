@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer import config as configuration
-from transformer.config_keys import expected_types
+from transformer.config import loading as configuration
+from transformer.config.keys import expected_types
 
 README = Path("README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from absl import logging
 
+from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
-from tests.decoding.workdirs import SOURCES, make_workdir, run
 from transformer import translate
 from transformer.decoding.translator import Translation
 

@@ -11,10 +11,10 @@ import pytest
 
 from configs import base
 from tests.training import tiny
-from transformer import config as configuration
 from transformer import files
 from transformer import workdir as workdirs
-from transformer.config_keys import flatten, freeze
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten, freeze
 from transformer.errors import UserError
 
 BASE = flatten(base.get_config())

@@ -10,54 +10,21 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
-from transformer import command, files
-from transformer.data import sources
-from transformer.data.progress import bar
-from transformer.decoding import bleu, trained
-from transformer.decoding.trained import Trained
+from transformer import cli, files
+from transformer.checkpoints import trained
+from transformer.checkpoints.trained import Trained
+from transformer.data.sources import source as sources
+from transformer.decoding.evaluation import Evaluation, evaluate_translations
 from transformer.decoding.translator import Translator
+from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
-from transformer.training.sharding import one_device
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Translations, their scores, the seconds they took, and the pieces they have, ends of sentences included."""
-
-    hypotheses: list[str]
-    scores: bleu.Scores
-    seconds: float
-    output_tokens: int
-
-
-def evaluate_translations(
-    translator: Translator,
-    parameters: Sequence[dict],
-    texts: Sequence[str],
-    references: Sequence[str],
-    language: str | None,
-    report: Callable[[int], None],
-) -> Evaluation:
-    """Translates the texts and scores the best translation of each; training validates with it too.
-
-    Args:
-      language: as in `bleu.score`.
-      report: as in `Translator.translate`.
-    """
-    began = time.perf_counter()
-    best = [found[0] for found in translator.translate(parameters, texts, 1, report)]
-    seconds = time.perf_counter() - began
-    hypotheses = [translation.text for translation in best]
-    tokens = sum(len(translation.tokens) + 1 for translation in best)
-    return Evaluation(hypotheses, bleu.score(hypotheses, references, language), seconds, tokens)
+from transformer.progress_bar import bar
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -145,8 +112,8 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     return "-".join(parts)
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("transformer.evaluate", __doc__, overrides="decoding")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
     command_flags(parser)
     parser.add_argument("--split", choices=sources.SPLITS, help="what to translate, of the run's own data (test)")
     parser.add_argument("--source", metavar="FILE", help="translate this file instead, a sentence a line")
@@ -154,7 +121,7 @@ def make_parser() -> command.Parser:
     return parser
 
 
-def command_flags(parser: command.Parser) -> None:
+def command_flags(parser: cli.Parser) -> None:
     """The flags that say which models to decode with."""
     parser.add_argument("--workdir", metavar="DIR", required=True, help="of the run; DIR,DIR,... for an ensemble")
     parser.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="which one (best)")
@@ -162,4 +129,4 @@ def command_flags(parser: command.Parser) -> None:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from transformer.errors import UserError
-from transformer.waiting import patiently
+from transformer.polling import poll_until
 
 
 def taken(file: IO[str]) -> bool:
@@ -32,7 +32,7 @@ def turn(lock: Path, process: str, advice: str, seconds: int) -> Iterator[None]:
     Raises UserError, with the advice, if `process`, another one, has held it for so many seconds.
     """
     with lock.open("w") as file:
-        for _ in patiently(f"{process} ({lock})", advice, seconds):
+        for _ in poll_until(f"{process} ({lock})", advice, seconds):
             if taken(file):
                 break
             time.sleep(0.1)

@@ -15,20 +15,21 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import command, distributed
-from transformer import config as configuration
-from transformer.data.loader import Loader
-from transformer.data.progress import bar
-from transformer.joining import add_flags, joined
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.divergence import Diverged, roll_back
-from transformer.training.interruption import Interrupted, Interruption
+from transformer import cli
+from transformer.checkpoints.manager import Checkpoints
+from transformer.config import loading as configuration
+from transformer.data.batches.loader import Loader
+from transformer.distributed import coordination as distributed
+from transformer.distributed.launch import add_flags, joined
+from transformer.progress_bar import bar
+from transformer.run.plan import describe
+from transformer.run.preparation import Run, prepare, workdir_of
+from transformer.run.rollback import Diverged, roll_back
+from transformer.run.signals import Interrupted, Interruption
+from transformer.run.watchdog import Watchdog
 from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
-from transformer.training.plan import describe
-from transformer.training.progress import Progress
-from transformer.training.run import Run, prepare, workdir_of
+from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
-from transformer.training.watchdog import Watchdog
 
 
 def train(run: Run) -> None:
@@ -63,7 +64,7 @@ def train(run: Run) -> None:
             raise KeyboardInterrupt(message)
         logging.info("%s", message.capitalize())
         return
-    distributed.in_first(run.workdir.mark_complete, progress.step)
+    distributed.on_process_zero(run.workdir.mark_complete, progress.step)
     metric, best = run.config.checkpoint.best_metric, progress.best_step
     logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
 
@@ -85,7 +86,7 @@ def train_from(
     watchdog.pause()  # with subword sampling the loader encodes an epoch anew
     with (
         Loader(run.corpus, config, progress.position) as loader,
-        distributed.in_first(Recorder, run.workdir, progress) as recorder,
+        distributed.on_process_zero(Recorder, run.workdir, progress) as recorder,
         bar("Training", training.steps) as advance,
     ):
         advance(progress.step)
@@ -94,7 +95,7 @@ def train_from(
         watchdog.beat()
         window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
         while not stops:
-            if not owes_validation(progress, training):  # one that was interrupted comes first
+            if not validation_due(progress, training):  # one that was interrupted comes first
                 parts = list(itertools.islice(loader, training.accumulation))
                 batches = [arrays for _, arrays, _ in parts]
                 if run.train_step.is_new(batches):
@@ -111,7 +112,7 @@ def train_from(
                         recorder.write("train", progress, values)
                         log_training(progress, values, training.steps)
                         window.restart(loader.waited)
-            if owes_validation(progress, training):
+            if validation_due(progress, training):
                 with window.pause():
                     progress = validate(state, progress, run, recorder, lambda: (watchdog.beat(), interruption.check()))
             # Once: a signal that comes during the saving waits for the next step's.
@@ -128,7 +129,7 @@ def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Int
     run.train_step.compile_largest(state, loader.buckets)
     if interruption.asked():
         return False
-    run.validation.rehearse(state.evaluated)
+    run.validation.warm_up(state.evaluated)
     return not interruption.asked()
 
 
@@ -148,17 +149,13 @@ def validate(
     return progress
 
 
-def due(step: int, every: int, last: int) -> bool:
-    return step % every == 0 or step == last
-
-
-def owes_validation(progress: Progress, training) -> bool:
+def validation_due(progress: Progress, training) -> bool:
     return progress.validated_step < progress.step and due(progress.step, training.eval_every, training.steps)
 
 
 def finished(progress: Progress, training) -> bool:
     waited_enough = 0 < training.patience <= progress.validations_since_best
-    return (progress.step >= training.steps and not owes_validation(progress, training)) or waited_enough
+    return (progress.step >= training.steps and not validation_due(progress, training)) or waited_enough
 
 
 def after(progress: Progress, parts: list, seconds: float) -> Progress:
@@ -178,7 +175,7 @@ def after(progress: Progress, parts: list, seconds: float) -> Progress:
 def main(arguments: argparse.Namespace) -> None:
     try:
         start(arguments)
-    except command.Terminated:  # the loop notes signals, and saves; before it there is nothing to save
+    except cli.Terminated:  # the loop notes signals, and saves; before it there is nothing to save
         logging.info("Terminated before the first step: the same command goes on.")
 
 
@@ -186,19 +183,19 @@ def start(arguments: argparse.Namespace) -> None:
     with joined(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
         with workdir_of(Path(arguments.workdir), config) as workdir:
-            distributed.in_first(command.log_to, workdir.log)
+            distributed.on_process_zero(cli.log_to, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
                 for line in describe(run):
-                    distributed.in_first(functools.partial(print, line, flush=True))
-            elif distributed.from_first(workdir.is_complete(), config.data.wait_seconds):
+                    distributed.on_process_zero(functools.partial(print, line, flush=True))
+            elif distributed.broadcast(workdir.is_complete(), config.data.wait_seconds):
                 logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
             else:
                 train(run)
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("transformer.train", __doc__, overrides="config")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train, and how")
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the whole record of the run; made if missing")
     parser.add_argument("--plan", action="store_true", help="print what would be done, with its costs, and stop")
@@ -207,4 +204,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

@@ -16,14 +16,14 @@ from io import BufferedIOBase
 
 from absl import logging
 
-from transformer import command
-from transformer.data.lines import bare
-from transformer.decoding import trained
-from transformer.decoding.trained import Trained
+from transformer import cli
+from transformer.checkpoints import trained
+from transformer.checkpoints.trained import Trained
+from transformer.data.sources.lines import strip_line_end
 from transformer.decoding.translator import Translation, Translator
+from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
 from transformer.evaluate import command_flags
-from transformer.training.sharding import one_device
 
 CHUNK_LINES = 4096  # read, sorted into batches and written at once; more would fill batches better and hold more text
 
@@ -60,7 +60,7 @@ def translate_stream(
 def read_lines(stream: BufferedIOBase) -> Iterator[str]:
     """The lines of a stream, as `data.lines` has them. What is not UTF-8 becomes U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
-        line = bare(line, first=number == 1)
+        line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -79,8 +79,8 @@ def as_jsonl(source: str, translations: list[Translation], n_best: int) -> str:
     )
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("transformer.translate", __doc__, overrides="decoding")
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
     command_flags(parser)
     parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations of each line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="of the output (text)")
@@ -88,4 +88,4 @@ def make_parser() -> command.Parser:
 
 
 if __name__ == "__main__":
-    command.run(make_parser(), main)
+    cli.run(make_parser(), main)

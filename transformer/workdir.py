@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import ml_collections
 
-from transformer import config as configuration
-from transformer import contents, files, locks
-from transformer.config_keys import flatten, freeze, nearest
+from transformer import files, locks
+from transformer import fingerprints as contents
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten, freeze, nearest
 from transformer.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -42,7 +43,7 @@ class InUse(UserError):
 
 @dataclass(frozen=True)
 class Workdir:
-    """The paths in a workdir. Others are named in `transformer.contents` and, of the tokenizer, `data.tokenizer`."""
+    """The paths in a workdir. Others are named in `transformer.fingerprints` and, of the tokenizer, `data.tokenizer`."""
 
     path: Path
 

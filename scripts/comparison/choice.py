@@ -14,9 +14,8 @@ from absl import logging
 
 from scripts import evaluations
 from scripts.evaluations import EVALUATION
-from transformer import command
 from transformer import workdir as workdirs
-from transformer.data import sources
+from transformer.data.sources import source as sources
 from transformer.errors import UserError
 
 SPLIT = "valid"  # selection is by validation
@@ -96,7 +95,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> list[Evaluation]:
             raise UserError(f"{path}: is not an evaluation with {_typed(arguments)}; leave out the flag or the file")
         return [evaluation]
     workdir, config = workdirs.open_existing(path)
-    command.decoding_overrides(config, arguments.overrides)  # the flags are possible
+    configuration.override(config, arguments.overrides, flag="--")  # the flags are possible
     split = arguments.split or SPLIT
     every = [each for each in _open(path, sorted(workdir.evaluations.glob("*.json"))) if each.saved["split"] == split]
     own = [each for each in every if len(each.saved["models"]) == 1]  # an ensemble is no evaluation of this run
@@ -119,7 +118,7 @@ def _open(folder: Path, paths: Sequence[Path]) -> list[Evaluation]:
 
 def _agrees(evaluation: Evaluation, arguments: argparse.Namespace) -> bool:
     """Whether nothing that was typed says otherwise."""
-    wanted = command.decoding_overrides(evaluation.config, arguments.overrides).decoding
+    wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     same = all(evaluation.decoding[key] == wanted[key] for key in keys)
     return same and arguments.average in (None, evaluation.saved["averaged"])
@@ -141,7 +140,7 @@ def _pick(name: str, found: list[Evaluation], common: set[str], arguments: argpa
 
 def _is_made_by(evaluation: Evaluation, arguments: argparse.Namespace) -> bool:
     """Whether transformer.evaluate makes it if given these flags and no others."""
-    wanted = command.decoding_overrides(evaluation.config, arguments.overrides).decoding
+    wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
     return evaluation.decoding == wanted.to_dict() and evaluation.saved["averaged"] == (arguments.average or 1)
 
 

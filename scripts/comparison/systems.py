@@ -10,7 +10,7 @@ from typing import Any
 
 from scripts.comparison.choice import Evaluation
 from scripts.evaluations import differing
-from transformer.config_keys import show
+from transformer.config.keys import show
 
 # What may tell runs apart whose settings and seeds are all the same, tried in this order: other code, other checkpoints
 # of the same runs. The last always does.

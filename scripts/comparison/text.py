@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scripts.evaluations import SCORES, mean_and_spread
-from transformer.config_keys import show
+from transformer.config.keys import show
 
 
 def make_text(result: dict[str, Any]) -> str:

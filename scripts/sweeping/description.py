@@ -21,7 +21,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomS
 from optuna.storages import InMemoryStorage
 from optuna.trial import Trial
 
-from transformer.config_keys import show
+from transformer.config.keys import show
 from transformer.errors import UserError
 
 Value = None | bool | int | float | str  # what Optuna's storages hold

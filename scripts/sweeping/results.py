@@ -14,7 +14,7 @@ from optuna.importance import FanovaImportanceEvaluator
 
 from scripts.sweeping.description import Sweep, Values
 from scripts.sweeping.ledger import Ledger, Standing
-from transformer.config_keys import show
+from transformer.config.keys import show
 
 SEED = "seed"
 

@@ -15,7 +15,7 @@ from scripts.sweeping.ledger import Ledger
 from scripts.sweeping.results import described, summary
 from scripts.sweeping.storage import FAILURES, HEARTBEAT, reason
 from scripts.sweeping.tasks import Task
-from transformer import command
+from transformer import cli
 from transformer.errors import UserError
 
 TICK = 0.5  # seconds between looks at the jobs
@@ -177,10 +177,10 @@ class Supervisor:
 
     def _full_disk(self, error: str) -> str:
         """What the job has said of a full disk, on which there may be no room to say it; empty if it is not full."""
-        if said := [line for line in error.splitlines() if command.DISK_IS_FULL in line]:
+        if said := [line for line in error.splitlines() if cli.DISK_IS_FULL in line]:
             return said[-1].removeprefix("error: ")
         if shutil.disk_usage(self.logs).free < LEAST_FREE:
-            return f"{command.DISK_IS_FULL} ({self.logs}); make room and run the same command again"
+            return f"{cli.DISK_IS_FULL} ({self.logs}); make room and run the same command again"
         return ""
 
     def _complete(self, job: Job) -> None:

@@ -9,9 +9,9 @@ import ml_collections
 
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
-from transformer import config as configuration
 from transformer import workdir as workdirs
-from transformer.config_keys import flatten, show
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten, show
 from transformer.errors import UserError
 from transformer.training.metrics import read_lines
 from transformer.workdir import PLACE, InUse, Workdir

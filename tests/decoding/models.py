@@ -9,10 +9,10 @@ import numpy as np
 from flax import nnx
 
 from configs import base
-from transformer.data.tokenizer import BOS, EOS, PAD
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, EOS, PAD
 
 
 class Model(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import greedy, log_probabilities, random_sources, teacher_forced, tiny_model
-from transformer.data.tokenizer import BOS, EOS, PAD
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search, best_extensions, penalty
+from transformer.special_tokens import BOS, EOS, PAD
 
 VOCAB_SIZE = 12
 

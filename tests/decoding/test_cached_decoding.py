@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import random_sources, tiny_model
-from transformer.data.tokenizer import BOS
 from transformer.decoding import ensemble
+from transformer.special_tokens import BOS
 
 VOCAB_SIZE, BEAMS, LENGTH = 12, 3, 5
 # Every two values of different settings come together at least once, except those that are refused together.

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import log_probabilities, random_sources, tiny_model
-from transformer.data.tokenizer import EOS, PAD
 from transformer.decoding import ensemble
 from transformer.decoding.sampling import draw, sample, sample_keys
+from transformer.special_tokens import EOS, PAD
 
 LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
 DRAWS = 4000

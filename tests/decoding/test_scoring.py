@@ -6,13 +6,14 @@ from scipy.special import logsumexp
 
 from configs import base
 from tests.decoding.models import teacher_forced, tiny_model
-from transformer.data.tokenizer import EOS, Tokenizer
-from transformer.data.vocabulary import IdsVocabulary
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import batches
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translator import Translator
+from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
-from transformer.training.sharding import one_device
+from transformer.special_tokens import EOS
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY, 0.0)

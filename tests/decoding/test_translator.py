@@ -7,12 +7,13 @@ from absl import logging
 
 from configs import base
 from tests.decoding.models import log_probabilities, tiny_model
-from transformer.data.tokenizer import EOS, Tokenizer
-from transformer.data.vocabulary import IdsVocabulary
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import batches
 from transformer.decoding.translator import EMPTY, Translator
+from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
-from transformer.training.sharding import one_device
+from transformer.special_tokens import EOS
 
 VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from transformer import command
+from transformer import cli
 from transformer.errors import UserError
 
 
@@ -50,7 +50,7 @@ def run(module: ModuleType, *flags: str, stdin: bytes = b"") -> Ended:
     """Runs a command in this process. It must end well, or with one line about what is wrong and code 2."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with streams(input_of(stdin), out) as log:
-        code = command.execute(module.make_parser(), module.main, flags)
+        code = cli.execute(module.make_parser(), module.main, flags)
     ended = Ended(code, out.buffer.getvalue(), log.getvalue())
     check(ended)
     return ended

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from configs import base
 from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
-from transformer import config as configuration
 from transformer import evaluate, train, translate
 from transformer import workdir as workdirs
-from transformer.config_keys import flatten, freeze, typed
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten, freeze, typed
 
 BASE = flatten(base.get_config())
 KEYS = sorted(BASE)

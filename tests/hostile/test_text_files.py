@@ -12,11 +12,15 @@ from tests.data.files import text_config
 from tests.hostile.inputs import contents, damaged
 from tests.hostile.outcomes import Refusal, outcome
 from transformer import evaluate
-from transformer.data import corpus, lines, sources, tokenizer, tokenizer_training
-from transformer.data.lines import LineFile
+from transformer.checkpoints.trained import Trained
+from transformer.data.corpus import corpus
+from transformer.data.sources import lines
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import LineFile
+from transformer.data.tokenizers import tokenizer
+from transformer.data.tokenizers import training as tokenizer_training
 from transformer.decoding import bleu
-from transformer.decoding.trained import Trained
-from transformer.training import vectors
+from transformer.training import pretrained_embeddings as vectors
 
 BOM = "\ufeff".encode()
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from configs import base
 from tests.hostile.inputs import contents, damaged, examples, texts, values
 from tests.hostile.outcomes import Refusal, outcome
-from transformer.data import tokenizer_training, vocabulary
-from transformer.data.vocabulary import PAD, UNK, Vocabulary
+from transformer.data.tokenizers import training as tokenizer_training
+from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.special_tokens import PAD, UNK
 
 KINDS = ("bpe", "unigram", "word", "char")
 SENTENCES = [(f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n * 7}".encode()) for n in range(40)]

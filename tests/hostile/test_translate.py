@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.decoding.workdirs import make_workdir
+from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import contents
 from tests.hostile.outcomes import Ended, input_of, run, streams
-from transformer import command, translate
-from transformer.decoding import trained
+from transformer import cli, translate
+from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
-from transformer.training.sharding import one_device
+from transformer.distributed.sharding import one_device
 
 # Samples at this temperature are any pieces at all; with bytes among these, an output is as hostile as an input.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
@@ -168,7 +168,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(text_model, room, chunk_lines):
     content = b"1 2 3\n" * 40
     with Pipe(room) as pipe, io.TextIOWrapper(io.BufferedWriter(pipe)) as out, text_model.used(chunk_lines):
         with streams(input_of(content), out) as log:
-            code = command.execute(translate.make_parser(), translate.main, text_model.flags)
+            code = cli.execute(translate.make_parser(), translate.main, text_model.flags)
         pipe.room = 1 << 30  # so that closing it is quiet too
     assert code == 141 and "rror" not in log.getvalue()
 
@@ -176,6 +176,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(text_model, room, chunk_lines):
 @pytest.mark.parametrize(("stdin", "stdout"), [(None, io.TextIOWrapper(io.BytesIO())), (input_of(b"1\n"), None)])
 def test_streams_that_were_never_opened_are_an_error_of_one_line(text_model, stdin, stdout):
     with text_model.used(1), streams(stdin, stdout) as log:
-        code = command.execute(translate.make_parser(), translate.main, text_model.flags)
+        code = cli.execute(translate.make_parser(), translate.main, text_model.flags)
     (line,) = [line for line in log.getvalue().splitlines() if line.startswith("error: ")]
     assert code == 2 and "closed" in line and "Traceback" not in log.getvalue()

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.decoding.workdirs import make_workdir
+from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import damages, examples
 from tests.hostile.outcomes import Refusal, outcome
-from transformer import config as configuration
 from transformer import workdir as workdirs
-from transformer.decoding import trained
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.saved import load_parameters
+from transformer.checkpoints import trained
+from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.restore import load_parameters
+from transformer.config import loading as configuration
 from transformer.training.state import TrainState
 
 # Reads that a failure has left behind come back to Orbax's event loop when it is closed; nothing can be done with them.

@@ -15,12 +15,12 @@ from flax import nnx
 
 from configs import base
 from tests.data.sentences import MemorySentences
-from transformer.data.assembly import assemble
-from transformer.data.batching import Batch
-from transformer.data.buckets import Bucket
-from transformer.data.tokenizer import EOS
+from transformer.data.batches.bucketing import Batch
+from transformer.data.batches.buckets import Bucket
+from transformer.data.batches.collation import assemble
 from transformer.model.transformer import Transformer
-from transformer.training.loss import Sums, cross_entropy
+from transformer.special_tokens import EOS
+from transformer.training.loss import LossSums, cross_entropy
 from transformer.training.step import forward, merge
 
 VOCAB = 20
@@ -77,8 +77,8 @@ def batch_of(
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
-def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[Sums, np.ndarray, dict]:
-    """Sums over the batch, logits, and gradients of the summed loss, without dropout."""
+def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossSums, np.ndarray, dict]:
+    """LossSums over the batch, logits, and gradients of the summed loss, without dropout."""
 
     def loss(parameters):
         logits = forward(model.graph, parameters, batch, None)

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.model.models import (
-    LARGE,
-    SMALL,
-    batch_of,
-    sentences,
-    tiny_transformer,
-)  # fmt: skip
+from tests.model.models import LARGE, SMALL, batch_of, sentences, tiny_transformer
 from transformer.training.loss import cross_entropy
 
 LENGTHS = [(7, 3), (4, 6), (8, 1)]

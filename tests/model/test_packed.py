@@ -2,14 +2,7 @@
 
 import pytest
 
-from tests.model.models import (
-    LARGE,
-    assert_gradients_close,
-    batch_of,
-    loss_and_gradients,
-    sentences,
-    tiny_transformer,
-)  # fmt: skip
+from tests.model.models import LARGE, assert_gradients_close, batch_of, loss_and_gradients, sentences, tiny_transformer
 
 # Two sentences in one row, which between them leave padding on both sides, and one more in the next.
 LENGTHS, ROWS = [(7, 3), (4, 6), (8, 1)], [0, 0, 1]

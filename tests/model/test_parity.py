@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.model.models import LARGE, Model, assert_gradients_close, flat, loss_and_gradients, tiny_transformer
-from transformer.data.tokenizer import PAD
+from transformer.special_tokens import PAD
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "parity.npz"
 CASES = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from configs import base
 from scripts import compare
-from tests.decoding.workdirs import run
-from transformer import config as configuration
+from tests.checkpoints.workdirs import run
 from transformer import workdir as workdirs
+from transformer.config import loading as configuration
 from transformer.decoding import bleu
 
 WORDS = ("ein", "Mann", "Frau", "Hund", "läuft", "steht", "über", "die", "Straße", "den", "Strand", "mit", "Ball", ".")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scripts import compare
-from tests.decoding import workdirs as untrained
-from tests.decoding.workdirs import run
+from tests.checkpoints import workdirs as untrained
+from tests.checkpoints.workdirs import run
 from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, result
 from transformer import evaluate
 

@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from scripts import report
-from transformer import command
+from transformer import cli
 from transformer import workdir as workdirs
 
 MARKS = ("<!-- results: begin -->", "<!-- results: end -->")
@@ -48,7 +48,7 @@ def rows(output: str) -> list[list[str]]:
 
 def test_seeds_make_one_row_with_mean_and_spread(finished, capsys):
     names = [str(finished("a", 0, 30.0, 20)), str(finished("b", 2, 33.0, 40)), str(finished("c", 0, 25.0, dropout=0.3))]
-    assert command.execute(report.make_parser(), report.main, names) == 0
+    assert cli.execute(report.make_parser(), report.main, names) == 0
     output = capsys.readouterr().out
     _, _, both, other = rows(output)
     # Of 30 and 33: mean 31.5, sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
@@ -72,7 +72,7 @@ def test_what_is_no_other_seed_is_another_row(finished, capsys):
     }
     for name, evaluation in others.items():
         (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
-    assert command.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
+    assert cli.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
     found = {(row[2], row[3]): row[5] for row in rows(capsys.readouterr().out)[2:]}
     assert found == {
         ("beam 5, alpha 0.6, step 6", "0"): "20.00",
@@ -88,7 +88,7 @@ def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp
     readme.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     argv = [str(finished("a", 0, 30.0)), f"--readme={readme}"]
     for _ in range(2):
-        assert command.execute(report.make_parser(), report.main, argv) == 0
+        assert cli.execute(report.make_parser(), report.main, argv) == 0
         text = readme.read_text()
         assert text.startswith(f"before\n{MARKS[0]}\n| config |") and text.endswith(f"{MARKS[1]}\nafter\n")
         assert "old" not in text and text.count("30.00") == 1
@@ -109,7 +109,7 @@ def test_what_cannot_be_reported_is_one_line(finished, tmp_path, capsys):
         "missing.md": [str(whole), f"--readme={tmp_path / 'missing.md'}"],
     }
     for named, argv in wrong.items():
-        assert command.execute(report.make_parser(), report.main, argv) == 2
+        assert cli.execute(report.make_parser(), report.main, argv) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and named in error
     assert (tmp_path / "plain.md").read_text() == "no marks\n"

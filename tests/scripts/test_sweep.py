@@ -16,14 +16,14 @@ from scripts.sweeping import description
 from scripts.sweeping.folder import Folder, recorded_sweep
 from scripts.sweeping.ledger import Ledger, Standing
 from scripts.sweeping.tasks import Training
-from tests.decoding.workdirs import make_workdir, run
-from tests.training.full_disk import ALONE, may_mount
+from tests.checkpoints.workdirs import make_workdir, run
+from tests.run.full_disk import ALONE, may_mount
 from tests.training.tiny import flags
-from transformer import config as configuration
 from transformer import train
-from transformer.data import tokenizer
+from transformer.checkpoints.restore import steps_in
+from transformer.config import loading as configuration
+from transformer.data.tokenizers import tokenizer
 from transformer.training import metrics
-from transformer.training.saved import steps_in
 
 SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
 HEADER = "import optuna\nfrom scripts.sweeping.description import *\ndef get_sweep():\n    return "

@@ -12,8 +12,8 @@ import pytest
 
 from scripts import verify_resume
 from tests.training.tiny import flags, tiny_config
-from transformer import command
-from transformer.training.checkpoint import Checkpoints
+from transformer import cli
+from transformer.checkpoints.manager import Checkpoints
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
@@ -30,7 +30,7 @@ def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, monkeypa
     config, _, *overrides = flags(tmp_path / "run", **SETTINGS)
     without_cache = [flag for flag in overrides if not flag.startswith("--config.data.cache_dir")]
     argv = [config, "--kills=2", *without_cache]
-    assert command.execute(verify_resume.make_parser(), verify_resume.main, argv) == 0
+    assert cli.execute(verify_resume.make_parser(), verify_resume.main, argv) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"the runs are in {tmp_path / 'verify_resume-'}") and not list(tmp_path.iterdir())
     digests = [line.split("  ", 1)[1].strip() for line in lines if "parameters" in line]

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.data.tokenizer import EOS, PAD
-from transformer.training.loss import Sums, cross_entropy, disagreement
+from transformer.special_tokens import EOS, PAD
+from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
 
 VOCAB, EPSILON = 9, 0.1
 TARGETS = np.array([[5, 4, EOS, PAD], [8, EOS, PAD, PAD]], np.int32)
@@ -30,7 +30,7 @@ def real_tokens() -> list[tuple[int, np.ndarray]]:
     return [(truth, row) for truth, row in zip(TARGETS.ravel(), log_p.reshape(-1, VOCAB), strict=True) if truth != PAD]
 
 
-def sums(label_smoothing: float, form: str, logits=LOGITS) -> Sums:
+def sums(label_smoothing: float, form: str, logits=LOGITS) -> LossSums:
     return cross_entropy(jnp.asarray(logits), jnp.asarray(TARGETS), label_smoothing, form)
 
 
@@ -78,5 +78,5 @@ def test_disagreement_is_the_mean_of_both_divergences_of_each_target():
     for row, position in zip(*np.nonzero(TARGETS), strict=True):
         one, two = p[2 * row, position], p[2 * row + 1, position]
         by_hand += (one @ np.log(one / two) + two @ np.log(two / one)) / 2
-    found = disagreement(jnp.asarray(passes, jnp.float32), jnp.asarray(TARGETS).repeat(2, axis=0))
+    found = symmetric_kl(jnp.asarray(passes, jnp.float32), jnp.asarray(TARGETS).repeat(2, axis=0))
     assert float(found) == pytest.approx(by_hand, rel=1e-5)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from transformer.data.loader import BatchStats
-from transformer.training.loss import Sums
+from transformer.data.batches.loader import BatchStats
+from transformer.training.loss import LossSums
 from transformer.training.metrics import Recorder, TrainingWindow, means
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -28,7 +28,12 @@ def step_metrics(loss, nll, correct, tokens, rate):
     """As a step returns them, for as many tokens."""
     values = (jnp.float32(value) for value in (loss, nll, correct, tokens, 2))
     norm = jnp.float32(10 * rate)
-    return {"sums": Sums(*values), "learning_rate": jnp.float32(rate), "gradient_norm": norm, "skipped": jnp.int32(0)}
+    return {
+        "sums": LossSums(*values),
+        "learning_rate": jnp.float32(rate),
+        "gradient_norm": norm,
+        "skipped": jnp.int32(0),
+    }
 
 
 FIRST, SECOND, THIRD = (step_metrics(*values) for values in [(9, 6, 1, 3, 0.25), (3, 2, 4, 5, 0.5), (4, 4, 1, 2, 0.75)])

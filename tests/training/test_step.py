@@ -9,10 +9,11 @@ from flax import nnx
 
 from tests.data.sentences import random_sentences
 from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
-from transformer.data import batching, loader, packing
-from transformer.data.assembly import assemble
-from transformer.data.buckets import Bucket
-from transformer.data.tokenizer import PAD
+from transformer.data.batches import bucketing as batching
+from transformer.data.batches import loader, packing
+from transformer.data.batches.buckets import Bucket
+from transformer.data.batches.collation import assemble
+from transformer.special_tokens import PAD
 from transformer.training.optimizer import make_optimizer
 from transformer.training.step import forward
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import flags
-from transformer import config as configuration
 from transformer import workdir as workdirs
-from transformer.data import sources
-from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer.config import loading as configuration
+from transformer.data.sources import source as sources
 from transformer.errors import UserError
-from transformer.training import run as runs
+from transformer.run import preparation as runs
+from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
 from transformer.training.step import forward
 
@@ -76,7 +76,7 @@ def test_the_longest_text_is_rehearsed_under_its_own_line(prepared, monkeypatch)
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
     monkeypatch.setattr(prepared.validation.translator, "translate", lambda *arguments: translated.append(arguments))
-    prepared.validation.rehearse(prepared.initial_state().parameters)
+    prepared.validation.warm_up(prepared.initial_state().parameters)
     ((_, texts, first_line, _),) = translated
     assert (texts, first_line) == (["twenty-one"], 2)
 

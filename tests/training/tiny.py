@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import Mesh
 
 from configs import base
-from transformer import command, train
-from transformer.data.tokenizer import BOS, EOS, PAD
+from transformer import cli, train
+from transformer.distributed.sharding import make_mesh
+from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training.metrics import read_untimed
-from transformer.training.sharding import make_mesh
 from transformer.training.state import Initializer, TrainState, abstract_model
 from transformer.training.step import TrainStep
 
@@ -95,7 +95,7 @@ def flags(workdir: Path, **changes) -> list[str]:
 
 def run(workdir: Path, **changes) -> int:
     """The exit code of `transformer.train`, in this process."""
-    return command.execute(train.make_parser(), train.main, flags(workdir, **changes))
+    return cli.execute(train.make_parser(), train.main, flags(workdir, **changes))
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:

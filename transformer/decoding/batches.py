@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.tokenizer import PAD
+from transformer.special_tokens import PAD
 
 SHORTEST = 16  # the lowest rung: shorter ones would save little and be compiled each
 ROW_MULTIPLE = 8  # so that rows divide over devices

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.data.tokenizer import BOS, EOS, PAD
 from transformer.decoding import ensemble
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, EOS, PAD
 
 
 class Hypotheses(NamedTuple):

@@ -9,6 +9,7 @@ import importlib.metadata
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
@@ -84,3 +85,8 @@ def prepare(texts: Sequence[str], language: str | None) -> list[str]:
 def base_code(language: str) -> str:
     """The language of codes such as "pt-BR" and "zh_cn"."""
     return re.split("[-_]", language.lower())[0]
+
+
+def bleu_language(data: Any) -> str | None:
+    """What `bleu.score` is to take translations for; integers are no language."""
+    return None if data.source == "ids" else data.target_language

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.data.tokenizer import BOS, PAD
 from transformer.model.stacks import DecodingCache
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, PAD
 
 Caches = tuple[DecodingCache, ...]
 

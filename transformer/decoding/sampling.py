@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.data.tokenizer import BOS, EOS, PAD
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, penalty
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, EOS, PAD
 
 
 class State(NamedTuple):

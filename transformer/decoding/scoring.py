@@ -10,10 +10,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import batches, ensemble
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, EOS, PAD
 
 
 @dataclass(frozen=True)

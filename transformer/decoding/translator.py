@@ -13,12 +13,13 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from transformer.data.tokenizer import EOS, PAD, Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import batches, ensemble
 from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.sampling import sample, sample_keys
+from transformer.distributed.sharding import place_rows
 from transformer.errors import UserError
-from transformer.training.sharding import place_rows
+from transformer.special_tokens import EOS, PAD
 
 MARGIN = 8  # tokens an output may be longer than its bucket's sources in the first pass
 LAUNCHED_AHEAD = 2  # batches whose search is under way while the texts of earlier ones are put together

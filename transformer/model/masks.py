@@ -7,7 +7,7 @@ other. A row with one sentence has segment 1 on it; a packed row counts 1, 2, 3 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from transformer.data.tokenizer import PAD
+from transformer.special_tokens import PAD
 
 
 def segments_of(tokens: Int[Array, "B L"]) -> Int[Array, "B L"]:

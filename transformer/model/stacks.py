@@ -38,7 +38,7 @@ class Stack(nnx.Module):
             x = x + self.positions(positions).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
 
-    def told_to_attention(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
+    def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
         """What self-attention is told of positions: nothing if they were added to the embeddings."""
         return positions if self.positions is None else None
 
@@ -65,7 +65,7 @@ class Encoder(Stack):
         mask = attention_mask(segments, segments, causal=False)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
-            x = layer(x, mask, rngs, self.told_to_attention(positions))
+            x = layer(x, mask, rngs, self.rotary_positions(positions))
         return self.finish(x)
 
 
@@ -122,7 +122,7 @@ class Decoder(Stack):
         for layer in self.layers:
 
             def attend_self(x, layer=layer):
-                return layer.self_attention(x, x, mask, rngs, self.told_to_attention(positions))
+                return layer.self_attention(x, x, mask, rngs, self.rotary_positions(positions))
 
             def attend_memory(x, layer=layer):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
@@ -156,7 +156,7 @@ class Decoder(Stack):
         past = (jnp.arange(length) <= position)[None, None, None]
         positions = jnp.full((1, beams), position)
         x = self.embed(tokens, positions, None)
-        told = self.told_to_attention(positions[:, :1])
+        told = self.rotary_positions(positions[:, :1])
         self_keys, self_values = list(cache.self_keys), list(cache.self_values)
         for i, layer in enumerate(self.layers):
 

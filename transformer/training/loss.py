@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.data.tokenizer import EOS, PAD
+from transformer.special_tokens import EOS, PAD
 
 
 @struct.dataclass
-class Sums:
-    """Totals over target tokens. Sums of parts add up to the sum of the whole; divide once, at the end.
+class LossSums:
+    """Totals over target tokens. LossSums of parts add up to the sum of the whole; divide once, at the end.
 
     Scalars: float32 arrays on the device, and what stands for these on the host or in a tree of shapes.
     """
@@ -24,8 +24,10 @@ class Sums:
     sentences: Any
 
 
-def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str) -> Sums:
-    """Sums over the targets that are not padding.
+def cross_entropy(
+    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str
+) -> LossSums:
+    """LossSums over the targets that are not padding.
 
     With smoothing eps the target distribution over V entries is, for `form`
     "uniform" (Szegedy et al. 2016): eps / V on every entry, and 1 - eps more on the truth;
@@ -42,7 +44,7 @@ def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], lab
     smooth = total / vocab_size if form == "uniform" else others / (vocab_size - 2)
     loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
     weights = (targets != PAD).astype(jnp.float32)
-    return Sums(
+    return LossSums(
         loss=jnp.sum(weights * loss),
         nll=jnp.sum(weights * nll),
         correct=jnp.sum(weights * (truth >= jnp.max(logits, axis=-1))),
@@ -51,7 +53,7 @@ def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"], lab
     )
 
 
-def disagreement(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
+def symmetric_kl(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
     """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one row twice.
 
     Padding is not counted (R-Drop, Liang et al. 2021, equation 2).

@@ -14,11 +14,11 @@ import jax
 from absl import logging
 
 from transformer import files
-from transformer.data.batching import BucketUse
-from transformer.data.loader import BatchStats
-from transformer.training.curves import Curves
-from transformer.training.loss import Sums
+from transformer.data.batches.bucketing import BucketStats
+from transformer.data.batches.loader import BatchStats
+from transformer.training.loss import LossSums
 from transformer.training.progress import Progress
+from transformer.training.tensorboard import TensorBoardWriter
 from transformer.workdir import Workdir
 
 STEPS_AHEAD = 2  # steps under way at a time: the device never waits for the loop
@@ -26,7 +26,7 @@ NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
 TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
 Record = dict[str, float | int | str]
 TOTALS = (
-    *(field.name for field in dataclasses.fields(Sums)),
+    *(field.name for field in dataclasses.fields(LossSums)),
     "gradient_norm",
     "updates",
     "skipped",
@@ -36,7 +36,7 @@ TOTALS = (
 
 
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
-    """What sums over target tokens, by the names in `Sums`, come to per token. Perplexity is that of the plain NLL."""
+    """Returns per-token means of sums named as in `LossSums`; perplexity is that of the plain NLL."""
     loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
     return {
         "loss": loss / tokens,
@@ -134,7 +134,7 @@ class Recorder:
         if self.path.exists():
             files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
         first_step = min([progress.step + 1, *(line["step"] for line in dropped)])
-        self.curves = Curves(workdir.tensorboard, first_step)
+        self.curves = TensorBoardWriter(workdir.tensorboard, first_step)
         for line in kept:
             if line["step"] >= first_step:
                 self._draw(line)
@@ -196,7 +196,7 @@ def log_validation(progress: Progress, values: Record) -> None:
     )
 
 
-def log_batches(uses: Sequence[BucketUse], padding_fraction: float) -> None:
+def log_batches(uses: Sequence[BucketStats], padding_fraction: float) -> None:
     shapes = ", ".join(f"{use.bucket.rows} x {use.bucket.source_length}/{use.bucket.target_length}" for use in uses)
     logging.info(
         "Batches: %d an epoch, %.1f %% padding, %d shapes (rows x source/target): %s",

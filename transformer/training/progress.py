@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from transformer.data.loader import Position
+from transformer.data.batches.loader import Position
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,7 @@ class Progress:
         if self.best_score is None or (score > self.best_score if higher else score < self.best_score):
             return dataclasses.replace(after, best_score=score, best_step=self.step, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
+
+
+def due(step: int, every: int, last: int) -> bool:
+    return step % every == 0 or step == last

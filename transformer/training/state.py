@@ -10,9 +10,9 @@ import optax
 from flax import nnx, struct
 from jax.sharding import Mesh
 
+from transformer.distributed.sharding import abstract_arrays, tree_shardings
 from transformer.model.transformer import Transformer
-from transformer.training.sharding import abstract_arrays, tree_shardings
-from transformer.training.vectors import PretrainedRows
+from transformer.training.pretrained_embeddings import PretrainedRows
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 

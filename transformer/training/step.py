@@ -10,9 +10,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer.data.buckets import Bucket
-from transformer.training.loss import Sums, cross_entropy, disagreement
-from transformer.training.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
+from transformer.data.batches.buckets import Bucket
+from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
+from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
 from transformer.training.state import TrainState
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
@@ -100,11 +100,11 @@ class TrainStep:
     def _whole(self, state: TrainState, batch: Batch):
         return self._apply(state, self._gradients(state, batch, 0))
 
-    def _add(self, state: TrainState, batch: Batch, part: int | jax.Array, total: tuple[dict, Sums]):
+    def _add(self, state: TrainState, batch: Batch, part: int | jax.Array, total: tuple[dict, LossSums]):
         return jax.tree.map(jnp.add, total, self._gradients(state, batch, part))
 
-    def _gradients(self, state: TrainState, batch: Batch, part: int | jax.Array) -> tuple[dict, Sums]:
-        """Sums over the batch: of the loss's gradients, and of what is reported."""
+    def _gradients(self, state: TrainState, batch: Batch, part: int | jax.Array) -> tuple[dict, LossSums]:
+        """LossSums over the batch: of the loss's gradients, and of what is reported."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), part)
         training = self.config.training
         passes = 1 if training.r_drop == 0.0 else 2
@@ -113,16 +113,16 @@ class TrainStep:
 
         def loss(parameters):
             logits = forward(self.graph, parameters, rows, nnx.Rngs(dropout=key))
-            sums = cross_entropy(logits, targets, training.label_smoothing, training.label_smoothing_form)
+            sums = cross_entropy(logits, targets, training.label_smoothing, training.label_smoothing_support)
             sums = jax.tree.map(lambda total: total / passes, sums)  # each sentence counts once
             if passes == 1:
                 return sums.loss, sums
             # The paper adds both passes' losses up (equation 3); this is their mean, so half of everything.
-            return sums.loss + training.r_drop * disagreement(logits, targets) / 2, sums
+            return sums.loss + training.r_drop * symmetric_kl(logits, targets) / 2, sums
 
         return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
 
-    def _apply(self, state: TrainState, total: tuple[dict, Sums]) -> tuple[TrainState, dict[str, Any]]:
+    def _apply(self, state: TrainState, total: tuple[dict, LossSums]) -> tuple[TrainState, dict[str, Any]]:
         """The state after the update; where loss or gradient is not finite, as it was but for its counts."""
         gradients, sums = total
         gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
@@ -151,7 +151,7 @@ class TrainStep:
         """Left alone, the compiler may split vectors, and the next program would find its arguments misplaced."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
-    def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, Sums]:
+    def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, LossSums]:
         total = jax.eval_shape(self.gradients, state, batch, 0)
         return abstract_arrays(total, tree_shardings(self.mesh, total))
 
@@ -174,13 +174,13 @@ def _select(condition: jax.Array, tree, otherwise):
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
 
 
-def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], Sums]:
+def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], LossSums]:
     """(parameters, batch) -> sums over the batch, without dropout."""
     training = config.training
 
     @jax.jit
-    def sums(parameters: dict, batch: Batch) -> Sums:
+    def sums(parameters: dict, batch: Batch) -> LossSums:
         logits = forward(graph, parameters, batch, None)
-        return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_form)
+        return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_support)
 
     return lambda parameters, batch: sums(parameters, place_rows(batch, mesh))

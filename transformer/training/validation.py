@@ -9,13 +9,14 @@ import ml_collections
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer.data import loader, sources
-from transformer.data.corpus import Corpus
-from transformer.data.tokenizer import Tokenizer
-from transformer.decoding.trained import bleu_language
+from transformer.data.batches import loader
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.sources import source as sources
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.bleu import bleu_language
+from transformer.decoding.evaluation import evaluate_translations
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
-from transformer.evaluate import evaluate_translations
 from transformer.training.metrics import Record, means
 from transformer.training.step import make_eval_step
 
@@ -49,7 +50,7 @@ class Validation:
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
 
-    def rehearse(self, parameters: dict) -> None:
+    def warm_up(self, parameters: dict) -> None:
         """The largest batch and the longest text, once: what does not fit in memory fails before training starts."""
         batches = (arrays for arrays, _ in loader.in_order(self.corpus, self.config))
         largest = max(batches, key=lambda arrays: arrays["source"].size)

@@ -10,8 +10,8 @@ from scripts import sweep
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from tests.scripts.sweeping.fakes import Fake
-from transformer import command
-from transformer import config as configuration
+from transformer import cli
+from transformer.config import loading as configuration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,4 +26,4 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Rated:
 
 if __name__ == "__main__":
     sweep.make_task = make_task
-    command.run(sweep.make_parser(), sweep.main)
+    cli.run(sweep.make_parser(), sweep.main)

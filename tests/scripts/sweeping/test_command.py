@@ -15,7 +15,7 @@ import pytest
 from scripts import sweep
 from scripts.sweeping.folder import Folder, recorded_sweep
 from scripts.sweeping.ledger import Ledger
-from tests.decoding.workdirs import run
+from tests.checkpoints.workdirs import run
 from tests.scripts.sweeping import fake_sweep
 from tests.scripts.sweeping.fakes import starts
 from transformer.errors import UserError

@@ -1,0 +1,148 @@
+"""Every key of configs/base.py is read: recorded during real, tiny runs of the commands that take each branch."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import base
+from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
+from tests.recorded import PACKAGE, recording
+from transformer import cli, evaluate, train
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten
+
+BASE = flatten(base.get_config())
+
+
+def reads_of(code: str, file_name: str) -> set[str]:
+    """What is recorded when a file of that name in `transformer/` runs `code` on the base config."""
+    with recording() as reads:
+        config = configuration.load_file("configs/base.py", [])
+        configuration.validate(config)
+        exec(compile(code, str(PACKAGE / file_name), "exec"), {"config": config})
+    return reads
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("config.seed", {"seed"}),
+        ("config.model.d_model", {"model.d_model"}),
+        ("data = config.data\ndata['path']", {"data.path"}),
+        ("getattr(config.mesh, 'fsdp')", {"mesh.fsdp"}),
+        ("config.model", set()),
+        ("config.model.to_dict()", set()),
+        ("dict(config.model)", set()),
+        ("dict(**config.model)", set()),
+        ("list(config.model.items())", set()),
+        ("config.copy_and_resolve_references()", set()),
+        ("config == config, hash(config)", set()),
+    ],
+)
+def test_the_recorder_counts_reads_by_name_alone(code, expected):
+    assert reads_of(code, "model/attention.py") == expected
+
+
+def test_the_recorder_counts_reads_of_code_that_has_run_often():
+    # Python then takes a faster way, on which the caller seems to be at another instruction.
+    names: dict = {}
+    exec(compile("def path(data): return data['path']", str(PACKAGE / "model/attention.py"), "exec"), names)
+    for _ in range(100):
+        with recording() as reads:
+            names["path"](configuration.freeze(BASE).data)
+        assert reads == {"data.path"}
+
+
+def test_the_recorder_leaves_out_what_is_no_use(tmp_path):
+    assert reads_of("config.seed", "config_combinations.py") == set()
+    with recording() as reads:
+        config = configuration.load_file("configs/base.py", [("seed", "3")])
+        configuration.save(config, tmp_path)
+        assert flatten(configuration.load(tmp_path)) == BASE | {"seed": 3}
+        configuration.difference(config, config)
+        assert config.seed == 3
+    assert reads == set()
+
+
+TINY = """
+data.workers=1 data.max_length=64 batch.tokens=512 batch.max_buckets=1
+model.num_layers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 model.max_positions=128 model.dtype=float32
+optimizer.warmup_steps=1 training.steps=2 training.log_every=1 training.eval_every=2
+training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_source_length=16 decoding.max_extra_length=4
+"""
+
+
+def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
+    pairs = [setting.split("=") for setting in (TINY + settings).split()]
+    flags = [f"--config.{key}={value}" for key, value in [*pairs, *more.items(), ("data.cache_dir", folder / "cache")]]
+    argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
+    assert cli.execute(train.make_parser(), train.main, argv) == code
+
+
+def run_evaluation(folder: Path, flags: str) -> None:
+    argv = [f"--workdir={folder / 'run'}", "--split=test", *flags.split()]
+    assert cli.execute(evaluate.make_parser(), evaluate.main, argv) == 0
+
+
+def synthetic(folder: Path) -> None:
+    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=60 training.ema_decay=0.5"
+    run_training(folder, settings, {})
+    run_evaluation(folder, "--decoding.beam_size=2")
+
+
+def text_by_download(folder: Path) -> None:
+    triples = []
+    for source in sorted(Path("tests/fixtures/multi30k").resolve().glob("*.[ed][en]")):
+        triples.append((source.name, source.as_uri(), hashlib.sha256(source.read_bytes()).hexdigest()))
+    settings = """
+    data.source=text data.valid_split=valid data.test_split=test2016 tokenizer.kind=unigram tokenizer.vocab_size=100
+    tokenizer.sampling=0.1 batch.plan=packed batch.packed_length=64 training.accumulation=2 optimizer.name=adamw
+    optimizer.schedule=cosine optimizer.weight_decay=0.1 optimizer.clip_norm=1 model.positions=learned
+    training.r_drop=1
+    """
+    run_training(folder, settings, {"data.name": "captions", "data.downloads": repr(tuple(triples))})
+    run_evaluation(
+        folder, "--decoding.strategy=sample --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8"
+    )
+
+
+def ids(folder: Path) -> None:
+    for stem in ("train", "validation", "test"):
+        for language in ("en", "de"):
+            (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
+    settings = """
+    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
+    tokenizer.shared=false model.share_embeddings=target training.patience=9
+    """
+    run_training(folder, settings, {"data.path": str(folder)})
+    run_evaluation(folder, "")
+
+
+def tfds(folder: Path) -> None:
+    subprocess.run([sys.executable, "-c", WRITE_TFDS, str(folder)], check=True, capture_output=True)
+    settings = """
+    data.source=tfds data.name=tiny_translate data.test_split=validation tokenizer.kind=char tokenizer.vocab_size=60
+    tokenizer.shared=false model.share_embeddings=none training.eval_bleu=false checkpoint.best_metric=loss
+    """
+    run_training(folder, settings, {"data.path": str(folder)})
+
+
+def diverging(folder: Path) -> None:
+    # Parameters overflow in the first update, so that nothing is finite from the second on.
+    settings = """
+    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=60 training.eval_bleu=false
+    checkpoint.best_metric=loss optimizer.learning_rate=1e38 training.steps=9 training.eval_every=9
+    training.max_skipped=2 training.max_rollbacks=1
+    """
+    run_training(folder, settings, {}, code=2)
+
+
+def test_every_key_is_read(tmp_path):
+    with recording() as reads:
+        for branch in (synthetic, text_by_download, ids, tfds, diverging):
+            (tmp_path / branch.__name__).mkdir()
+            branch(tmp_path / branch.__name__)
+    assert set(BASE) - reads == set()

@@ -1,0 +1,193 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import base
+from transformer.config import loading as configuration
+from transformer.config.keys import flatten, freeze
+from transformer.errors import UserError
+
+BASE = flatten(base.get_config())
+
+
+def write_config(folder: Path, body: str) -> str:
+    path = folder / "experiment.py"
+    path.write_text(body, encoding="utf-8")
+    return str(path)
+
+
+@given(
+    rate=st.floats(min_value=0, max_value=1e30, exclude_min=True),
+    width=st.none() | st.integers(1, 10**6),
+    path=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n"), max_size=9),
+    downloads=st.lists(st.tuples(*[st.text("ab/.", max_size=3)] * 3), max_size=3).map(tuple),
+)
+def test_saving_and_loading_changes_nothing(tmp_path_factory, rate, width, path, downloads):
+    changes = {"optimizer.learning_rate": rate, "model.d_v": width, "data.path": path, "data.downloads": downloads}
+    config = freeze(BASE | changes)
+    folder = tmp_path_factory.mktemp("run")
+    configuration.save(config, folder)
+    loaded = configuration.load(folder)
+    assert flatten(loaded) == flatten(config)
+    assert loaded == config
+    assert list(map(type, flatten(loaded).values())) == list(map(type, flatten(config).values()))
+
+
+def test_a_saved_configuration_edited_by_hand(tmp_path):
+    configuration.save(freeze(BASE), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"dropout": 0.1', '"dropout": 0'))
+    assert isinstance(configuration.load(tmp_path).model.dropout, float)
+    path.write_text(path.read_text().replace('"dropout": 0', '"dropout": "none"'))
+    with pytest.raises(UserError, match=r"config\.json: config\.model\.dropout=none: must be a number"):
+        configuration.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a saved configuration"),
+        ("{", "not a saved configuration"),
+        ("[]", "not a saved configuration"),
+        ("{}", "not a saved configuration"),
+        ('{"schema_version": 0}', "schema_version=0, must be 1"),
+        ('{"schema_version": 1}', "missing; start from base"),
+        ('{"schema_version": 1, "seeds": 3}', "did you mean seed?"),
+        ("\xff", "not a saved configuration"),
+    ],
+)
+def test_malformed_saved_configurations(tmp_path, text, says):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError) as caught:
+        configuration.load(tmp_path)
+    assert str(tmp_path) in str(caught.value) and says in str(caught.value)
+
+
+def test_a_configuration_from_before_a_key_was_added_goes_by_the_base(tmp_path):
+    configuration.save(freeze(BASE | {"training.max_skipped": 3}), tmp_path)
+    path = tmp_path / "config.json"
+    saved = json.loads(path.read_text())
+    del saved["training"]["max_rollbacks"]
+    path.write_text(json.dumps(saved))
+    assert flatten(configuration.load(tmp_path)) == BASE | {"training.max_skipped": 3}
+    del saved["training"]["steps"]
+    path.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"config\.training\.steps: missing"):
+        configuration.load(tmp_path)
+
+
+def test_a_configuration_from_before_any_key_was_added_still_loads(tmp_path):
+    """A new key of `base.py` has to be named in `config_keys.ADDED`, or older runs could not be read any more."""
+    shutil.copy(Path(__file__).parents[1] / "fixtures" / "first_config.json", tmp_path / "config.json")
+    assert flatten(configuration.load(tmp_path)).keys() == BASE.keys()
+
+
+def test_difference_is_what_changed():
+    changed = freeze(BASE | {"model.d_k": 32, "model.dropout": 0.3, "data.path": "corpus"})
+    assert configuration.difference(freeze(BASE), changed) == {
+        "model.d_k": "None -> 32",
+        "model.dropout": "0.1 -> 0.3",
+        "data.path": "'' -> corpus",
+    }
+    assert configuration.difference(changed, changed) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("model.d_model", "1_024", 1024),
+        ("model.dropout", "0", 0.0),
+        ("optimizer.epsilon", "1e-8", 1e-8),
+        ("model.d_k", "32", 32),
+        ("model.final_norm", "true", True),
+        ("training.eval_bleu", "False", False),
+        ("data.path", "a=b", "a=b"),
+        ("model.source_vectors", "", ""),
+        ("data.downloads", "[('a', 'b', 'c')]", (("a", "b", "c"),)),
+        ("data.downloads", "()", ()),
+    ],
+)
+def test_overrides_are_read_by_the_type_of_the_key(key, text, value):
+    overrides = [("checkpoint.best_metric", "loss"), (key, text)]
+    read = flatten(configuration.load_file("configs/base.py", overrides))[key]
+    assert read == value and type(read) is type(value)
+
+
+def test_placeholders_are_set_and_unset():
+    config = configuration.load_file("configs/base.py", [("model.d_k", "32")])
+    assert config.model.d_k == 32
+    assert configuration.override(config, [("model.d_k", "None")], flag="--").model.d_k is None
+    assert configuration.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("model.d_model", "512.0", "--config.model.d_model=512.0: must be an integer"),
+        ("model.d_model", "None", "--config.model.d_model=None: must be an integer"),
+        ("model.d_k", "x", "--config.model.d_k=x: must be an integer or None"),
+        ("model.dropout", "a tenth", "--config.model.dropout=a tenth: must be a number"),
+        ("training.eval_bleu", "maybe", "--config.training.eval_bleu=maybe: must be true or false"),
+        ("data.downloads", "(", "--config.data.downloads=(: must be a tuple"),
+        ("data.downloads", "3", "config.data.downloads=3: must be a tuple"),
+        ("model.dropuot", "0", "did you mean model.dropout?"),
+        ("model", "0", "--config.model=0: there is no key model"),
+        ("seed.x", "0", "--config.seed.x=0: there is no key seed.x"),
+        ("model.dropout", "nan", "config.model.dropout=nan: must be at least 0 and below 1"),
+    ],
+)
+def test_overrides_that_cannot_be_used(key, text, says):
+    with pytest.raises(UserError) as caught:
+        configuration.load_file("configs/base.py", [(key, text)])
+    assert says in str(caught.value)
+
+
+FROM_BASE = (
+    "from configs import base\n\ndef get_config({}):\n    config = base.get_config()\n    {}\n    return config\n"
+)
+
+
+def test_the_argument_after_a_colon_reaches_the_file(tmp_path):
+    path = write_config(tmp_path, FROM_BASE.format("width", "config.model.d_model = int(width)"))
+    assert configuration.load_file(f"{path}:128", []).model.d_model == 128
+
+
+def test_a_saved_configuration_is_a_config_file_too(tmp_path):
+    config = configuration.load_file("configs/base.py", [("model.d_k", "16")])
+    configuration.save(config, tmp_path)
+    assert configuration.load_file(str(tmp_path / "config.json"), []) == config
+
+
+@pytest.mark.parametrize(
+    ("body", "argument", "says"),
+    [
+        ("", "", "has no get_config()"),
+        ("def get_config(:", "", "SyntaxError"),
+        ("x = 1\ny = x.z", "", "line 2: AttributeError"),
+        ("import nothing_of_that_name", "", "ModuleNotFoundError"),
+        (FROM_BASE.format("", "config.model.d_modle = 3"), "", "did you mean model.d_model?"),
+        (FROM_BASE.format("", "config.model.d_model = 1.5"), "", "line 5: TypeError"),
+        (FROM_BASE.format("", "config.model = 3"), "", "config"),
+        (FROM_BASE.format("", "return None"), "", "get_config() returned NoneType, must be a ConfigDict"),
+        (FROM_BASE.format("", ""), ":x", "takes no argument"),
+        (FROM_BASE.format("row", ""), "", "needs an argument"),
+        (FROM_BASE.format("row", "{'A': 1}[row]"), ":B", "line 5: KeyError"),
+    ],
+)
+def test_config_files_that_cannot_be_used(tmp_path, body, argument, says):
+    with pytest.raises(UserError) as caught:
+        configuration.load_file(write_config(tmp_path, body) + argument, [])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_config_files(tmp_path):
+    with pytest.raises(UserError, match=r"configs/bas\.py: no such file; did you mean configs/base\.py\?"):
+        configuration.load_file("configs/bas.py", [])
+    with pytest.raises(UserError, match="must be a .py file"):
+        configuration.load_file("README.md" if Path("README.md").exists() else "Makefile", [])
+    with pytest.raises(UserError, match="no such file"):
+        configuration.load_file(str(tmp_path), [])

@@ -1,0 +1,242 @@
+"""The two tables of what a configuration may be: every rule is seen to refuse, at its very edge, and to allow."""
+
+import math
+
+import pytest
+
+from configs import base
+from transformer.config import loading as configuration
+from transformer.config.combinations import COMBINATIONS
+from transformer.config.keys import expected_types, flatten, freeze
+from transformer.config.rules import RULES
+from transformer.errors import UserError
+
+BASE = flatten(base.get_config())
+
+# For every key one value of the right type that no run can have. Switches have none.
+IMPOSSIBLE = {
+    "seed": -1,
+    "model.num_layers": 0,
+    "model.num_decoder_layers": 0,
+    "model.d_model": 0,
+    "model.d_ff": -1,
+    "model.num_heads": 0,
+    "model.d_k": 0,
+    "model.d_v": -64,
+    "model.dropout": 1.0,
+    "model.attention_dropout": -0.1,
+    "model.activation_dropout": math.nan,
+    "model.activation": "rleu",
+    "model.norm_position": "Pre",
+    "model.layer_norm_epsilon": 0.0,
+    "model.attention": "dot-product",
+    "model.positions": "sinusoid",
+    "model.max_positions": 0,
+    "model.share_embeddings": "al",
+    "model.source_vectors": "a\nb",
+    "model.target_vectors": "\n",
+    "model.dtype": "float16",
+    "data.source": "texts",
+    "data.name": "",
+    "data.path": "a\nb",
+    "data.downloads": (("train.en", "https://a.example/train.en"),),
+    "data.source_language": "",
+    "data.target_language": " ",
+    "data.train_split": "",
+    "data.valid_split": "",
+    "data.test_split": "",
+    "data.max_length": 1,
+    "data.max_length_ratio": 0.5,
+    "data.synthetic_examples": 0,
+    "data.synthetic_maximum": 1_000_000_000,
+    "data.cache_dir": "a\nb",
+    "data.workers": -1,
+    "data.prefetch": 0,
+    "data.wait_seconds": 0,
+    "tokenizer.kind": "BPE",
+    "tokenizer.vocab_size": 4,
+    "tokenizer.model_file": "a\nb",
+    "tokenizer.normalization": "nfc",
+    "tokenizer.character_coverage": 1.1,
+    "tokenizer.sample_size": 0,
+    "tokenizer.sampling": 1.0,
+    "batch.tokens": 0,
+    "batch.plan": "bucket",
+    "batch.max_buckets": 0,
+    "batch.row_multiple": 0,
+    "batch.packed_length": 1,
+    "optimizer.name": "sgd",
+    "optimizer.schedule": "cosin",
+    "optimizer.learning_rate": 0.0,
+    "optimizer.warmup_steps": -1,
+    "optimizer.beta1": 1.0,
+    "optimizer.beta2": -0.1,
+    "optimizer.epsilon": 0.0,
+    "optimizer.weight_decay": -0.1,
+    "optimizer.clip_norm": math.inf,
+    "training.steps": 0,
+    "training.accumulation": 0,
+    "training.label_smoothing": 1.0,
+    "training.label_smoothing_support": "other",
+    "training.r_drop": -1.0,
+    "training.ema_decay": 1.0,
+    "training.log_every": 0,
+    "training.eval_every": 0,
+    "training.eval_sentences": -1,
+    "training.eval_beam_size": 0,
+    "training.max_skipped": 0,
+    "training.max_rollbacks": -1,
+    "training.stall_seconds": -1.0,
+    "training.patience": -1,
+    "checkpoint.every": 0,
+    "checkpoint.keep": 0,
+    "checkpoint.keep_every": -1,
+    "checkpoint.best_metric": "BLEU",
+    "decoding.strategy": "greedy",
+    "decoding.beam_size": 0,
+    "decoding.length_penalty": -0.1,
+    "decoding.max_extra_length": -1,
+    "decoding.max_source_length": 1,
+    "decoding.batch_tokens": 0,
+    "decoding.temperature": 0.0,
+    "decoding.top_k": -1,
+    "decoding.top_p": 0.0,
+    "decoding.seed": 2**32,
+    "mesh.data": 0,
+    "mesh.fsdp": 0,
+    "mesh.tensor": -1,
+}
+
+# Changes to the base config, each breaking one combination that is then named by the keys it involves.
+TOGETHER_IMPOSSIBLE = (
+    ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
+    ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
+    ({"model.positions": "rotary", "model.attention": "additive"}, ("positions=rotary", "attention=additive")),
+    ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
+    ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
+    ({"model.positions": "learned", "model.max_positions": 255}, ("max_positions=255", "data.max_length=256")),
+    ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
+    ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
+    ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
+    ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
+    ({"data.source": "text"}, ("source=text", "path=''", "downloads=()")),
+    ({"data.source": "synthetic", "data.target_language": "fr"}, ("source=synthetic", "target_language=fr")),
+    ({"tokenizer.kind": "word", "tokenizer.sampling": 0.1}, ("kind=word", "sampling=0.1")),
+    ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
+    ({"tokenizer.vocab_size": 260, "tokenizer.byte_fallback": True}, ("vocab_size=260", "byte_fallback=True")),
+    (
+        {"data.source": "ids", "data.path": "d", "tokenizer.kind": "ids", "tokenizer.model_file": "a.model"},
+        ("kind=ids", "model_file=a.model"),
+    ),
+    ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
+    ({"training.r_drop": 5.0, "model.dropout": 0.0}, ("r_drop=5.0", "dropout=0.0", "attention_dropout=0.0")),
+    ({"tokenizer.vocab_size": 5, "decoding.beam_size": 6}, ("beam_size=6", "vocab_size=5")),
+    ({"tokenizer.vocab_size": 5, "training.eval_beam_size": 6}, ("eval_beam_size=6", "vocab_size=5")),
+    ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),
+    ({"batch.tokens": 2047}, ("tokens=2047", "row_multiple=8", "max_length=256")),
+    (
+        {"batch.plan": "packed", "batch.packed_length": 512, "batch.tokens": 4095},
+        ("tokens=4095", "row_multiple=8", "packed_length=512"),
+    ),
+    ({"mesh.data": 8, "mesh.fsdp": 2}, ("row_multiple=8", "data=8", "fsdp=2")),
+    ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
+    ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
+    ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
+    ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
+)
+
+# Changes at the very edge of what the combinations above allow.
+TOGETHER_POSSIBLE = (
+    {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
+    {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
+    {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
+    {"model.positions": "rotary", "model.d_model": 513, "model.num_heads": 1, "model.d_k": 32, "model.d_v": 513},
+    {"tokenizer.shared": False, "model.share_embeddings": "target"},
+    {"data.source": "text", "data.path": "somewhere"},
+    {"data.source": "text", "data.downloads": (("a", "b", "c"),)},
+    {"data.source": "ids", "tokenizer.kind": "ids", "data.path": "somewhere"},
+    {"data.source": "synthetic", "data.synthetic_maximum": 999},
+    {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
+    {"batch.tokens": 2048},
+    {"batch.plan": "packed", "batch.packed_length": 256},
+    {"mesh.data": 4, "mesh.fsdp": 2, "mesh.tensor": 8},
+    {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
+    {"training.steps": 4000},
+    {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
+    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.attention_dropout": 0.1},
+    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.activation_dropout": 0.1},
+)
+
+
+def refusal(changes: dict) -> str:
+    with pytest.raises(UserError) as caught:
+        configuration.validate(freeze(BASE | changes))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_every_key_has_a_rule():
+    assert set(RULES) == set(expected_types())
+
+
+@pytest.mark.parametrize("key", [key for key, (kind, _) in expected_types().items() if kind is not bool])
+def test_an_impossible_value_is_named(key):
+    message = refusal({key: IMPOSSIBLE[key]})
+    assert message.startswith(f"config.{key}=")
+    assert f"must be {RULES[key].allowed}" in message
+
+
+@pytest.mark.parametrize("key", BASE)
+def test_a_value_of_another_type_is_named(key):
+    wrong = b"bytes"
+    assert refusal({key: wrong}).startswith(f"config.{key}={wrong!r}: must be ")
+
+
+@pytest.mark.parametrize("key", [key for key, value in BASE.items() if value is not None])
+def test_none_is_for_placeholders(key):
+    assert refusal({key: None}).startswith(f"config.{key}=None: must be ")
+
+
+@pytest.mark.parametrize(("key", "value"), [("model.d_model", True), ("training.eval_bleu", 1), ("seed", 1.0)])
+def test_types_are_not_stretched(key, value):
+    assert refusal({key: value}).startswith(f"config.{key}={value}: must be ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("model.activation", "rleu", "relu"),
+        ("model.positions", "sinusoidal_concat", "sinusoidal_concatenated"),
+        ("optimizer.name", "adam_w", "adamw"),
+    ],
+)
+def test_the_nearest_choice_is_offered(key, value, meant):
+    assert refusal({key: value}).endswith(f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize(("changes", "named"), TOGETHER_IMPOSSIBLE)
+def test_impossible_combinations_are_named(changes, named):
+    message = refusal(changes)
+    for value in named:
+        assert value in message
+
+
+def test_every_combination_is_seen_broken():
+    messages = [refusal(changes) for changes, _ in TOGETHER_IMPOSSIBLE]
+    for combination in COMBINATIONS:
+        assert any(combination.keys[0] in message and combination.advice in message for message in messages)
+
+
+@pytest.mark.parametrize("changes", TOGETHER_POSSIBLE)
+def test_possible_combinations_are_allowed(changes):
+    configuration.validate(freeze(BASE | changes))
+
+
+def test_unknown_and_missing_keys():
+    message = refusal({"model.d_modle": 3})
+    assert message.startswith("config.model.d_modle=3: there is no key model.d_modle; config.model has ")
+    assert message.endswith("did you mean model.d_model?")
+    assert "did you mean model.d_model?" in refusal({"modle.d_model": 3})
+    without = {key: value for key, value in BASE.items() if key != "model.d_ff"}
+    with pytest.raises(UserError, match=r"config\.model\.d_ff: missing"):
+        configuration.validate(freeze(without))

@@ -1,0 +1,178 @@
+"""The loader: every epoch's batches in order, from any position on, made in the background."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from configs import base
+from tests.data.sentences import MemorySentences, random_sentences
+from transformer.data.batches import loader
+from transformer.data.batches.loader import Loader, Position
+from transformer.errors import UserError
+
+
+def small_config(**batch):
+    config = base.get_config()
+    config.data.max_length = 16
+    config.batch.update({"tokens": 128, "max_buckets": 4, "row_multiple": 2, "packed_length": 32, **batch})
+    return config
+
+
+def taken(batches, count):
+    """What is in the next `count` batches, in a form that can be compared."""
+    return [
+        (after, {name: array.tolist() for name, array in arrays.items()}, stats)
+        for after, arrays, stats in itertools.islice(batches, count)
+    ]
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_resuming_anywhere_equals_going_on(plan, prefetch):
+    sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
+    config.data.prefetch = prefetch
+    with Loader(sentences, config, Position(0, 0)) as batches:
+        count = len(batches.plan)
+        straight = taken(batches, 3 * count)
+    assert [after for after, _, _ in straight[count - 2 : count + 1]] == [
+        Position(0, count - 1),
+        Position(1, 0),
+        Position(1, 1),
+    ]
+    for done in (1, count - 1, count, count + 2, 2 * count + 1):
+        with Loader(sentences, config, straight[done - 1][0]) as resumed:
+            assert taken(resumed, 3 * count - done) == straight[done:]
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.1])
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampling):
+    class Counting(MemorySentences):
+        def pieces(self, side, pairs):
+            made.append(len(pairs))
+            return super().pieces(side, pairs)
+
+        def epoch(self, epoch, seed):
+            epochs.add(epoch)
+            return self
+
+    sentences, config = Counting(random_sentences(120, longest=12).pairs), small_config(plan=plan)
+    config.data.prefetch, config.tokenizer.sampling = 0, sampling
+    for start in (Position(0, 3), Position(100_000, 3)):
+        made, epochs = [], set()
+        with Loader(sentences, config, start) as batches:
+            _, _, stats = next(batches)
+        assert made == [stats.sentences] * 2  # both sides of that batch, and of no other
+        assert start.epoch in epochs and epochs <= {start.epoch, start.epoch + 1} | ({0} if sampling else set())
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_an_epoch_holds_every_sentence_once(plan):
+    sentences, config = random_sentences(150, longest=12), small_config(plan=plan)
+    for epoch in (0, 7):
+        with Loader(sentences, config, Position(epoch, 0)) as batches:
+            parts = list(itertools.islice(batches, len(batches.plan)))
+            shapes = {(arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts}
+            assert len(shapes) <= len(batches.buckets) <= (4 if plan == "buckets" else 1)
+        pieces = np.concatenate([arrays["source"].ravel() for _, arrays, _ in parts])
+        assert sorted(pieces[pieces > 3]) == sorted(np.concatenate([source for source, _ in sentences.pairs]))
+        assert sum(stats.sentences for _, _, stats in parts) == np.count_nonzero(pieces == 3) == 150
+        assert sum(stats.source_pieces for _, _, stats in parts) == sentences.lengths[:, 0].sum()
+        assert sum(stats.target_pieces for _, _, stats in parts) == sentences.lengths[:, 1].sum()
+        for _, arrays, stats in parts:
+            assert stats.positions == arrays["source"].size + arrays["target_input"].size
+
+
+def test_batches_are_made_ahead_and_waiting_is_measured():
+    class Slow(MemorySentences):
+        def pieces(self, side, pairs):
+            time.sleep(0.1)  # for each side of a batch
+            return super().pieces(side, pairs)
+
+    slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
+    config.data.prefetch = 4
+    with Loader(slow, config, Position(0, 0)) as batches:
+        next(batches)
+        assert batches.waited > 0.1
+        time.sleep(2.5)
+        before = batches.waited
+        taken(batches, 3)
+        assert batches.waited - before < 0.1  # of at least 0.6 seconds that making them took
+
+
+def test_what_fails_in_the_background_reaches_the_caller():
+    class Broken(MemorySentences):
+        def pieces(self, side, pairs):
+            raise UserError("data: the disk is gone")
+
+    class BrokenNextEpoch(MemorySentences):
+        def epoch(self, epoch, seed):
+            if epoch == 1:
+                raise UserError("data: the disk is full")
+            return self
+
+    pairs = random_sentences(40, longest=12).pairs
+    with Loader(Broken(pairs), small_config(), Position(0, 0)) as batches, pytest.raises(UserError, match="is gone"):
+        next(batches)
+    with Loader(BrokenNextEpoch(pairs), small_config(), Position(0, 0)) as batches:
+        assert len(batches.plan) > 4
+        with pytest.raises(UserError, match="is full"):
+            taken(batches, len(batches.plan) + 1)
+
+
+def test_closing_ends_the_threads_but_one_that_encodes_which_no_exit_waits_for():
+    encoded = threading.Event()
+
+    class Slow(MemorySentences):
+        def epoch(self, epoch, seed):
+            if epoch == 1:
+                encoded.wait(60)
+            return self
+
+    sentences = random_sentences(40, longest=12)
+    with Loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
+        next(batches)
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith(("plan", "assemble"))]
+    for thread in ours:
+        if thread.name.startswith("assemble"):
+            thread.join(timeout=5)
+    assert [thread.daemon for thread in ours if thread.is_alive()] == [True]
+    encoded.set()
+
+
+def test_a_position_that_the_data_does_not_have_is_refused():
+    with pytest.raises(UserError, match="batch 5000 of epoch 2.*the data has changed"):
+        Loader(random_sentences(40, longest=12), small_config(), Position(2, 5000))
+
+
+def test_sampled_lengths_keep_the_shapes_of_the_first_epoch():
+    class Sampled(MemorySentences):
+        """Sentences up to 15 pieces long that another segmentation makes longer by one an epoch."""
+
+        def epoch(self, epoch, seed):
+            grown = [[np.append(side, [9] * epoch)[:15] for side in pair] for pair in self.pairs]
+            return MemorySentences(grown)
+
+    sentences, config = Sampled(random_sentences(120, longest=10).pairs), small_config()
+    config.tokenizer.sampling = 0.1
+    shapes = set()
+    for epoch in range(7):
+        with Loader(sentences, config, Position(epoch, 0)) as batches:
+            assert sum(stats.sentences for _, _, stats in itertools.islice(batches, len(batches.plan))) == 120
+            shapes.add(batches.buckets)
+    assert len(shapes) == 1 and (batches.buckets[-1].source_length, batches.buckets[-1].target_length) == (16, 16)
+
+
+def test_held_out_sentences_come_once_and_in_order():
+    sentences = random_sentences(100, longest=12)
+    sources = []
+    for arrays, _ in loader.in_order(sentences, small_config(plan="packed")):
+        assert set(arrays) == {"source", "target_input", "target_output"}
+        sources += [row[row > 3].tolist() for row in arrays["source"] if row.any()]
+    wanted = [source.tolist() for source, _ in sentences.pairs]
+    assert sorted(sources) == sorted(wanted)
+    positions = [wanted.index(source) for source in sources if source]
+    assert np.count_nonzero(np.diff(positions) < 0) < 8  # in order within each bucket

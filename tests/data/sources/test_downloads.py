@@ -1,0 +1,108 @@
+"""Downloads from file URLs, which take the same path as any other."""
+
+import errno
+import hashlib
+import socket
+import threading
+
+import pytest
+
+from configs import base
+from transformer.data.sources import downloads
+from transformer.data.sources import source as sources
+from transformer.errors import UserError
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A config that downloads a one-line train.en and train.de, and serves valid ones under another name."""
+    served = tmp_path / "served"
+    served.mkdir()
+    triples = []
+    for name, text in {"train.en": "a dog\n", "train.de": "ein Hund\n"}.items():
+        (served / f"x-{name}").write_text(text)
+        triples.append((name, (served / f"x-{name}").as_uri(), hashlib.sha256(text.encode()).hexdigest()))
+    data = base.get_config().data
+    data.source = "text"
+    data.name = "dogs"
+    data.downloads = tuple(triples)
+    data.cache_dir = str(tmp_path / "cache")
+    return data
+
+
+def test_files_are_fetched_once_and_read_as_a_source(data, tmp_path):
+    assert sources.read_pairs(data, "train") == (["a dog"], ["ein Hund"])
+    for path in (tmp_path / "served").iterdir():
+        path.unlink()
+    assert sources.read_pairs(data, "train") == (["a dog"], ["ein Hund"])
+
+
+def test_a_changed_file_is_refused_and_not_kept(data, tmp_path):
+    (tmp_path / "served" / "x-train.de").write_text("eine Katze\n")
+    with pytest.raises(UserError, match="sha256 is .*, data.downloads says"):
+        downloads.fetch(data)
+    assert not list((tmp_path / "cache").rglob("*train.de*"))
+    (tmp_path / "served" / "x-train.de").write_text("ein Hund\n")
+    assert (downloads.fetch(data) / "train.de").read_text() == "ein Hund\n"
+
+
+def test_without_a_network_the_message_says_what_to_put_where(data, monkeypatch):
+    def unreachable(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    name, _, sha256 = data.downloads[0]
+    data.downloads = ((f"{name}.gz", "http://example.invalid/train.en.gz", sha256), data.downloads[1])
+    with pytest.raises(UserError) as raised:
+        downloads.fetch(data)
+    message = str(raised.value)
+    assert "http://example.invalid/train.en.gz: cannot be downloaded" in message
+    assert "put train.en, train.de" in message and "--config.data.path=FOLDER" in message
+    assert "\n" not in message
+
+
+def answer_nonsense(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        connection.sendall(b"no HTTP\r\n")
+
+
+def test_what_is_no_url_or_no_web_server_is_said_in_one_line(data):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for url, reason in ((f"{address}/train.en", "no HTTP"), (f"{address}/train en", "control characters")):
+            data.downloads = (("train.en", url, data.downloads[0][2]),)
+            with pytest.raises(UserError, match=f"{url}: cannot be downloaded .*{reason}") as raised:
+                downloads.fetch(data)
+            assert "\n" not in str(raised.value)
+
+
+def test_a_full_disk_is_none_of_the_servers_faults(data):
+    folder = downloads.fetch(data)
+    (folder / "train.de").unlink()
+    (folder / ".train.de.unfinished").symlink_to("/dev/full")
+    with pytest.raises(OSError) as raised:
+        downloads.fetch(data)
+    assert raised.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en"]
+
+
+def test_names_may_not_leave_the_folder(data):
+    data.downloads = (("../train.en", *data.downloads[0][1:]),)
+    with pytest.raises(UserError, match="must be a name alone"):
+        downloads.fetch(data)
+
+
+def test_nothing_to_download_from(data):
+    data.downloads = ()
+    with pytest.raises(UserError, match="data.path is empty"):
+        downloads.fetch(data)
+
+
+def test_a_cache_that_cannot_be_made(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    data.cache_dir = str(tmp_path / "file" / "cache")
+    with pytest.raises(UserError, match=r"data\.cache_dir=.*name a folder that can be written"):
+        downloads.fetch(data)

@@ -1,0 +1,138 @@
+"""Text and integer files as sources. The datasets of TFDS are in test_tfds_source.py."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.files import text_config, write, write_pairs
+from transformer.data.sources import lines
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import LineFile
+from transformer.errors import UserError
+
+PAIRS = [(f"word {number}", f"Wort {number}") for number in range(20)]
+RAW = [(source.encode(), target.encode()) for source, target in PAIRS]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return text_config(tmp_path, tmp_path / "cache").data
+
+
+@given(content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\xe2\x80\xa8", b"\x85"])).map(b"".join))
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_any_stretch_of_lines_is_what_splitting_the_file_gives(tmp_path_factory, name, content):
+    path = tmp_path_factory.mktemp("lines") / name
+    write(path, content)
+    expected = content.split(b"\n")
+    if not expected[-1]:
+        expected.pop()  # what follows the last line's end is no line
+    expected = [line.removesuffix(b"\r") for line in expected]
+    with pytest.MonkeyPatch.context() as patch:  # so small that every boundary falls inside
+        patch.setattr(lines, "LINES_PER_MARK", 2)
+        patch.setattr(lines, "_BLOCK", 3)
+        file = LineFile(path)
+        assert len(file) == len(expected)
+        assert list(file.lines(0, None)) == expected
+        for start in range(len(expected)):
+            for stop in range(start, len(expected) + 1):
+                assert list(file.lines(start, stop)) == expected[start:stop]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_stretches_across_joined_files(tmp_path, data, ending):
+    write_pairs(tmp_path, "one", PAIRS[:7], ending=ending)
+    write_pairs(tmp_path, "two", PAIRS[7:], ending=ending)
+    data.train_split = "one+two"
+    source = sources.open_source(data, "train")
+    assert source.seekable == (ending == "")
+    assert len(source) == 20
+    source = pickle.loads(pickle.dumps(source))
+    for start, stop in ((0, 20), (0, 7), (6, 8), (7, 20), (19, 20)):
+        assert list(source.pairs(start, stop)) == RAW[start:stop]
+    assert source.where(8, 1) == f"{tmp_path}/two.de{ending}, line 2"
+
+
+def test_unicode_line_breaks_do_not_shift_lines(tmp_path, data):
+    write(tmp_path / "train.en", "one\u2028still one\x85\x0b\nsecond\r\n".encode())
+    write(tmp_path / "train.de", b"eins\nzwei\n")
+    assert sources.read_pairs(data, "train") == (["one\u2028still one\x85\x0b", "second"], ["eins", "zwei"])
+
+
+def test_files_that_do_not_match_are_both_named_with_their_counts(tmp_path, data):
+    write_pairs(tmp_path, "train", PAIRS)
+    write(tmp_path / "train.de", ["eins", "zwei"])
+    with pytest.raises(UserError, match=r"train\.en has 20 lines and .*train\.de has 2:"):
+        len(sources.open_source(data, "train"))
+
+
+def test_missing_files_and_what_is_there(tmp_path, data):
+    write_pairs(tmp_path, "training", PAIRS)
+    with pytest.raises(
+        UserError, match=r"data\.train_split=train: no train\.en or train\.en\.gz in .*; there: training"
+    ):
+        sources.open_source(data, "train")
+    data.path = str(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"data\.path=.*nowhere: no such folder"):
+        sources.open_source(data, "train")
+
+
+def test_identity_changes_with_the_file(tmp_path, data):
+    write_pairs(tmp_path, "train", PAIRS)
+    before = sources.open_source(data, "train").identity
+    assert sources.open_source(data, "train").identity == before
+    write(tmp_path / "train.de", ["other"] * 20)
+    assert sources.open_source(data, "train").identity != before
+
+
+def test_held_out_text_must_be_utf8(tmp_path, data):
+    write(tmp_path / "valid.en", b"fine\nbad \xff\n")
+    write(tmp_path / "valid.de", b"gut\nschlecht\n")
+    with pytest.raises(UserError, match=r"valid\.en, line 2: not UTF-8 \(byte 5\)"):
+        sources.read_pairs(data, "valid")
+
+
+def test_held_out_pairs_keep_empty_sides_and_spaces(tmp_path, data):
+    write(tmp_path / "valid.en", b"\n a  b \n")
+    write(tmp_path / "valid.de", b"leer\n\n")
+    assert sources.read_pairs(data, "valid") == (["", " a  b "], ["leer", ""])
+
+
+def test_a_held_out_split_without_sentences(tmp_path, data):
+    write_pairs(tmp_path, "valid", [])
+    with pytest.raises(UserError, match="no sentences"):
+        sources.read_pairs(data, "valid")
+
+
+def test_unknown_split(data):
+    with pytest.raises(UserError, match="split dev: must be one of train, valid, test"):
+        sources.open_source(data, "dev")
+
+
+def test_read_lines(tmp_path):
+    write(tmp_path / "good.gz", ["eins", "", "drei\u2028vier"])
+    assert sources.read_lines(tmp_path / "good.gz") == ["eins", "", "drei\u2028vier"]
+    write(tmp_path / "bad", b"eins\n\xc3\n")
+    with pytest.raises(UserError, match=r"bad, line 2: not UTF-8"):
+        sources.read_lines(tmp_path / "bad")
+    with pytest.raises(UserError, match="nowhere: No such file"):
+        sources.read_lines(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-10], lambda whole: b"plain text\n"])
+def test_damaged_gzip(tmp_path, damage):
+    write(tmp_path / "good.gz", [str(number) for number in range(1000)])
+    (tmp_path / "bad.gz").write_bytes(damage((tmp_path / "good.gz").read_bytes()))
+    with pytest.raises(UserError, match=r"bad\.gz: not a whole gzip file"):
+        sources.read_lines(tmp_path / "bad.gz")
+
+
+def test_ids_are_checked_by_file_and_line(tmp_path, data):
+    data.source = "ids"
+    write_pairs(tmp_path, "train", [("1 2 3", "4"), ("", "5 6")])
+    assert list(sources.open_source(data, "train").pairs(0, 2)) == [(b"1 2 3", b"4"), (b"", b"5 6")]
+    write_pairs(tmp_path, "train", [("1 2 3", "4"), ("1", "5 -6")])
+    with pytest.raises(UserError, match=r"train\.de, line 2: '-6' is not a non-negative integer"):
+        list(sources.open_source(data, "train").pairs(0, 2))

@@ -1,0 +1,133 @@
+"""A tiny dataset written by TFDS itself, in array_record, and read back: all without TensorFlow."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from configs import base
+from transformer.data.sources import source as sources
+from transformer.data.sources import tfds as tfds_source
+from transformer.data.sources.tfds import TfdsSource
+from transformer.errors import UserError
+
+WRITE = """
+import sys
+import tensorflow_datasets as tfds
+
+class TinyTranslate(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("de", "en")))
+
+    def _split_generators(self, download_manager):
+        return {"train": self._generate_examples(10), "validation": self._generate_examples(3)}
+
+    def _generate_examples(self, count):
+        for number in range(count):
+            yield number, {"en": f"number {number}", "de": f"Zahl {number} für \u2028 dich"}
+
+TinyTranslate(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+assert "tensorflow" not in sys.modules
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds")
+    # In a process of its own: TFDS registers every dataset class for good.
+    subprocess.run([sys.executable, "-c", WRITE, str(folder)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def data(folder):
+    data = base.get_config().data
+    data.name = "tiny_translate"
+    data.path = str(folder)
+    return data
+
+
+def test_pairs_by_position_without_tensorflow(data):
+    source = sources.open_source(data, "train")
+    assert len(source) == 10
+    pairs = list(source.pairs(0, 10))
+    assert sorted(pairs) == [(f"number {n}".encode(), f"Zahl {n} für \u2028 dich".encode()) for n in range(10)]
+    copy = pickle.loads(pickle.dumps(source))
+    assert list(copy.pairs(3, 6)) == pairs[3:6]
+    assert "tensorflow" not in sys.modules
+
+
+def test_no_more_records_are_held_than_a_block_has(data, monkeypatch):
+    source = sources.open_source(data, "train")
+    pairs, records, asked = list(source.pairs(0, 10)), source._records(), []
+
+    class Counting:
+        def __getitems__(self, numbers):
+            asked.append(list(numbers))
+            return records.__getitems__(numbers)
+
+    monkeypatch.setattr(tfds_source, "BLOCK", 4)
+    monkeypatch.setattr(tfds_source, "_records", lambda *_: Counting())
+    assert list(source.pairs(1, 10)) == pairs[1:]
+    assert asked == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
+
+
+def test_sides_follow_the_languages(data):
+    data.source_language, data.target_language = "de", "en"
+    sources_, references = sources.read_pairs(data, "valid")
+    assert sorted(references) == ["number 0", "number 1", "number 2"]
+    assert all(text.startswith("Zahl") for text in sources_)
+
+
+def test_split_expressions_are_those_of_tfds(data):
+    everything = list(sources.open_source(data, "train").pairs(0, 10))
+    data.train_split = "train[20%:50%]"
+    part = sources.open_source(data, "train")
+    assert list(part.pairs(0, len(part))) == everything[2:5]
+    data.valid_split = "train[:2]+train[8:]"
+    assert sources.read_pairs(data, "valid")[0] == [pair[0].decode() for pair in everything[:2] + everything[8:]]
+
+
+def test_identity_names_version_and_slice(data):
+    whole = sources.open_source(data, "train").identity
+    assert whole["dataset"] == "tiny_translate/1.0.0"
+    data.train_split = "train[:50%]"
+    assert sources.open_source(data, "train").identity != whole
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("train_split", "training", r"data\.train_split=training: Unknown split 'training'. Should be one of"),
+        ("train_split", "train[:5", r"data\.train_split=train\[:5: .*split format"),
+        ("train_split", "train[:500]", r"data\.train_split=train\[:500\]: .*incompatible with 10 examples"),
+        ("source_language", "fr", r"data\.source_language.*has no fr; it has de, en"),
+        ("name", "tiny_translat", r"data\.name=tiny_translat: not known to TFDS"),
+        ("name", "wmt14_translate/xx-en", r"data\.name=wmt14_translate/xx-en: "),
+        ("name", "wmt14_translate/de-en", r"not prepared in .*; run: python -c .*file_format='array_record'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(data, key, value, message):
+    data[key] = value
+    with pytest.raises(UserError, match=message) as raised:
+        sources.open_source(data, "train")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_dataset_prepared_in_another_format(data, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "other")
+    (info,) = (tmp_path / "other").rglob("dataset_info.json")
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    data.path = str(tmp_path / "other")
+    with pytest.raises(UserError, match=r"prepared in .* as tfrecord, which has no random access; remove it and run"):
+        sources.open_source(data, "train")
+
+
+def test_importing_sources_does_not_import_tfds():
+    code = "import sys; import transformer.data.sources; assert 'tensorflow_datasets' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert TfdsSource.seekable

@@ -1,0 +1,89 @@
+"""Drawn segmentations against probabilities worked out by hand, and against SentencePiece where nothing is random."""
+
+import io
+import math
+import random
+from collections import Counter
+
+import pytest
+import sentencepiece
+
+from tests.data.files import text_config
+from transformer.data.sources import source as sources
+from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
+from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+DRAWS = 20_000
+
+
+def frequencies(sampler, word):
+    generator = random.Random(0)
+    counts = Counter(" ".join(sampler.segment(word, generator)) for _ in range(DRAWS))
+    return {segmentation: count / DRAWS for segmentation, count in counts.items()}
+
+
+def test_bpe_dropout_of_a_chain_of_merges():
+    found = frequencies(BpeDropout({"ab": 0.0, "abc": -1.0, "a": -2.0, "b": -3.0, "c": -4.0}, 0.3), "abc")
+    assert found == pytest.approx({"a b c": 0.3, "ab c": 0.7 * 0.3, "abc": 0.7 * 0.7}, abs=0.01)
+
+
+def test_bpe_dropout_of_merges_that_exclude_each_other():
+    found = frequencies(BpeDropout({"ab": 0.0, "bc": -1.0}, 0.3), "abc")
+    # The better one unless it is dropped; then the other unless it is dropped too.
+    assert found == pytest.approx({"ab c": 0.7, "a bc": 0.3 * 0.7, "a b c": 0.3 * 0.3}, abs=0.01)
+
+
+def test_bpe_dropout_does_not_forget_chance_where_it_remembers_paths():
+    scores = {"ab": 0.0, "cd": -1.0, "bc": -2.0, "abcd": -3.0}
+    rate, kept = 0.4, 0.6
+    expected = {
+        "abcd": kept * kept * kept + rate * kept * kept * kept,  # ab, cd, abcd or cd, ab, abcd
+        "ab cd": kept * kept * rate + rate * kept * kept * rate,
+        "ab c d": kept * rate,
+        "a b cd": rate * kept * rate,
+        "a bc d": rate * rate * kept,
+        "a b c d": rate**3,
+    }
+    assert sum(expected.values()) == pytest.approx(1)
+    assert frequencies(BpeDropout(scores, rate), "abcd") == pytest.approx(expected, abs=0.01)
+
+
+def test_unigram_draws_by_probability_to_the_power_alpha():
+    probabilities = {"a": 0.1, "b": 0.2, "c": 0.3, "ab": 0.25, "bc": 0.15}
+    scores = {piece: math.log(probability) for piece, probability in probabilities.items()}
+    weights = {"a b c": 0.1 * 0.2 * 0.3, "ab c": 0.25 * 0.3, "a bc": 0.1 * 0.15}
+    powers = {segmentation: weight**0.5 for segmentation, weight in weights.items()}
+    expected = {segmentation: power / sum(powers.values()) for segmentation, power in powers.items()}
+    assert frequencies(UnigramSampler(scores, 0.5), "abc") == pytest.approx(expected, abs=0.01)
+
+
+def test_unigram_never_fails_on_an_unknown_character():
+    assert UnigramSampler({"a": -1.0, "aa": -1.5}, 1.0).segment("a犬", random.Random(0)) == ["a", "犬"]
+
+
+def train(texts, kind, **options):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=content,
+        model_type=kind,
+        hard_vocab_limit=False,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+        **options,
+    )
+    return SentencePieceVocabulary(content.getvalue())
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+@pytest.mark.parametrize(("kind", "rate"), [("bpe", 1e-9), ("unigram", 500.0)])  # no dropout; all weight on the best
+def test_without_chance_it_is_sentencepiece_own_segmentation(multi30k, kind, rate, byte_fallback):
+    config = text_config(multi30k, multi30k)
+    texts = [text for side in sources.read_pairs(config.data, "valid") for text in side][:1500]
+    vocabulary = train(texts, kind, vocab_size=500 if byte_fallback else 150, byte_fallback=byte_fallback)
+    texts = [*texts, " ﬁ  犬犬 x犬", "", "Ⅷ"]
+    assert vocabulary.sample(texts, range(len(texts)), rate) == vocabulary.encode(texts)

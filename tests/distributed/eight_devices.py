@@ -1,0 +1,103 @@
+"""python -m tests.training.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON.
+
+The run on the last one is saved half-way, too, and goes on on the one before it.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import jax
+
+from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
+from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.restore import load_parameters
+from transformer.distributed.sharding import make_mesh
+from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.progress import Progress
+from transformer.training.state import TrainState
+from transformer.workdir import Workdir
+
+STEPS = 50
+SAVED = 25
+LENGTHS = [(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)]
+BATCHES = [make_batch(LENGTHS[seed:], 8, 8, seed) for seed in range(4)]
+
+
+def setup_on(shape: tuple[int, int, int]) -> Setup:
+    """With dropout wherever there can be some, and two passes, on as many devices as the mesh takes."""
+    config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
+    config.training.r_drop = 1.0
+    config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
+    config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
+    optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, STEPS))
+    return setup(config, optimizer, make_mesh(config, jax.devices()[: math.prod(shape)]))
+
+
+def losses(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, list[float]]:
+    """The state after the updates from `first` to before `last`, and each one's loss per token."""
+    values = []
+    for step in range(first, last):
+        state, metrics = here.step(state, [BATCHES[step % len(BATCHES)]])
+        sums = jax.device_get(metrics["sums"])
+        values.append(float(sums.loss / sums.tokens))
+    return state, values
+
+
+def held(tree) -> list[float]:
+    """The share of all matrices of a tree that each device holds."""
+    matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim == 2]
+    total = sum(leaf.size for leaf in matrices)
+    count = len(matrices[0].sharding.device_set)
+    return [sum(leaf.addressable_shards[number].data.size for leaf in matrices) / total for number in range(count)]
+
+
+def memory(here: Setup, state: TrainState) -> dict[str, int]:
+    """Bytes a device that the compiled update takes and gives."""
+    analysis = here.step.executable(state, here.step.place(BATCHES[0])).memory_analysis()
+    return {"arguments": analysis.argument_size_in_bytes, "outputs": analysis.output_size_in_bytes}
+
+
+def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
+    """The rest of a run that was saved on one mesh, at this state, and goes on on another."""
+    config = tiny_config(checkpoint__best_metric="loss")
+    with Checkpoints(Workdir(folder), config) as checkpoints:
+        checkpoints.save(state, Progress(step=SAVED))
+    kept = jax.device_get(state.parameters)
+    abstract = there.initializer.abstract_state
+    with Checkpoints(Workdir(folder), config) as checkpoints:
+        restored, _ = checkpoints.restore(abstract)
+    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
+    return {
+        "restored": distance(kept, jax.device_get(restored.parameters)),
+        "loaded_without_a_mesh": distance(kept, load_parameters(folder, "last", 1)[0]),
+        "losses": losses(there, restored, SAVED, STEPS)[1],
+    }
+
+
+def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
+    setups = {shape: setup_on(shape) for shape in shapes}
+    start = jax.device_get(setups[shapes[0]].initializer().parameters)
+    report = {}
+    for shape, here in setups.items():
+        state = here.initializer()
+        report[str(shape)] = {
+            "start": distance(start, jax.device_get(state.parameters)),
+            "matrices_held": held(state.parameters),
+            "moments_held": held(state.optimizer_state),
+            "rows_held": here.step.place(BATCHES[0])["source"].addressable_shards[0].data.shape[0],
+            "memory": memory(here, state),
+            "losses": losses(here, state, 0, STEPS)[1],
+        }
+    last = setups[shapes[-1]]
+    state, _ = losses(last, last.initializer(), 0, SAVED)
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
+    vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
+    batch = sum(array.nbytes for array in BATCHES[0].values())
+    sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
+    print(json.dumps({"meshes": report, "sizes": sizes, "resumed": resumed(folder, state, setups[shapes[-2]])}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [tuple(shape) for shape in json.loads(sys.argv[2])])

@@ -1,0 +1,78 @@
+"""python -m tests.training.full_disk FOLDER: training on a disk that fills up and then gets room, as JSON.
+
+It mounts file systems in the folder, so it is to be run where it may: `unshare --map-root-user --mount`.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from tests.training.tiny import flags, record
+from transformer.checkpoints.restore import load_parameters, steps_in
+
+ALONE = ["unshare", "--map-root-user", "--mount"]
+SIZES = ("64k", "1m")  # of the disk: not enough for a checkpoint; enough for a few
+# While some are deleted, others are kept for ever: the disk fills up all the same.
+SETTINGS = {"training__steps": 12, "training__log_every": 1}
+SETTINGS |= {"checkpoint__every": 1, "checkpoint__keep": 1, "checkpoint__keep_every": 2}
+
+
+def may_mount() -> str | None:
+    """What keeps this user from mounting a file system that only its own processes see, or None."""
+    try:
+        done = subprocess.run([*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+    except FileNotFoundError as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else None
+
+
+def train(workdir: Path, cache: Path) -> tuple[int, str]:
+    """Exit code and standard error."""
+    argv = [sys.executable, "-m", "transformer.train", *flags(workdir, data__cache_dir=cache, **SETTINGS)]
+    done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=300)
+    return done.returncode, done.stderr
+
+
+def same(tree, other) -> bool:
+    return all(np.array_equal(*leaves) for leaves in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
+
+
+def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
+    """How a run ends there, what it leaves, and whether what comes of it once there is room is the run `straight`."""
+    workdir, cache = folder / "run", folder.parent / "cache"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    code, errors = train(workdir, cache)
+    saved = steps_in(workdir / "checkpoints")
+    found = {
+        "code": code,
+        "errors": errors,
+        "saved": saved,
+        "loaded": [load_parameters(workdir, "last", 1)[1]] if saved else [],
+        "lines": [line["step"] for line in record(workdir) if line["split"] == "train"] if saved else [],
+    }
+    subprocess.run(["mount", "-o", "remount,size=16m", folder], check=True)
+    code, errors = train(workdir, cache)
+    checkpoints, others = (steps_in(each / "checkpoints") for each in (workdir, straight))
+    return found | {
+        "code_with_room": code,
+        "errors_with_room": errors,
+        "same_parameters": same(*(load_parameters(each, "last", 1) for each in (workdir, straight))),
+        "same_record": record(workdir) == record(straight),
+        "same_checkpoints": checkpoints == others,
+    }
+
+
+def main(folder: Path) -> None:
+    straight = folder / "straight"
+    code, errors = train(straight, folder / "cache")
+    assert code == 0, errors
+    print(json.dumps({size: on_a_disk_of(size, folder / size, straight) for size in SIZES}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

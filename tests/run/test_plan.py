@@ -1,0 +1,109 @@
+"""`--plan`: what it says about a run is what the run then does."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from transformer import cli, train
+from transformer.data.batches.loader import Loader
+from transformer.run import plan as plans
+from transformer.training.step import TrainStep
+
+TINY = [
+    "--config=configs/quickstart.py",
+    "--config.data.synthetic_examples=400",
+    "--config.data.workers=1",
+    "--config.data.max_length=64",
+    "--config.tokenizer.vocab_size=60",
+    "--config.batch.tokens=512",
+    "--config.batch.max_buckets=2",
+    "--config.model.num_layers=1",
+    "--config.model.d_model=16",
+    "--config.model.d_ff=32",
+    "--config.model.num_heads=2",
+    "--config.optimizer.warmup_steps=2",
+    "--config.training.steps=4",
+    "--config.training.eval_every=4",
+    "--config.checkpoint.every=2",
+]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def print_plan(tmp_path, cache, capsys):
+    def print_plan(*argv: str) -> str:
+        argv = [*TINY, f"--workdir={tmp_path / 'run'}", f"--config.data.cache_dir={cache}", *argv, "--plan"]
+        assert cli.execute(train.make_parser(), train.main, argv) == 0
+        return capsys.readouterr().out
+
+    return print_plan
+
+
+def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
+    plan = print_plan()
+    # Embedding 60 x 16; attention 4 x 16^2; FFN 2 x 16 x 32 + 32 + 16; two numbers a unit in each norm.
+    attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
+    total = 60 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    assert f"parameters  in all: {total:,}" in plan
+    batches = sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
+    steps = float(re.search(r"target tokens, ([\d.]+) steps", plan)[1])
+    assert batches == steps
+    assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
+    assert re.search(r"largest     [\d,]+ MiB a device, [\d.]+ GFLOP", plan)
+    assert "checkpoints 3 kept" in plan  # of steps 2 and 4, and room for another that is the best
+    assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
+    assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_checkpoints_kept_for_ever_are_counted(print_plan):
+    settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
+    assert "checkpoints 5 kept" in print_plan(*settings)  # of steps 4 and 8, of 6 and 8, of the last, and the best
+
+
+def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monkeypatch, print_plan):
+    following, asked = Loader.__next__, itertools.count(1)
+
+    def counted(loader: Loader):
+        assert next(asked) < 100, "a batch is waited for that may never come"
+        return following(loader)
+
+    monkeypatch.setattr(Loader, "__next__", counted)
+    batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
+    plan = print_plan("--config.tokenizer.sampling=0.1", "--config.data.synthetic_maximum=999", *batches)
+    assert "8 rows x 256 source, 256 target: 0 an epoch" in plan
+    assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
+
+
+def test_accumulated_updates_are_what_is_measured(monkeypatch, print_plan):
+    update, made = TrainStep.__call__, []
+
+    def call(step, state, batches):
+        made.append((len(batches), {key[0] for key in step.compiled} - {step.gradients, step.add}))
+        return update(step, state, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", call)
+    print_plan("--config.training.accumulation=3")
+    assert made == [(3, set())] * (1 + plans.MEASURED_STEPS)
+
+
+def test_time_is_of_the_steps_and_batches_that_are_left(monkeypatch, tmp_path, print_plan):
+    monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
+
+    def seconds(plan: str) -> int:
+        hours, minutes, rest = map(int, re.search(r"time        (\d+):(\d\d):(\d\d) of", plan).groups())
+        return 3600 * hours + 60 * minutes + rest
+
+    plan = print_plan()
+    of_buckets = re.findall(r"(\d+) rows x (\d+) source, (\d+) target: (\d+) an epoch", plan)
+    positions = [int(rows) * (int(source) + int(target)) for rows, source, target, _ in of_buckets]
+    batches = [int(count) for *_, count in of_buckets]
+    mean = sum(one * count for one, count in zip(positions, batches, strict=True)) / sum(batches)
+    assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
+    (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
+    assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)

@@ -1,0 +1,116 @@
+"""Losses and gradients that are not finite: updates skipped, the run rolled back, the run given up."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.training.tiny import distance, make_batch, record, run, setup, tiny_config
+from transformer.checkpoints.restore import load_parameters
+from transformer.data.batches.loader import Loader
+from transformer.special_tokens import PAD
+from transformer.training.step import TrainStep
+
+MARK = 7  # a piece that stands for "this batch is bad"
+SETTINGS = {"training__steps": 12, "training__max_skipped": 2, "training__ema_decay": 0.9}
+
+
+def poison(monkeypatch, is_bad) -> None:
+    """Makes the loss of a batch not finite wherever `is_bad(step, batch)` holds, a traced boolean."""
+    gradients = TrainStep._gradients
+
+    def poisoned(self, state, batch, part):
+        trees, sums = gradients(self, state, batch, part)
+        factor = jnp.where(is_bad(state.step, batch), jnp.nan, 1.0)
+        return jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor)
+
+    monkeypatch.setattr(TrainStep, "_gradients", poisoned)
+
+
+def test_an_update_that_is_not_finite_changes_nothing_but_its_counts(monkeypatch):
+    poison(monkeypatch, lambda step, batch: (step == 1) | (step == 2))
+    tiny = setup(tiny_config(training__ema_decay=0.5))
+    batch = make_batch([(3, 4)], 2, 6, seed=0)
+    one, _ = tiny.after([batch])
+    three, metrics = tiny.after([batch], [batch], [batch])
+    assert (int(three.step), int(three.skipped), bool(metrics["skipped"])) == (3, 2, True)
+    for name in ("parameters", "optimizer_state", "average"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(one, name), getattr(three, name))
+    assert all(np.asarray(value) == 0 for value in jax.tree.leaves(metrics["sums"]))
+    four, metrics = tiny.after([batch], [batch], [batch], [batch])
+    assert int(four.skipped) == 0 and float(metrics["sums"].tokens) == 5
+    assert distance(four.parameters, one.parameters) > 1e-4
+
+
+def test_a_gradient_alone_that_is_not_finite_is_skipped_too(monkeypatch):
+    gradients = TrainStep._gradients
+
+    def overflowing(self, state, batch, part):
+        trees, sums = gradients(self, state, batch, part)
+        return jax.tree.map(lambda x: x * jnp.float32(np.inf), trees), sums
+
+    monkeypatch.setattr(TrainStep, "_gradients", overflowing)
+    state, metrics = setup(tiny_config()).after([make_batch([(3, 4)], 2, 6, seed=0)])
+    assert int(state.skipped) == 1 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
+
+
+# Where all that a line would tell of was skipped, the next one tells of it.
+@pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
+def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
+    poison(monkeypatch, lambda step, batch: step == 4)
+    assert run(tmp_path / "run", **SETTINGS, training__log_every=every) == 0
+    lines = [line for line in record(tmp_path / "run") if line["split"] == "train"]
+    assert [line["skipped"] for line in lines] == skipped
+    assert all(np.isfinite(list(line.values())[2:]).all() for line in lines)
+    assert "(1 updates skipped: not finite)" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "events.jsonl").exists()
+
+
+def poison_first_order(monkeypatch, is_bad) -> None:
+    """Makes steps bad before the first roll-back: their batches are marked by what the loader gives with order 0."""
+    poison(monkeypatch, lambda step, batch: is_bad(step) & (batch["source"][-1, -1] == MARK))
+    load = Loader.__next__
+
+    def marking(self):
+        position, arrays, stats = load(self)
+        arrays["source"][-1, -1] = MARK if position.order == 0 else PAD
+        return position, arrays, stats
+
+    monkeypatch.setattr(Loader, "__next__", marking)
+
+
+def test_too_many_in_a_row_are_not_forgotten_until_the_loop_looks(tmp_path, monkeypatch, capsys):
+    poison_first_order(monkeypatch, lambda step: (step == 4) | (step == 5))
+    settings = SETTINGS | {"training__steps": 8, "training__log_every": 8}
+    assert run(tmp_path / "run", **settings) == 0
+    errors = capsys.readouterr().err
+    assert "Step 8: 2 updates in a row were skipped" in errors and "Going back to step 4" in errors
+
+
+def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypatch, capsys):
+    poison_first_order(monkeypatch, lambda step: step >= 6)
+    assert run(tmp_path / "run", **SETTINGS) == 0
+    (event,) = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert event == {"event": "rollback", "number": 1, "step": 8, "to_step": 6}
+    steps = [(line["split"], line["step"]) for line in record(tmp_path / "run")]
+    assert steps == sorted(set(steps), key=lambda pair: (pair[1], pair[0] == "valid"))
+    assert [step for split, step in steps if split == "train"] == [2, 4, 6, 8, 10, 12]
+    errors = capsys.readouterr().err
+    assert "Going back to step 6, with the data in another order (1 of at most 3 times)." in errors
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 12
+
+
+def test_a_run_that_diverges_again_and_again_is_given_up_with_a_diagnosis(tmp_path, monkeypatch, capsys):
+    poison(monkeypatch, lambda step, batch: step >= 6)
+    settings = SETTINGS | {"training__max_rollbacks": 1}
+    assert run(tmp_path / "run", **settings) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[-1].startswith("error: step 8, ") and "training diverged: 2 updates in a row" in errors[-1]
+    assert "after 1 roll-backs" in errors[-1]
+    (line,) = [line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line]
+    assert line.endswith("of gradients nan")
+    assert not (tmp_path / "run" / "complete.json").exists()
+    # Starting it again comes to the same end.
+    assert run(tmp_path / "run", **settings) == 2

@@ -1,0 +1,234 @@
+"""Runs that are stopped, by a signal, a crash or their own patience, and what starting them again does."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests.data.files import write_pairs
+from tests.training.tiny import at_step, flags, record, run
+from transformer.checkpoints.restore import load_parameters, read_progress
+from transformer.run.signals import Interrupted, Interruption
+from transformer.training.validation import Validation
+
+
+def crash() -> None:
+    raise ZeroDivisionError("a crash")
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run of eight steps without interruption, and its settings."""
+    settings = {"training__steps": 8, "training__accumulation": 2, "training__ema_decay": 0.9}
+    workdir = tmp_path_factory.mktemp("straight") / "run"
+    assert run(workdir, **settings) == 0
+    return workdir, settings
+
+
+# Both in the middle of the two steps of a training line.
+@pytest.mark.parametrize(("step", "action", "code", "saved"), [(3, crash, 1, 3), (4, interrupt, 130, 5)])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    straight, tmp_path, monkeypatch, capsys, step, action, code, saved
+):
+    expected, settings = straight
+    workdir = tmp_path / "run"
+    settings = settings | {"data__cache_dir": expected.parent / "cache"}
+    with monkeypatch.context() as patch:
+        at_step(patch, step, action)
+        assert run(workdir, **settings) == code
+    assert not (workdir / "complete.json").exists()
+    assert load_parameters(workdir, "last", 1)[1] == saved
+    if action is interrupt:
+        assert f"step {saved} is saved: the same command goes on" in capsys.readouterr().err.splitlines()[-1]
+    assert run(workdir, **settings) == 0
+    assert f"Going on from the checkpoint of step {saved}." in capsys.readouterr().err
+    assert record(workdir) == record(expected)
+    for which in ("last", "best"):
+        (tree, *steps), (other, *other_steps) = (load_parameters(each, which, 1) for each in (workdir, expected))
+        assert steps == other_steps
+        jax.tree.map(np.testing.assert_array_equal, tree, other)
+    assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
+
+
+def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
+    workdir, settings = straight
+    before = [
+        (path, path.read_bytes())
+        for path in workdir.rglob("*")
+        if path.is_file() and path.name not in ("log.txt", ".lock")
+    ]
+    assert run(workdir, **settings) == 0
+    assert "This run is complete." in capsys.readouterr().err
+    for path, content in before:
+        assert path.name == "environment.json" or path.read_bytes() == content
+
+
+def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
+    expected, settings = straight
+    settings = settings | {"data__cache_dir": expected.parent / "cache"}
+    shutil.copytree(expected, tmp_path / "run")  # complete, so that a start ends once it has its data
+    model, contents = tmp_path / "run" / "tokenizer.model", tmp_path / "run" / "contents.json"
+    kept = model.read_bytes()
+    model.write_bytes(kept.replace(b"z", b"q", 1))
+    assert run(tmp_path / "run", **settings) == 2
+    errors = capsys.readouterr().err
+    assert f"error: {contents}: the vocabulary is not the one that this run began with; put tokenizer" in errors
+    assert errors.count("\n") == 1  # nothing was encoded with it
+    # As it advises: what is deleted is made again as it was.
+    model.unlink()
+    assert run(tmp_path / "run", **settings) == 0
+    assert model.read_bytes() == kept
+    recorded = json.loads(contents.read_text())
+    contents.write_text(json.dumps(recorded | {"the training corpus": "another"}))
+    assert run(tmp_path / "run", **settings) == 2
+    assert "the training corpus is not the one that this run began with; the data, or" in capsys.readouterr().err
+    contents.unlink()  # as in runs older than this record
+    assert run(tmp_path / "run", **settings) == 0
+    assert json.loads(contents.read_text()) == recorded
+
+
+def test_a_run_whose_data_have_moved_goes_on_there(tmp_path, capsys):
+    workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    for stem in ("train", "validation"):
+        write_pairs(old, stem, [(f"a b {number}", f"b a {number}") for number in range(30)])
+    settings = {"data__source": "text", "training__steps": 4}
+    assert run(workdir, data__path=old, **settings) == 0
+    shutil.copytree(old, new)
+    write_pairs(new, "train", [("another", "corpus")] * 30)
+    capsys.readouterr()
+    assert run(workdir, data__path=new, **settings) == 2
+    assert "the training corpus is not the one that this run began with" in capsys.readouterr().err
+    assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(old)
+    shutil.rmtree(new)
+    old.rename(new)
+    assert run(workdir, data__path=old, **settings) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert run(workdir, data__path=new, **settings) == 0
+    assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(new)
+
+
+def test_the_workdir_of_another_config_is_refused(straight, capsys):
+    workdir, settings = straight
+    before = sorted(workdir.rglob("*"))
+    assert run(workdir, **settings | {"model__d_ff": 32}) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and errors.startswith("error: ")
+    assert "model.d_ff: 16 -> 32" in errors and f"--config={workdir / 'config.json'}" in errors
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatch, capsys):
+    # Validations at steps 2, 4, ... of a run that is best at step 4: the second one without a better ends it.
+    losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
+    monkeypatch.setattr(
+        Validation, "__call__", lambda *_: {"loss": next(losses), "nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
+    )
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
+    settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
+    assert run(tmp_path / "run", **settings) == 0
+    assert capsys.readouterr().err.splitlines()[-1].endswith("Done: 8 steps; the best loss was at step 4.")
+    assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
+    assert load_parameters(tmp_path / "run", "best", 1)[1] == 4
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 8
+    assert run(tmp_path / "run", **settings) == 0
+    assert "This run is complete." in capsys.readouterr().err
+
+
+def test_a_validation_that_a_signal_cut_short_is_done_later_and_recorded_once(straight, tmp_path, monkeypatch):
+    # All validations are alike, so none but the first is the best, and is saved for that.
+    left = []
+
+    def validate(self, parameters, between) -> dict:
+        if left and not left.pop():
+            signal.raise_signal(signal.SIGTERM)
+            between()
+        return {"loss": 1.0, "nll": 1.0, "perplexity": 2.7, "accuracy": 0.0}
+
+    monkeypatch.setattr(Validation, "__call__", validate)
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 6}
+    settings |= {"training__eval_every": 2, "checkpoint__every": 5}
+    assert run(tmp_path / "whole", **settings) == 0
+    left = [False, True]  # the second is cut short
+    assert run(tmp_path / "run", **settings) == 0
+    assert load_parameters(tmp_path / "run", "last", 1)[1] == 4 and record(tmp_path / "run")[-1]["split"] == "train"
+    with monkeypatch.context() as patch:
+        at_step(patch, 4, crash)  # with the validation done and recorded, but not saved
+        assert run(tmp_path / "run", **settings) == 1
+    assert record(tmp_path / "run")[-1]["split"] == "valid"
+    assert run(tmp_path / "run", **settings) == 0
+    assert record(tmp_path / "run") == record(tmp_path / "whole")
+    assert read_progress(tmp_path / "run" / "checkpoints" / "6").best_step == 2
+
+
+def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
+    argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        next(line for line in process.stderr if "Model:" in line)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (0, "")
+    assert "before the first step" in errors.splitlines()[-1]
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_asks_and_ctrl_c_once_more_stops(number):
+    def earlier(*_) -> None:
+        raise AssertionError("the handler from before the block")
+
+    before = signal.signal(number, earlier)
+    try:
+        with Interruption() as interruption:
+            assert not interruption.asked()
+            interruption.check()
+            signal.raise_signal(number)
+            assert interruption.asked() and interruption.signal == number
+            with pytest.raises(Interrupted):
+                interruption.check()
+            signal.raise_signal(signal.SIGTERM)  # once more: whoever sends it may do so in several ways
+            assert interruption.signal == number
+            with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(number) is earlier
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_saves_and_says_how_to_go_on(straight, tmp_path, number, code):
+    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
+    settings |= {"training__steps": 1_000_000, "training__log_every": 1, "checkpoint__every": 1_000_000}
+    argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        # The second line: by then the run is in its loop.
+        for line in process.stderr:
+            if "step 2/1000000" in line:
+                break
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (code, "")
+    step = load_parameters(tmp_path / "run", "last", 1)[1]
+    assert step >= 2
+    last = errors.splitlines()[-1]
+    assert last.lower().endswith(f"interrupted; step {step} is saved: the same command goes on")
+    assert last.startswith("error: ") == (number == signal.SIGINT)
+    assert "Traceback" not in errors and not (tmp_path / "run" / "complete.json").exists()
+    assert max(line["step"] for line in record(tmp_path / "run")) == step

@@ -1,0 +1,210 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+from absl import logging
+
+from transformer import cli
+from transformer.config import loading as configuration
+from transformer.errors import UserError
+
+TRAIN = cli.Parser("transformer.train", "Trains.\n\nMore.", overrides="config")
+TRAIN.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration")
+TRAIN.add_argument("--plan", action="store_true", help="say what would be done")
+EVALUATE = cli.Parser("transformer.evaluate", "Evaluates.", overrides="decoding")
+EVALUATE.add_argument("--average", type=int, help="checkpoints averaged")
+EVALUATE.add_argument("--format", choices=("text", "jsonl"), help="of the output")
+PLAIN = cli.Parser("scripts.plain", "Does nothing.")
+
+
+def ends_with(parser: cli.Parser, argv: list[str], capsys, main=print) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    code = cli.execute(parser, main, argv)
+    return code, *capsys.readouterr()
+
+
+def raising(error: BaseException):
+    def main(arguments) -> None:
+        raise error
+
+    return main
+
+
+def test_overrides_are_kept_as_typed():
+    argv = ["--config=c.py:x", "--config.model.d_model=64", "--plan", "--config.seed", "-1", "--config.data.path=a=b"]
+    arguments = TRAIN.parse(argv)
+    assert (arguments.config, arguments.plan) == ("c.py:x", True)
+    assert arguments.overrides == [("model.d_model", "64"), ("seed", "-1"), ("data.path", "a=b")]
+    assert EVALUATE.parse(["--decoding.beam_size=2"]).overrides == [("decoding.beam_size", "2")]
+    assert PLAIN.parse([]).overrides == []
+
+
+def test_decoding_overrides_lie_over_the_run():
+    config = configuration.load_file("configs/base.py", [("decoding.beam_size", "7")])
+    arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
+    decoding = configuration.override(config, arguments.overrides, flag="--").decoding
+    assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
+    arguments = EVALUATE.parse(["--decoding.beam_sise=1"])
+    with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size\?"):
+        configuration.override(config, arguments.overrides, flag="--")
+
+
+@pytest.mark.parametrize(
+    ("parser", "argv", "says"),
+    [
+        (TRAIN, [], "the following arguments are required: --config"),
+        (TRAIN, ["--confg=configs/base.py"], "--confg=configs/base.py: there is no such flag; did you mean --config?"),
+        (TRAIN, ["--config=a.py", "--confg.model.dmodel=1"], "did you mean --config.model.d_model?"),
+        (TRAIN, ["--config=a.py", "--config.seed"], "--config.seed: needs a value, --config.seed=VALUE"),
+        (TRAIN, ["--config=a.py", "--decoding.beam_size=2"], "did you mean --config.decoding.beam_size?"),
+        (TRAIN, ["--config=a.py", "b.py"], "b.py: is no flag"),
+        (EVALUATE, ["--config.decoding.beam_size=2"], "did you mean --decoding.beam_size?"),
+        (EVALUATE, ["--model.d_model=2"], "--model.d_model=2: there is no such flag"),
+        (EVALUATE, ["--average=few"], "argument --average: invalid int value: 'few'"),
+        (EVALUATE, ["--format=json"], "argument --format: invalid choice: 'json'"),
+        (EVALUATE, ["--averag=2"], "did you mean --average?"),
+        (PLAIN, ["--config.seed=1"], "--config.seed=1: there is no such flag"),
+    ],
+)
+def test_wrong_flags_end_in_one_line(parser, argv, says, capsys):
+    code, output, errors = ends_with(parser, argv, capsys)
+    assert (code, output) == (2, "")
+    assert errors.startswith("error: ") and errors.count("\n") == 1 and says in errors
+
+
+def test_help_shows_the_flags(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.execute(TRAIN, print, ["--help"])
+    output, _ = capsys.readouterr()
+    assert caught.value.code == 0
+    for part in ("python -m transformer.train", "Trains.", "--config FILE.py[:ARG]", "--plan", "--config.KEY=VALUE"):
+        assert part in output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("data.path=x: no such folder"), 2, "error: data.path=x: no such folder\n"),
+        (UserError("first\nsecond"), 2, "error: first second\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (KeyboardInterrupt("saved step 3"), 130, "error: saved step 3\n"),
+    ],
+)
+def test_foreseen_ends_are_one_line(error, code, line, capsys):
+    assert ends_with(PLAIN, [], capsys, raising(error)) == (code, "", line)
+
+
+def test_a_full_disk_is_one_line_however_it_is_wrapped(capsys):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x/metrics.jsonl")
+    wrapped = RuntimeError("saving failed")
+    wrapped.__cause__ = full
+    for error in (full, wrapped, ValueError("RESOURCE_EXHAUSTED: No space left on device [tensorstore]")):
+        code, _, errors = ends_with(PLAIN, [], capsys, raising(error))
+        assert code == 2 and errors.startswith("error: the disk is full") and errors.count("\n") == 1
+
+
+def test_a_forbidden_folder_is_one_line(capsys):
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/x")
+    code, _, errors = ends_with(PLAIN, [], capsys, raising(error))
+    assert code == 2 and errors.startswith("error: /root/x: Permission denied") and errors.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback(capsys):
+    code, output, errors = ends_with(PLAIN, [], capsys, raising(ZeroDivisionError("division by zero")))
+    assert (code, output) == (1, "")
+    assert "Traceback" in errors and "raise error" in errors and "ZeroDivisionError: division by zero" in errors
+
+
+def test_log_lines_go_to_standard_error_and_to_the_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "OWN_CODE", (os.path.dirname(__file__),))
+
+    def main(arguments):
+        logging.info("before")
+        cli.log_to(tmp_path / "log.txt")
+        logging.info("after %d", 1)
+        logging.warning("look")
+        raise UserError("stop")
+
+    code, output, errors = ends_with(PLAIN, [], capsys, main)
+    assert (code, output) == (2, "")
+    lines = errors.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["before", "after 1", "warning: look", "stop"]
+    logged = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in logged] == ["INFO after 1", "WARNING look", "ERROR stop"]
+    # The file belongs to that command; the next one in this process does not write to it.
+    cli.execute(PLAIN, lambda arguments: logging.warning("elsewhere"), [])
+    assert "elsewhere" not in (tmp_path / "log.txt").read_text()
+
+
+def test_libraries_are_heard_only_when_they_warn(tmp_path, capsys):
+    def main(arguments):
+        cli.log_to(tmp_path / "log.txt")
+        logging.info("progress of a library")
+        logging.warning("a library warns")
+
+    _, _, errors = ends_with(PLAIN, [], capsys, main)
+    for text in (errors, (tmp_path / "log.txt").read_text()):
+        assert "progress" not in text and "a library warns" in text
+
+
+def run_python(body: str, **options) -> subprocess.Popen:
+    """Starts a command whose `main(arguments)` has this body."""
+    lines = "\n    ".join(["pass", *body.splitlines()])
+    code = (
+        "import sys, time\nfrom transformer import command\n"
+        f"def main(arguments):\n    {lines}\n"
+        "cli.run(cli.Parser('scripts.plain', 'Does nothing.'), main)\n"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.Popen([sys.executable, "-c", code], text=True, env=buffered, **pipes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts(number):
+    process = run_python("print('ready', flush=True)\ntime.sleep(60)")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (130, "")
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+
+
+def test_a_closed_pipe_is_quiet():
+    process = run_python("for _ in range(100_000): print('line')")
+    assert process.stdout.readline() == "line\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=30) == 128 + signal.SIGPIPE
+    process.stderr.close()
+
+
+def test_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        process = run_python("print('result')", stdout=full)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert errors.startswith("error: the disk is full") and errors.count("\n") == 1
+
+
+def test_python_warnings_are_log_lines(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, _, errors = ends_with(PLAIN, [], capsys, lambda arguments: warnings.warn("old", UserWarning, stacklevel=1))
+    assert "warning: " in errors and "UserWarning: old" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [('{"exact_match": 0.99}', 0), ('{"exact_match": 0.98}', 2), ('{"bleu": 1}', 2), ("", 2)]
+)
+def test_require_score(text, code):
+    argv = [sys.executable, "-m", "scripts.require_score", "exact_match", "0.99"]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, text)
+    assert done.stderr.count("\n") == (code != 0)
+    assert not text or json.loads(done.stdout) == json.loads(text)

@@ -1,0 +1,91 @@
+"""What a run would do and what it would cost, before it does it: `transformer.train --plan`."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import jax
+
+from transformer.checkpoints.manager import kept_by_number
+from transformer.checkpoints.restore import steps_in
+from transformer.data.batches.loader import Loader, Position
+from transformer.run.preparation import Run
+from transformer.training.state import TrainState
+
+MEASURED_STEPS = 3
+
+
+def describe(run: Run) -> Iterator[str]:
+    """Lines of text. Compiles the largest update and makes a few, on a state that is thrown away."""
+    yield from parameter_lines(run.abstract_state.parameters)
+    with Loader(run.corpus, run.config, Position(0, 0)) as loader:
+        yield from batch_lines(run, loader)
+        yield from cost_lines(run, loader)
+
+
+def parameter_lines(parameters: dict) -> Iterator[str]:
+    for stack, modules in parameters.items():
+        for name, tree in modules.items():
+            yield f"parameters  {stack}.{name}: {count(tree):,}"
+    yield f"parameters  in all: {count(parameters):,}"
+
+
+def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
+    for use in loader.plan.uses:
+        bucket, padding = use.bucket, 100 * (1 - use.pieces / use.positions) if use.positions else 0.0
+        yield (
+            f"batches     {bucket.rows} rows x {bucket.source_length} source, {bucket.target_length} target: "
+            f"{use.batches} an epoch, {padding:.1f} % padding"
+        )
+    per_epoch = len(loader.plan) / run.config.training.accumulation
+    target_pieces = int(run.corpus.lengths[:, 1].sum())
+    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %"
+    yield f"epoch       {len(run.corpus):,} pairs, {target_pieces:,} target tokens, {per_epoch:,.1f} steps"
+    yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
+
+
+def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
+    config, state = run.config, run.initial_state()
+    run.train_step.compile_largest(state, loader.buckets)
+    # Of accumulated updates all but the last program, which holds no activations and so is smaller.
+    programs = run.train_step.compiled.values()
+    flops = max(program.cost_analysis()["flops"] for program in programs)
+    yield f"largest     {max(map(size, programs)) / 2**20:,.0f} MiB a device, {flops / 1e9:,.1f} GFLOP a batch"
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
+    every, last = config.checkpoint.every, config.training.steps
+    kept = len(kept_by_number([*range(every, last, every), last], config.checkpoint)) + 1  # the best is another
+    yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
+    seconds = seconds_per_position(run, state, loader)
+    per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
+    done = max(steps_in(run.workdir.checkpoints), default=0)
+    batches = config.training.accumulation * (config.training.steps - done)
+    left = timedelta(seconds=round(seconds * per_batch * batches))
+    yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+
+def size(program: jax.stages.Compiled) -> int:
+    """Bytes on a device while the program runs."""
+    memory = program.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return used - memory.alias_size_in_bytes
+
+
+def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
+    """Of the batches' positions, both sides together, measured over a few updates after one to warm up."""
+    # Not of `loader.buckets`: with subword sampling no batch of this epoch may be in the largest of them.
+    largest = max((use.bucket for use in loader.plan.uses if use.batches), key=lambda bucket: bucket.positions)
+    number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
+    _, arrays, _ = next(itertools.islice(loader, number, None))
+    batches = [arrays] * run.config.training.accumulation
+    state, _ = run.train_step(state, batches)
+    jax.block_until_ready(state)
+    began = time.perf_counter()
+    for _ in range(MEASURED_STEPS):
+        state, _ = run.train_step(state, batches)
+    jax.block_until_ready(state)
+    return (time.perf_counter() - began) / MEASURED_STEPS / (len(batches) * largest.positions)
+
+
+def count(tree: dict) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
