@@ -5,15 +5,15 @@ import platform
 from pathlib import Path
 
 import jax
-import ml_collections
 
 from transformer import cache
+from transformer.config_types import Config
 from transformer.errors import UserError
 
 MINIMUM_SECONDS = 0.5  # of compilation, below which a program is not worth a file
 
 
-def enable_compilation_cache(data: ml_collections.ConfigDict | ml_collections.FrozenConfigDict) -> None:
+def enable_compilation_cache(data: Config) -> None:
     """Keeps what JAX compiles beside the prepared corpora, unless $JAX_COMPILATION_CACHE_DIR says where.
 
     `data` is the group `config.data`. A convenience: where its folder cannot be written, nothing is kept.

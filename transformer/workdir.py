@@ -43,7 +43,7 @@ class InUse(UserError):
 
 @dataclass(frozen=True)
 class Workdir:
-    """The paths in a workdir. Others are named in `transformer.fingerprints` and, of the tokenizer, `data.tokenizer`."""
+    """The paths in a workdir, except those that `transformer.fingerprints` and `data.tokenizers` define."""
 
     path: Path
 

@@ -15,6 +15,7 @@ from absl import logging
 from scripts import evaluations
 from scripts.evaluations import EVALUATION
 from transformer import workdir as workdirs
+from transformer.config import loading as configuration
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
 

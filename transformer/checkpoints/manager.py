@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -15,6 +14,7 @@ from absl import logging
 from transformer.checkpoints import checksums as seal
 from transformer.checkpoints.restore import SCHEMA_VERSION, check_same_arrays, read_progress, readable, steps_in
 from transformer.config.keys import flatten
+from transformer.config_types import Config
 from transformer.distributed import coordination as distributed
 from transformer.errors import UserError
 from transformer.training.progress import Progress
@@ -57,7 +57,7 @@ class Checkpoints:
     the block waits for the last.
     """
 
-    def __init__(self, workdir: Workdir, config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
+    def __init__(self, workdir: Workdir, config: Config):
         self.folder = workdir.checkpoints.resolve()  # Orbax takes no relative path
         self.config = config
         self.kept = _Kept(config.checkpoint)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -15,6 +14,7 @@ from flax.nnx import statelib
 
 from transformer.checkpoints import checksums as seal
 from transformer.config import loading as configuration
+from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -124,9 +124,7 @@ def read_progress(folder: Path) -> Progress:
         return Progress(**values)
 
 
-def check_same_arrays(
-    folder: Path, wanted: Mapping[str, Any], config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict
-) -> None:
+def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Config) -> None:
     """Raises UserError, naming the first arrays that differ and why, unless the checkpoint has just those wanted.
 
     Args:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import batches, ensemble
 from transformer.errors import UserError
@@ -45,7 +45,7 @@ class Scorer:
         self,
         graphs: Sequence[nnx.GraphDef],
         tokenizer: Tokenizer,
-        config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
+        config: Config,
     ):
         """`config` is the group `config.decoding`: a side may have max_source_length + max_extra_length pieces."""
         self.graphs, self.tokenizer, self.config = tuple(graphs), tokenizer, config

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
+from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import batches, ensemble
 from transformer.decoding.beam_search import Hypotheses, beam_search
@@ -58,7 +58,7 @@ class Translator:
         self,
         graphs: Sequence[nnx.GraphDef],
         tokenizer: Tokenizer,
-        config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
+        config: Config,
         n_best: int,
         mesh: Mesh,
     ):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from transformer.config_types import Config
 from transformer.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
@@ -27,9 +27,7 @@ RULES = {
 }
 
 
-def make_mesh(
-    config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict, devices: Sequence[jax.Device]
-) -> Mesh:
+def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     """The mesh that `config.mesh` describes, over these devices.
 
     Raises UserError if it does not use them all, or rows of batches cannot be split over it.

@@ -4,15 +4,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.feed_forward import FeedForward
-
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 class SublayerConnection(nnx.Module):

@@ -2,17 +2,15 @@
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from transformer.model.masks import attention_mask, segments_of
 from transformer.model.positions import make_positions, positions_of
-
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 class Stack(nnx.Module):

@@ -1,16 +1,14 @@
 """The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
 
 import jax.numpy as jnp
-import ml_collections
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer.config_types import Config
 from transformer.model.embedding import Embedding
 from transformer.model.linear import linear
 from transformer.model.masks import segments_of
 from transformer.model.stacks import Decoder, DecodingCache, Encoder, Stack
-
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 class Transformer(nnx.Module):

@@ -1,11 +1,10 @@
 """Optimizers and learning-rate schedules by name (section 5.3)."""
 
 import jax
-import ml_collections
 import optax
 import optax.contrib
 
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+from transformer.config_types import Config
 
 
 def inverse_sqrt_schedule(factor: float, d_model: int, warmup_steps: int) -> optax.Schedule:

@@ -5,16 +5,15 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import ml_collections
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float
 
 from transformer import files
+from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 WORD_MARK = "\u2581"  # SentencePiece's sign for the space before a word
 
 

@@ -5,16 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
 from flax import nnx, struct
 from jax.sharding import Mesh
 
+from transformer.config_types import Config
 from transformer.distributed.sharding import abstract_arrays, tree_shardings
 from transformer.model.transformer import Transformer
 from transformer.training.pretrained_embeddings import PretrainedRows
-
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 @struct.dataclass

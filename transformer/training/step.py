@@ -5,17 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
+from transformer.config_types import Config
 from transformer.data.batches.buckets import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
 from transformer.training.state import TrainState
 
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 Batch = dict[str, Any]  # arrays as the loader names them: NumPy's, on devices, or abstract
 
 

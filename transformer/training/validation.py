@@ -9,6 +9,7 @@ import ml_collections
 from flax import nnx
 from jax.sharding import Mesh
 
+from transformer.config_types import Config
 from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
@@ -26,7 +27,7 @@ class Validation:
 
     def __init__(
         self,
-        config: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
+        config: Config,
         graph: nnx.GraphDef,
         mesh: Mesh,
         tokenizer: Tokenizer,

@@ -11,10 +11,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import ml_collections
 import numpy as np
 from jaxtyping import Int, UInt16
 
+from transformer.config_types import Config
 from transformer.data.batches import bucket_search
 from transformer.data.batches.bucket_search import BucketLengths
 from transformer.errors import UserError
@@ -44,7 +44,7 @@ class Bucket:
 
 def choose_buckets(
     lengths: Int[np.ndarray, "N 2"],
-    batch: ml_collections.ConfigDict | ml_collections.FrozenConfigDict,
+    batch: Config,
     longest: BucketLengths | None = None,
 ) -> tuple[Bucket, ...]:
     """The ladder of at most `batch.max_buckets` shapes that pads an epoch least, filler rows counted.

@@ -17,6 +17,7 @@ import ml_collections
 import numpy as np
 from jaxtyping import Int32
 
+from transformer.config_types import Config
 from transformer.data.batches import bucketing as batching
 from transformer.data.batches import packing
 from transformer.data.batches.bucketing import Batch, EpochPlan
@@ -25,7 +26,6 @@ from transformer.data.batches.collation import Sentences, assemble
 from transformer.data.batches.packing import PackedPlan
 from transformer.errors import UserError
 
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 Arrays = dict[str, Int32[np.ndarray, "_ _"]]
 
 

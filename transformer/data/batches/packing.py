@@ -7,10 +7,10 @@ what it would in a row of its own.
 import dataclasses
 from collections.abc import Sequence
 
-import ml_collections
 import numpy as np
 from jaxtyping import Int
 
+from transformer.config_types import Config
 from transformer.data.batches.bucketing import Batch, BucketStats, padding_fraction
 from transformer.data.batches.buckets import Bucket
 from transformer.data.batches.collation import ragged_arange
@@ -50,7 +50,7 @@ class PackedPlan:
         return Batch(bucket, sentences, np.repeat(np.arange(len(rows)), counts))
 
 
-def row_shape(batch: ml_collections.ConfigDict | ml_collections.FrozenConfigDict) -> Bucket:
+def row_shape(batch: Config) -> Bucket:
     """The one shape: rows of `batch.packed_length` positions on either side, as many as `batch.tokens` holds.
 
     Raises:
