@@ -1,4 +1,4 @@
-"""Settings under which every test runs, and the fixtures that several files share."""
+"""Settings of all tests, and fixtures that several files share."""
 
 import os
 import signal
@@ -13,18 +13,18 @@ from jaxtyping import install_import_hook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Shapes and types in signatures are checked at every call. It has to come before anything of `transformer` is imported.
+# Checks shapes and types in signatures at every call; must precede all imports of `transformer`.
 install_import_hook("transformer", "beartype.beartype")
 
-# A dimension that appears by itself is a mistake here, whatever NumPy makes of it. Types cannot be held as strictly:
-# the LayerNorm of Flax and the Adam of Optax rely on promotion.
+# Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: Flax's LayerNorm and Optax's
+# Adam rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# In the background Ctrl-C is ignored, and so it would be in every command that a test starts and then interrupts.
+# A shell ignores SIGINT in background jobs, and the commands that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What one test has compiled, the next and the commands that tests start need not compile again.
+# Tests, and the commands that they start, share compiled programs.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
@@ -32,22 +32,24 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-# Time says nothing, since the first example of a test may compile and the machine be busy. By default a failure must
-# come again; --hypothesis-profile=thorough looks for new ones.
+# No deadlines, since an example may compile. The default profile is deterministic; `thorough` draws new examples.
 UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("quick", max_examples=100, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=True, **UNTIMED)
 hypothesis.settings.load_profile("quick")
 
 
-OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"  # with them XLA takes half as long for a training step
-XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # a worker of xdist has what its parent set
+OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"  # halves the compile time of a training step
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # xdist workers inherit the variable from their parent
 
 
 def compile_quickly(quickly: bool) -> None:
-    """Here, and in the commands that tests start. Only these can be told of other emitters more than once."""
+    """Sets the optimisation level of this process and of the commands that tests start.
+
+    XLA reads its flags once, so a process that has compiled keeps its emitters; new processes take the new ones.
+    """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
-    os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {OLDER_EMITTERS if quickly else ''}".strip()  # XLA takes " " for a file
+    os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {OLDER_EMITTERS if quickly else ''}".strip()  # XLA reads " " as a file name
     jax.config.update("jax_disable_most_optimizations", quickly)
 
 
@@ -56,12 +58,12 @@ def is_fast(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    compile_quickly(is_fast(config))  # before a test file computes anything when it is imported
+    compile_quickly(is_fast(config))  # before importing a test file computes anything
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The fast tests compile for longer than they run, so it is done quickly, unless a file is marked `optimized`."""
+    """Compiles without optimising in the fast suite, where compiling dominates, unless a file is marked `optimized`."""
     compile_quickly(is_fast(request.config) and request.node.get_closest_marker("optimized") is None)
     jax.clear_caches()
     yield
@@ -70,7 +72,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    """The folder with train, valid and test2016 .en and .de: $MULTI30K, ../shared/multi30k, or a small stand-in."""
+    """Returns the folder with train, valid and test2016 .en and .de: $MULTI30K, a sibling folder, or a small fixture."""
     if "MULTI30K" in os.environ:
         return Path(os.environ["MULTI30K"])
     beside = REPOSITORY.parent / "shared" / "multi30k"

@@ -1,4 +1,4 @@
-"""The shipped Multi30k config learns: a tenth of its run, on the real data."""
+"""A tenth of the shipped Multi30k run, on the real data."""
 
 import json
 
@@ -18,6 +18,6 @@ def test_a_tenth_of_the_run_translates_captions(multi30k, tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     done = start("evaluate", f"--workdir={tmp_path / 'run'}", "--split=valid")
     result = json.loads(done.stdout)
-    # A model that copies, or says the same of every picture, has less than 5.
+    # A model that copies its input, or always gives the same caption, scores below 5.
     assert result["bleu"] > 20
     assert result["sentences"] == 1014

@@ -1,5 +1,5 @@
-"""Properties over broken and hostile input: it is used, or refused in one line; never a traceback or a hang.
+"""Property tests over broken and hostile input: a command accepts it or refuses it in one line, without hanging.
 
-By default a test tries a share of its examples, the same each time. `make hostile` tries many times more, others each
-time, and prints how to repeat a failure.
+The default profile runs a fixed set of examples. `make hostile` runs many more, different ones each time, and prints how
+to reproduce a failure.
 """

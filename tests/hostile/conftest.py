@@ -1,4 +1,4 @@
-"""No example goes on for ever."""
+"""A time limit for every example."""
 
 import contextlib
 import functools
@@ -8,12 +8,15 @@ from typing import NoReturn
 
 import pytest
 
-SECONDS = 60  # for one example, of which the first may have to compile
+SECONDS = 60  # per example; the first one may compile
 
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Fails what is still in the block by then; what it raises there no code takes for an error of its own."""
+    """Fails the test if the block takes longer than SECONDS.
+
+    `pytest.fail` raises a BaseException, so the code under test cannot catch it.
+    """
 
     def stop(*_) -> NoReturn:
         pytest.fail(f"no end after {SECONDS} s")
@@ -29,7 +32,7 @@ def in_time() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def bounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each example has its time, so that Hypothesis names the one that hangs; a test without examples is one itself."""
+    """Applies the limit to each Hypothesis example, so that a hang is reported with its input, or to the whole test."""
     if handle := getattr(request.function, "hypothesis", None):
         monkeypatch.setattr(handle, "inner_test", functools.wraps(handle.inner_test)(in_time()(handle.inner_test)))
         yield

@@ -1,4 +1,4 @@
-"""Bytes, texts, values and damages that have broken programs before, as strategies of Hypothesis."""
+"""Hypothesis strategies for bytes, texts, values and file damage that commonly break programs."""
 
 import codecs
 import shutil
@@ -58,13 +58,13 @@ values = st.recursive(
 
 
 def examples(share: float) -> hypothesis.settings:
-    """For tests whose examples take long: only this share of the examples that the profile asks for."""
+    """Returns settings that run only this share of the profile's examples, for slow tests."""
     return hypothesis.settings(max_examples=max(1, round(hypothesis.settings.default.max_examples * share)))
 
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """What a disk, a careless copy or an editor may make of a file; at times nothing."""
+    """Draws the content of a file after a disk error, a bad copy or an editor; sometimes it is unchanged."""
     place = st.integers(0, len(content))
     kind = draw(st.sampled_from(("cut", "flip", "insert", "zero", "other", "twice", "ends")))
     if kind == "cut":
@@ -103,7 +103,7 @@ def make_file(path: Path) -> None:
 
 @st.composite
 def damages(draw: st.DrawFn, root: Path) -> tuple[Path, Callable[[Path], object]]:
-    """A file or folder under `root`, relative to it, and what to do to it in a copy."""
+    """Draws a path relative to `root` and a function that damages that path in a copy."""
     path = draw(st.sampled_from(sorted(path for path in root.rglob("*"))))
     change = draw(st.sampled_from((delete, make_folder, make_file, None)) if path.is_dir() else _changes_of_a_file)
     if change is None:

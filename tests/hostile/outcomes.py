@@ -1,4 +1,4 @@
-"""What may come of hostile input: a result, or one line that says what is wrong."""
+"""The two outcomes that hostile input may have: a result, or an error of one line."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ class Refusal(NamedTuple):
 
 
 def outcome(function: Callable, *arguments: Any) -> Any:
-    """What the function returns, or the `Refusal` in its `UserError`; any other error is the test's failure."""
+    """Returns the function's result, or its UserError as a `Refusal`. Any other exception fails the test."""
     try:
         return function(*arguments)
     except UserError as error:
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
 @contextlib.contextmanager
 def streams(stdin: object, stdout: object) -> Iterator[io.StringIO]:
-    """Stands in for the standard streams; gives what is written to standard error."""
+    """Replaces the standard streams and yields the buffer of standard error."""
     log = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", log)):
@@ -47,7 +47,7 @@ def input_of(content: bytes) -> SimpleNamespace:
 
 
 def run(module: ModuleType, *flags: str, stdin: bytes = b"") -> Ended:
-    """Runs a command in this process. It must end well, or with one line about what is wrong and code 2."""
+    """Runs a command in this process and checks that it succeeds, or exits with 2 after one line of error."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with streams(input_of(stdin), out) as log:
         code = cli.execute(module.make_parser(), module.main, flags)
@@ -60,5 +60,5 @@ def check(ended: Ended) -> None:
     assert "Traceback" not in ended.log and ended.code in (0, 2), ended.log
     errors = [line for line in ended.log.split("\n") if line.startswith("error: ")]
     assert len(errors) == (ended.code == 2), ended.log
-    # What follows an error would be the rest of a message of several lines.
+    # A message of several lines would continue after the error line.
     assert ended.code == 0 or ended.log.endswith(f"{errors[0]}\n"), ended.log

@@ -1,4 +1,4 @@
-"""The record of a run, `metrics.jsonl`: of whatever is in its place the whole lines are kept, the rest dropped."""
+"""Damaged `metrics.jsonl` files: resuming keeps the whole lines and drops the rest."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from transformer.training.metrics import Recorder, read_lines
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
-REACHED = {"train": 6, "valid": 4}  # as the checkpoint says: the validation of step 6 is to be done again
+REACHED = {"train": 6, "valid": 4}  # steps in the checkpoint: the validation of step 6 must be repeated
 LINES = [
     {"step": step, "split": split, "loss": 9.0 / step, "examples": 2 * step, "tokens": 3 * step, "seconds": 0.1 * step}
     for step in (2, 4, 6, 8)
@@ -21,7 +21,7 @@ RECORD = "".join(json.dumps(line) + "\n" for line in LINES).encode()
 
 
 def whole_lines(content: bytes) -> list[dict]:
-    """Those of LINES that are there up to where the run had got."""
+    """Returns the members of LINES in `content` up to the steps in REACHED."""
     found = []
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -39,7 +39,7 @@ def workdir(tmp_path_factory) -> Workdir:
 @example(RECORD[:-20])
 @example(b"[" * 100_000 + b"\n" + RECORD)
 @example(b'{"step": ' + b"1" * 5000 + b"}\n" + RECORD)
-def test_a_run_goes_on_with_what_is_left_of_its_record(workdir, content):
+def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
     workdir.metrics.write_bytes(content)
     with Recorder(workdir, Progress(step=REACHED["train"], validated_step=REACHED["valid"])) as recorder:
         kept, rewritten = read_lines(workdir.metrics), workdir.metrics.read_bytes()

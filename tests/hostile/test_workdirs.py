@@ -1,4 +1,4 @@
-"""Workdirs whose files and folders are damaged: what they hold is used as it was, or refused in one line."""
+"""Damaged workdirs: their content is used unchanged or refused in one line."""
 
 import itertools
 import shutil
@@ -21,7 +21,7 @@ from transformer.checkpoints.restore import load_parameters
 from transformer.config import loading as configuration
 from transformer.training.state import TrainState
 
-# Reads that a failure has left behind come back to Orbax's event loop when it is closed; nothing can be done with them.
+# Pending reads of a failed restore report to Orbax's event loop after it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 NUMBERS = itertools.count()
@@ -38,7 +38,7 @@ def loaded(whole) -> trained.Trained:
 
 
 def damaged_copy(whole: Path, part: str, data: st.DataObject) -> Path:
-    """A copy of a workdir in which something in the folder `part` is no longer what it was."""
+    """Returns a copy of a workdir with one file or folder under `part` damaged."""
     copy = whole.with_name(f"damaged-{next(NUMBERS)}")
     shutil.copytree(whole, copy)
     path, damage = data.draw(damages(whole / part))
@@ -48,7 +48,7 @@ def damaged_copy(whole: Path, part: str, data: st.DataObject) -> Path:
 
 @examples(0.3)
 @given(st.data())
-def test_a_damaged_checkpoint_is_refused_or_gives_what_it_held(whole, loaded, data):
+def test_a_damaged_checkpoint_is_refused_or_loads_unchanged(whole, loaded, data):
     copy = damaged_copy(whole, "checkpoints", data)
     found = outcome(load_parameters, copy, "20", 1)
     shutil.rmtree(copy)
@@ -60,13 +60,13 @@ def test_a_damaged_checkpoint_is_refused_or_gives_what_it_held(whole, loaded, da
 
 @pytest.fixture(scope="session")
 def saved(whole) -> dict[int, dict]:
-    """The parameters in each checkpoint, by its step."""
+    """Returns the parameters of each checkpoint by step."""
     return {step: load_parameters(whole, str(step), 1)[0] for step in (10, 20)}
 
 
 @examples(0.3)
 @given(st.data(), st.sampled_from(("checkpoints", "checkpoints/20")))
-def test_a_run_goes_on_from_a_checkpoint_that_is_whole(whole, saved, data, part):
+def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
     config = configuration.load(whole)
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = TrainState(np.int32(0), np.int32(0), saved[10], optax.sgd(0.1).init(saved[10]), None)
@@ -94,7 +94,7 @@ def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, aver
 
 @examples(0.3)
 @given(st.data())
-def test_a_damaged_workdir_is_refused_or_taken_up(whole, data):
+def test_a_damaged_workdir_is_refused_or_resumed(whole, data):
     config = configuration.load(whole)
     copy = damaged_copy(whole, ".", data)
     found = outcome(workdirs.create, copy, config)

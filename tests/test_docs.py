@@ -1,0 +1,98 @@
+"""The README and docs/ name only what exists: commands with their flags, paths, modules, configuration keys, Python."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from scripts.sweeping import description
+from transformer.config import loading as configuration
+from transformer.config.keys import expected_types
+
+PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+SPANS = sorted(set(re.findall(r"`([^`\n]+)`", PROSE)))
+# Blocks without a language hold commands; a bash block is a script, of which only the project's commands are checked.
+LINES = [
+    (language, line)
+    for language, text in BLOCKS
+    if language in ("", "bash")
+    for line in text.replace("\\\n", " ").splitlines()
+]
+COMMANDS = sorted({line for language, line in LINES if line and (not language or " -m " in line)})
+FOLDERS = ("configs", "transformer", "scripts", "tests", "docs", ".ci")
+PATHS = [span for span in SPANS if span.partition("/")[0] in FOLDERS and "/" in span and " " not in span]
+MODULES = [span for span in SPANS if re.fullmatch(r"(?:transformer|scripts)\.[\w.]+", span)]
+KEYS = [key[1] for span in SPANS if (key := re.match(r"(?:--)?config\.(\w+(?:\.\w+)?)", span)) and key[1] != "json"]
+LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^(\w+):", Path("Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_exists_and_takes_its_flags(line):
+    for part in line.split("|"):
+        words = shlex.split(part.partition(" < ")[0])
+        if words[0] == "make":
+            assert words[1] in make_targets()
+        elif words[0] == "source":
+            assert words[1] == ".venv/bin/activate"
+        elif words[1:3] in (["-m", "venv"], ["-m", "pip"]):
+            assert words[-1] == ".venv" or words[3] == "install"
+        elif "-m" in words:
+            module, *flags = words[words.index("-m") + 1 :]
+            arguments = importlib.import_module(module).make_parser().parse(flags)
+            if getattr(arguments, "config", None) and not arguments.config.startswith("runs/"):
+                configuration.load_file(arguments.config, arguments.overrides)
+            else:
+                assert {key for key, _ in arguments.overrides} <= set(expected_types())
+        else:
+            assert words[0] in ("echo", "printf") or words[0].startswith(".venv/bin/")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_exists(path):
+    assert Path(path).exists()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_can_be_imported(module):
+    importlib.import_module(module)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_configuration_key_exists(key):
+    assert any(name == key or name.startswith(f"{key}.") for name in expected_types())
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_every_link_leads_to_a_file(page, link):
+    assert (page.parent / link).exists()
+
+
+@pytest.mark.parametrize("code", [text for language, text in BLOCKS if language == "python"])
+def test_the_python_runs_and_gives_the_shapes_that_it_names(code):
+    names: dict = {}
+    exec(code, names)
+    if "get_sweep" in names:
+        names["get_sweep"](description)
+        return
+    shapes = re.findall(r"^(\w+) = .*?#.*= (\([\d, ]+\))$", code, re.MULTILINE)
+    assert shapes
+    for name, shape in shapes:
+        assert names[name].shape == eval(shape), name
+
+
+def test_the_docs_install_the_pinned_version_of_jax():
+    pinned = re.search(r"^jax(==[\d.]+)$", Path("requirements.txt").read_text(), re.MULTILINE)[1]
+    assert set(re.findall(r"jax\[\w+\](==[\d.]+)", TEXT)) == {pinned}
+
+
+def test_the_readme_stays_short():
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 150
