@@ -16,8 +16,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Checks shapes and types in signatures at every call; must precede all imports of `transformer`.
 install_import_hook("transformer", "beartype.beartype")
 
-# Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: Flax's LayerNorm and Optax's
-# Adam rely on promotion.
+# Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: the LayerNorm of Flax and
+# the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # A shell ignores SIGINT in background jobs, and the commands that tests start and interrupt would inherit that.
@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("quick")
 
 
 OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"  # halves the compile time of a training step
-XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # xdist workers inherit the variable from their parent
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # xdist workers inherit the variable
 
 
 def compile_quickly(quickly: bool) -> None:
@@ -72,7 +72,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    """Returns the folder with train, valid and test2016 .en and .de: $MULTI30K, a sibling folder, or a small fixture."""
+    """Returns the folder with train, valid and test2016 .en and .de: $MULTI30K, a sibling folder or a fixture."""
     if "MULTI30K" in os.environ:
         return Path(os.environ["MULTI30K"])
     beside = REPOSITORY.parent / "shared" / "multi30k"
