@@ -15,7 +15,7 @@ import optuna
 from absl import logging
 
 from scripts import markdown
-from scripts.sweeping import results
+from scripts.sweeping import description, results
 from scripts.sweeping.description import Sweep, Values, corners
 from scripts.sweeping.display import display
 from scripts.sweeping.folder import Folder, recorded_sweep
@@ -98,7 +98,7 @@ def load_sweep(path: Path) -> Sweep:
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
         raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
-    sweep = python_file.call(path, "get_sweep", (), flag="--sweep")
+    sweep = python_file.call(path, "get_sweep", description)
     if not isinstance(sweep, Sweep):
         raise UserError(
             f"--sweep={path}: get_sweep() returned {type(sweep).__name__}, must return listed() or search()"

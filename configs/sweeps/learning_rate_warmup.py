@@ -1,15 +1,14 @@
-"""How high may the learning rate be, and does a longer warm-up let it be higher?
+"""Learning rate and warm-up: whether a longer warm-up allows a higher rate.
 
-Factors on the paper's schedule (section 5.3), for configs that use it.
+The rates are factors on the paper's schedule (section 5.3), so the config must use schedule=inverse_sqrt.
 Command:   python -m scripts.sweep --config=configs/base.py --sweep=configs/sweeps/learning_rate_warmup.py --workdir=DIR
-Hardware:  nine whole runs of the config; not run on WMT here. On 800 of the quickstart's numbers up to 999 (vocab_size
-           60, max_length 32), with one layer of width 64 and 8000 steps of 256 tokens by the paper's schedule: 15
-           minutes on two CPU cores shared with other work; nll from 0.078 to 0.107, without an order in either key.
+Hardware:  nine runs of the config; not measured on WMT14.
+Result:    800 synthetic pairs (vocab_size 60, max_length 32), one layer of width 64 and 8000 steps of 256 tokens with
+           the paper's schedule take 15 minutes on two CPU cores shared with other work. The nll is 0.078 to 0.107,
+           with no trend in either key.
 """
 
-from scripts.sweeping.description import Sweep, listed, product
 
-
-def get_sweep() -> Sweep:
-    trials = product({"optimizer.learning_rate": [0.5, 1.0, 2.0], "optimizer.warmup_steps": [2000, 4000, 8000]})
-    return listed(trials, objective="nll", pruner=None)
+def get_sweep(sweep):
+    trials = sweep.product({"optimizer.learning_rate": [0.5, 1.0, 2.0], "optimizer.warmup_steps": [2000, 4000, 8000]})
+    return sweep.listed(trials, objective="nll", pruner=None)

@@ -1,7 +1,8 @@
 """What a sweep file says: which keys vary, what is sought, and when a trial is given up.
 
-A sweep file has a function `get_sweep()` that returns `listed(...)` or `search(...)`. Keys are written with their
-group, "optimizer.learning_rate". Listed trials are dictionaries, which `product`, `zipped` and `seeds` make:
+A sweep file defines `get_sweep(sweep)`, whose argument is this module, and returns `sweep.listed(...)` or
+`sweep.search(...)`. Keys are written with their group, "optimizer.learning_rate". Listed trials are dictionaries, which
+`product`, `zipped` and `seeds` make:
 
     product({"model.dropout": [0.1, 0.3]}, zipped({"model.d_model": [256, 512], "model.d_ff": [1024, 2048]}), seeds(3))
 

@@ -26,8 +26,8 @@ from transformer.data.tokenizers import tokenizer
 from transformer.training import metrics
 
 SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
-HEADER = "import optuna\nfrom scripts.sweeping.description import *\ndef get_sweep():\n    return "
-LISTED = 'listed(product({{"optimizer.learning_rate": {values}}}), objective="loss", pruner=None)'
+HEADER = "import optuna\n\ndef get_sweep(sweep):\n    return "
+LISTED = 'sweep.listed(sweep.product({{"optimizer.learning_rate": {values}}}), objective="loss", pruner=None)'
 
 
 def sweep_file(folder: Path, text: str) -> str:
@@ -143,7 +143,7 @@ def standings(folder: Path) -> list[Standing]:
 def test_a_decoding_sweep_evaluates_one_run(tmp_path, capsys):
     workdir = make_workdir(tmp_path / "run")
     folder = tmp_path / "sweep"
-    text = 'listed(product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
+    text = 'sweep.listed(sweep.product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
     assert run(sweep, f"--from={workdir}", sweep_file(tmp_path, text), f"--workdir={folder}", "--jobs=2") == 0
     rows = read_csv(folder)
     for row, beam in zip(rows, (1, 3), strict=True):
@@ -173,23 +173,23 @@ def test_a_failed_trial_is_told_and_tried_again_if_asked(tmp_path, capsys):
     [
         (LISTED.format(values=[]), "optimizer.learning_rate: has no values"),
         (
-            'listed(product({"optimizer.leaning_rate": [1.0]}), objective="loss", pruner=None)',
+            'sweep.listed(sweep.product({"optimizer.leaning_rate": [1.0]}), objective="loss", pruner=None)',
             "optimizer.learning_rate",
         ),
         (
-            'listed(zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
+            'sweep.listed(sweep.zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
             "model.d_ff has 2 values",
         ),
         (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
         (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),
         (
-            'search({"model.num_heads": integers(2, 3, step=1)}, trials=2, objective="loss",'
+            'sweep.search({"model.num_heads": sweep.integers(2, 3, step=1)}, trials=2, objective="loss",'
             " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
             "model.num_heads=3: config.model.d_model=8",
         ),
-        ('listed(seeds(2), objective="chrf", pruner=None)', "objective=chrf: must be one of bleu, loss"),
-        ('listed(seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
-        ("seeds(2)", "get_sweep() returned list"),
+        ('sweep.listed(sweep.seeds(2), objective="chrf", pruner=None)', "objective=chrf: must be one of bleu, loss"),
+        ('sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
+        ("sweep.seeds(2)", "get_sweep() returned list"),
         ("1 / 0", "line 4: ZeroDivisionError"),
     ],
 )
@@ -226,7 +226,7 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
 
 def test_a_decoding_sweep_varies_decoding_alone(tmp_path, capsys):
     workdir = make_workdir(tmp_path / "run")
-    what = sweep_file(tmp_path, 'listed(seeds(2), objective="bleu", pruner=None)')
+    what = sweep_file(tmp_path, 'sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)')
     assert run(sweep, f"--from={workdir}", what, f"--workdir={tmp_path / 'sweep'}") == 2
     assert "--from varies decoding keys alone" in error(capsys)
 

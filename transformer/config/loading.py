@@ -141,7 +141,7 @@ def difference(old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -
 
 
 def _from_python(path: Path, argument: str) -> ml_collections.ConfigDict:
-    config = python_file.call(path, "get_config", (argument,) if argument else (), flag="--config")
+    config = python_file.call(path, "get_config", *([argument] if argument else []))
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
     return config

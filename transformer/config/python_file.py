@@ -1,7 +1,6 @@
-"""Calling a function of a Python file that the user names: a config's or a sweep's."""
+"""Calling a function of a Python file that the user names: a config's `get_config` or a sweep's `get_sweep`."""
 
 import importlib.util
-import inspect
 import traceback
 from pathlib import Path
 from typing import Any
@@ -9,33 +8,22 @@ from typing import Any
 from transformer.errors import UserError
 
 
-def call(path: Path, function: str, arguments: tuple[str, ...], flag: str) -> Any:
-    """What `function`, defined in the file at `path`, returns for `arguments`.
-
-    Args:
-      arguments: none, or what the user typed after the file's name and a colon.
-      flag: with which the file was named; for errors.
+def call(path: Path, function: str, *arguments: Any) -> Any:
+    """Returns the result of calling `function`, which the file at `path` defines, with `arguments`.
 
     Raises:
-      UserError: there is no such function, it takes other arguments, or running file or function fails.
+      UserError: the file does not define the function, or the file or the function raises an exception.
     """
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, function):
-            raise UserError(f"has no {function}()")
-        try:
-            inspect.signature(getattr(module, function)).bind(*arguments)
-        except TypeError:
-            wanted = "takes no argument" if arguments else f"needs an argument, {flag}=FILE.py:ARGUMENT"
-            raise UserError(f"{function} of this file {wanted}") from None
+            raise UserError(f"does not define {function}()")
         return getattr(module, function)(*arguments)
     except UserError as error:
-        raise UserError(f"{flag}={path}{''.join(f':{argument}' for argument in arguments)}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
     except Exception as error:
-        lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())
-        ]
-        where = f"line {lines[-1]}: " if lines else ""
-        raise UserError(f"{flag}={path}: {where}{type(error).__name__}: {error}") from error
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+        line = f"line {frames[-1].lineno}: " if frames else ""
+        raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error

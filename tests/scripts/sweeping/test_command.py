@@ -26,11 +26,8 @@ COMMAND = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", CONFIG]
 
 def sweep_file(folder: Path, rates: list[float]) -> str:
     path = folder / "rates.py"
-    path.write_text(
-        "from scripts.sweeping.description import listed, product\n"
-        "def get_sweep():\n"
-        f'    return listed(product({{"optimizer.learning_rate": {rates}}}), objective="nll", pruner=None)\n'
-    )
+    trials = f'sweep.product({{"optimizer.learning_rate": {rates}}})'
+    path.write_text(f'def get_sweep(sweep):\n    return sweep.listed({trials}, objective="nll", pruner=None)\n')
     return f"--sweep={path}"
 
 
