@@ -20,6 +20,7 @@ from transformer import cli, files
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources import source as sources
+from transformer.data.sources.lines import read_text_file
 from transformer.decoding.evaluation import Evaluation, evaluate_translations
 from transformer.decoding.translator import Translator
 from transformer.distributed.sharding import one_device
@@ -58,7 +59,7 @@ def read_texts(arguments: argparse.Namespace, models: Trained) -> tuple[list[str
             return sources.read_pairs(models.config.data, arguments.split)
         except UserError as error:
             raise UserError(f"{error}; or evaluate with files, by --source=FILE --reference=FILE") from error
-    texts, references = (sources.read_lines(Path(name)) for name in (arguments.source, arguments.reference))
+    texts, references = (read_text_file(Path(name)) for name in (arguments.source, arguments.reference))
     if len(texts) != len(references):
         raise UserError(
             f"{arguments.source} has {len(texts)} lines and {arguments.reference} has {len(references)}: "

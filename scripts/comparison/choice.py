@@ -17,6 +17,7 @@ from scripts.evaluations import EVALUATION
 from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.data.sources import source as sources
+from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 
 SPLIT = "valid"  # selection is by validation
@@ -64,7 +65,7 @@ class Evaluation:
     def _lines(self, kind: str) -> list[str]:
         # The saved path need not be right any more: workdirs are moved, and read from other folders.
         path = self.path.with_name(f"{self.name}.{kind}.txt")
-        lines = sources.read_lines(path)
+        lines = read_text_file(path)
         if not lines or len(lines) != self.saved["sentences"]:
             raise UserError(
                 f"{path}: has {len(lines)} lines, must have the {self.saved['sentences']} sentences of "

@@ -51,7 +51,7 @@ def test_lines_are_what_stands_between_newlines(folder, content, start, length, 
         assert list(file.lines(0, None)) == expected
         if start < len(expected):
             assert list(file.lines(start, start + length)) == expected[start : start + length]
-    texts = outcome(lines.read_lines, path)
+    texts = outcome(lines.read_text_file, path)
     if isinstance(texts, Refusal):
         assert str(path) in texts.message and "not UTF-8" in texts.message
     else:

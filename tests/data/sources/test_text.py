@@ -111,14 +111,14 @@ def test_unknown_split(data):
         sources.open_source(data, "dev")
 
 
-def test_read_lines(tmp_path):
+def test_read_text_file(tmp_path):
     write(tmp_path / "good.gz", ["eins", "", "drei\u2028vier"])
-    assert sources.read_lines(tmp_path / "good.gz") == ["eins", "", "drei\u2028vier"]
+    assert lines.read_text_file(tmp_path / "good.gz") == ["eins", "", "drei\u2028vier"]
     write(tmp_path / "bad", b"eins\n\xc3\n")
     with pytest.raises(UserError, match=r"bad, line 2: not UTF-8"):
-        sources.read_lines(tmp_path / "bad")
+        lines.read_text_file(tmp_path / "bad")
     with pytest.raises(UserError, match="nowhere: No such file"):
-        sources.read_lines(tmp_path / "nowhere")
+        lines.read_text_file(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-10], lambda whole: b"plain text\n"])
@@ -126,7 +126,7 @@ def test_damaged_gzip(tmp_path, damage):
     write(tmp_path / "good.gz", [str(number) for number in range(1000)])
     (tmp_path / "bad.gz").write_bytes(damage((tmp_path / "good.gz").read_bytes()))
     with pytest.raises(UserError, match=r"bad\.gz: not a whole gzip file"):
-        sources.read_lines(tmp_path / "bad.gz")
+        lines.read_text_file(tmp_path / "bad.gz")
 
 
 def test_ids_are_checked_by_file_and_line(tmp_path, data):

@@ -91,7 +91,7 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
     return line.removeprefix(codecs.BOM_UTF8) if first else line
 
 
-def read_lines(path: Path) -> list[str]:
+def read_text_file(path: Path) -> list[str]:
     """The lines of a text file, plain or gzip. Raises UserError if it cannot be read or a line is not UTF-8."""
     return [decode(line, f"{path}, line {number}") for number, line in enumerate(LineFile(path).lines(0, None), 1)]
 
