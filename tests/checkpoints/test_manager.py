@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(scope="module")
 def tiny():
-    return setup(tiny_config(training__ema_decay=0.5), optax.adam(0.1))
+    return setup(tiny_config(training__ema_decay=0.5), optax.adam(optax.constant_schedule(0.1)))
 
 
 def state_at(step: int, with_average: bool = False) -> TrainState:
@@ -37,7 +37,9 @@ def state_at(step: int, with_average: bool = False) -> TrainState:
     parameters = {"layers": {0: {"kernel": np.full((2, 3), step, np.float32)}, 1: {"bias": np.float32([step, -step])}}}
     average = jax.tree.map(lambda x: x + 0.5, parameters) if with_average else None
     return jax.device_put(
-        TrainState(np.int32(step), np.int32(0), parameters, optax.adam(0.1).init(parameters), average)
+        TrainState(
+            np.int32(step), np.int32(0), parameters, optax.adam(optax.constant_schedule(0.1)).init(parameters), average
+        )
     )
 
 

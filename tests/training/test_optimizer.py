@@ -11,7 +11,7 @@ import pytest
 
 from configs import base
 from tests.training.tiny import VOCAB_SIZE, tiny_config
-from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.optimizer import OPTIMIZERS, SCHEDULES, count_updates, make_optimizer, make_schedule
 from transformer.training.state import init_parameters
 
 
@@ -137,6 +137,33 @@ def test_muons_epsilon_is_the_configured_one():
     update = updates([GRADIENTS], name="muon", epsilon=1e6)
     assert np.abs(update["embedding"]["table"]).max() < 1e-5
     assert np.abs(updates([GRADIENTS], name="muon")["embedding"]["table"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_counts_its_updates(name):
+    optimizer = make_optimizer(optimizer_config(name=name, weight_decay=0.1, clip_norm=1.0), lambda count: RATES[count])
+    state = optimizer.init(PARAMETERS)
+    for number in range(3):
+        assert count_updates(state) == number
+        _, state = optimizer.update(GRADIENTS, state, PARAMETERS)
+
+
+def test_an_optimizer_or_schedule_is_used_once_it_is_in_its_table(monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "sgd", lambda config, schedule: optax.sgd(schedule))
+    monkeypatch.setitem(SCHEDULES, "halving", lambda config, d_model, steps: lambda count: 0.5**count)
+    config = optimizer_config(name="sgd", schedule="halving")
+    optimizer = make_optimizer(config, make_schedule(config, d_model=8, steps=10))
+    state = optimizer.init(PARAMETERS)
+    for rate in (1.0, 0.5):
+        update, state = optimizer.update(GRADIENTS, state, PARAMETERS)
+        assert_trees_close(update, jax.tree.map(lambda gradient, rate=rate: -rate * gradient, GRADIENTS), rtol=1e-6)
+
+
+def test_an_unknown_name_is_an_error_and_not_another_optimizer_or_schedule():
+    with pytest.raises(KeyError, match="lion"):
+        make_optimizer(optimizer_config(name="lion"), optax.constant_schedule(1.0))
+    with pytest.raises(KeyError, match="exponential"):
+        make_schedule(optimizer_config(schedule="exponential"), d_model=8, steps=10)
 
 
 @pytest.mark.parametrize("share", ["all", "none"])

@@ -71,7 +71,9 @@ def test_no_knowledge_costs_log_v(plain):
 
 
 def test_what_is_repeated_is_learned():
-    learner = setup(tiny_config(model__dropout=0.0, training__label_smoothing=0.0), optax.adam(0.02))
+    learner = setup(
+        tiny_config(model__dropout=0.0, training__label_smoothing=0.0), optax.adam(optax.constant_schedule(0.02))
+    )
     batch = make_batch(LONG, 4, 7, seed=0)
     _, metrics = learner.after(*[[batch]] * 150)
     assert metrics["sums"].nll / 26 < 0.05
@@ -115,7 +117,7 @@ def test_r_drop_makes_passes_agree():
 
     def spread(r_drop: float) -> float:
         config = tiny_config(model__dropout=0.3, training__r_drop=r_drop)
-        learner = setup(config, optax.adam(0.01))
+        learner = setup(config, optax.adam(optax.constant_schedule(0.01)))
         state = learner.after(*[[batch]] * 100)[0]
         keys = [nnx.Rngs(dropout=seed) for seed in range(2)]
         parameters, placed = jax.device_put(state.parameters), learner.step.place(batch)
@@ -170,12 +172,29 @@ def test_the_gradient_is_clipped_and_its_whole_norm_reported(plain):
     assert distance(jax.tree.map(lambda x: x * 0.01 / norm, gradient), fall) < 1e-3
 
 
-def test_metrics_report_the_rate_of_the_update(plain):
-    assert plain.after([make_batch(LONG, 4, 7, seed=0)])[1]["learning_rate"] == 0.5
+def test_the_learning_rate_after_a_skipped_update_is_the_one_that_the_optimizer_uses():
+    config = tiny_config(model__dropout=0.0)
+    schedule = optax.linear_schedule(1.0, 0.0, 4)
+    tiny = setup(config, optax.sgd(schedule), schedule=schedule)
+    batch, state = make_batch(LONG, 4, 7, seed=0), tiny.initializer()
+    state, metrics = tiny.step(state, [batch])
+    assert metrics["learning_rate"] == 1.0
+    parameters = jax.device_get(state.parameters)
+    broken = jax.tree.map(lambda x: x * jnp.nan, state.parameters)
+    state, metrics = tiny.step(state.replace(parameters=broken), [batch])
+    assert metrics["skipped"]
+    shardings = jax.tree.map(lambda x: x.sharding, state.parameters)
+    state = state.replace(parameters=jax.device_put(parameters, shardings))
+    state, metrics = tiny.step(state, [batch])
+    assert state.step == 3 and metrics["learning_rate"] == 0.75
+    norm = optax.tree.norm(jax.tree.map(lambda before, after: before - after, parameters, state.parameters))
+    assert float(norm) == pytest.approx(0.75 * float(metrics["gradient_norm"]), rel=1e-4)
 
 
 def test_parameters_and_optimizer_stay_float32_whatever_the_products_are():
-    half = setup(tiny_config(model__dtype="bfloat16", training__ema_decay=0.9), optax.adam(0.1))
+    half = setup(
+        tiny_config(model__dtype="bfloat16", training__ema_decay=0.9), optax.adam(optax.constant_schedule(0.1))
+    )
     batch = half.step.abstract_batch(Bucket(8, 4, 5))
     state, metrics = jax.eval_shape(half.step.whole, half.initializer.abstract_state, batch)
     for leaf in jax.tree.leaves((state, metrics)):

@@ -46,13 +46,16 @@ class Setup:
 
 
 def setup(
-    config: ml_collections.ConfigDict, optimizer: optax.GradientTransformation | None = None, mesh: Mesh | None = None
+    config: ml_collections.ConfigDict,
+    optimizer: optax.GradientTransformation | None = None,
+    mesh: Mesh | None = None,
+    schedule: optax.Schedule = optax.constant_schedule(1.0),
 ) -> Setup:
-    """By default plain gradient descent at rate 1: then parameters fall by just the gradient."""
-    optimizer, mesh = optimizer or optax.sgd(1.0), mesh or make_mesh(config, jax.devices())
+    """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
+    optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
     graph = abstract_model(config, VOCAB_SIZE, VOCAB_SIZE)
     initializer = Initializer(config, optimizer, mesh, (VOCAB_SIZE, VOCAB_SIZE))
-    return Setup(initializer, TrainStep(config, graph, optimizer, optax.constant_schedule(0.5), mesh))
+    return Setup(initializer, TrainStep(config, graph, optimizer, schedule, mesh))
 
 
 def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:

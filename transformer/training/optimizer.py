@@ -1,71 +1,108 @@
 """Optimizers and learning-rate schedules by name (section 5.3)."""
 
+from collections.abc import Callable
+
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
 
 from transformer.config_types import Config
 
 
-def inverse_sqrt_schedule(factor: float, d_model: int, warmup_steps: int) -> optax.Schedule:
-    """factor * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), t from 1 at the first update.
-
-    Optax counts updates from 0, hence t = count + 1. Without warm-up it is factor * (d_model t)^-0.5.
-    """
-    peak = factor * (d_model * max(warmup_steps, 1)) ** -0.5
-
-    def schedule(count):
-        t = jax.numpy.asarray(count + 1, jax.numpy.float32)
-        w = float(max(warmup_steps, 1))
-        return peak * jax.numpy.minimum(t / w, jax.numpy.sqrt(w / t))
-
-    return schedule
-
-
 def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    """The learning rate at each update, counted from 0. `config` is the group `config.optimizer`."""
-    if config.schedule == "inverse_sqrt":
-        return inverse_sqrt_schedule(config.learning_rate, d_model, config.warmup_steps)
-    peak, warmup = config.learning_rate, config.warmup_steps
-    after = {
-        "constant": optax.constant_schedule(peak),
-        "linear": optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)),
-        "cosine": optax.cosine_decay_schedule(peak, max(steps - warmup, 1)),
-    }[config.schedule]
-    # t / warmup at the t-th update, like the paper's schedule: the first update is not thrown away.
-    return optax.join_schedules([lambda count: peak * (count + 1) / max(warmup, 1), after], [warmup])
+    """Returns the learning rate as a function of the number of earlier updates. `config` is `config.optimizer`."""
+    return SCHEDULES[config.schedule](config, d_model, steps)
 
 
 def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Clipping, if any, then the optimizer that the group `config.optimizer` names, and its weight decay."""
-    adam = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
-    if config.name in ("adam", "adamw"):
-        optimizer = optax.adam(schedule, **adam)
-    elif config.name == "muon":
-        optimizer = optax.contrib.muon(
-            schedule,
-            eps=config.epsilon,
-            adam_b1=config.beta1,
-            adam_b2=config.beta2,
-            muon_weight_dimension_numbers=_between_layers,
-            consistent_rms=0.2,  # updates as large as Adam's usually are, so that learning rates mean the same
-        )
-    else:
-        # Adafactor (Shazeer and Stern 2018) with the schedule's rate times each parameter's scale.
-        optimizer = optax.adafactor(schedule)
+    """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`."""
+    optimizer = OPTIMIZERS[config.name](config, schedule)
     if config.weight_decay > 0:
-        # As Optax's adamw has it, for all: its muon would leave embeddings out, its adafactor the learning rate.
-        decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _matrices)
+        # The same for all optimizers: Optax's muon does not decay embeddings, its adafactor ignores the learning rate.
+        decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _is_matrix)
         optimizer = optax.chain(optimizer, decay)
     if config.clip_norm > 0:
         return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
     return optimizer
 
 
-def _between_layers(parameters):
-    """Where Muon applies: matrices from activations to activations (Jordan et al. 2024). The others are Adam's.
+def count_updates(optimizer_state: optax.OptState) -> jax.Array:
+    """Returns how many updates the optimizer has made, the argument of its schedule. Skipped updates do not count."""
+    counts = optax.tree.get_all_with_path(
+        optimizer_state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"
+    )
+    return counts[0][1]
 
-    Those are the kernels, but for the one that gives the logits. Tables of vectors and additive attention's v are none.
+
+def inverse_sqrt_schedule(factor: float, d_model: int, warmup_steps: int) -> optax.Schedule:
+    """Returns factor * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), t = 1 at the first update.
+
+    Optax counts updates from 0, hence t = count + 1. Without warm-up it is factor * (d_model t)^-0.5.
+    """
+    peak = factor * (d_model * max(warmup_steps, 1)) ** -0.5
+
+    def schedule(count):
+        t = jnp.asarray(count + 1, jnp.float32)
+        w = float(max(warmup_steps, 1))
+        return peak * jnp.minimum(t / w, jnp.sqrt(w / t))
+
+    return schedule
+
+
+def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
+    return inverse_sqrt_schedule(config.learning_rate, d_model, config.warmup_steps)
+
+
+def _constant(config: Config, d_model: int, steps: int) -> optax.Schedule:
+    return _after_warm_up(config, optax.constant_schedule(config.learning_rate))
+
+
+def _linear(config: Config, d_model: int, steps: int) -> optax.Schedule:
+    decay_steps = max(steps - config.warmup_steps, 1)
+    return _after_warm_up(config, optax.linear_schedule(config.learning_rate, 0.0, decay_steps))
+
+
+def _cosine(config: Config, d_model: int, steps: int) -> optax.Schedule:
+    decay_steps = max(steps - config.warmup_steps, 1)
+    return _after_warm_up(config, optax.cosine_decay_schedule(config.learning_rate, decay_steps))
+
+
+def _after_warm_up(config: Config, schedule: optax.Schedule) -> optax.Schedule:
+    """Returns the schedule, preceded by a linear warm-up to `config.learning_rate`."""
+
+    def warm_up(count):
+        # t / warmup_steps at the t-th update, as in the paper's schedule: the first update has a rate above 0.
+        return config.learning_rate * (count + 1) / max(config.warmup_steps, 1)
+
+    return optax.join_schedules([warm_up, schedule], [config.warmup_steps])
+
+
+def _adam(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    return optax.adam(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon)
+
+
+def _adafactor(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Returns Adafactor (Shazeer and Stern 2018), the schedule's rate times each parameter's scale."""
+    return optax.adafactor(schedule)
+
+
+def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Returns Muon (Jordan et al. 2024) for the matrices between activations, and Adam for all other parameters."""
+    return optax.contrib.muon(
+        schedule,
+        eps=config.epsilon,
+        adam_b1=config.beta1,
+        adam_b2=config.beta2,
+        muon_weight_dimension_numbers=_muon_dimensions,
+        consistent_rms=0.2,  # the usual size of Adam's updates, so that learning rates are comparable
+    )
+
+
+def _muon_dimensions(parameters):
+    """Selects the parameters that Muon updates: all kernels but the projection to logits.
+
+    Embedding tables and the vector v of additive attention do not map activations to activations.
     """
 
     def dimensions(path, leaf):
@@ -76,6 +113,23 @@ def _between_layers(parameters):
     return jax.tree_util.tree_map_with_path(dimensions, parameters)
 
 
-def _matrices(parameters):
-    """Where weight decay applies: not on biases, nor on LayerNorm's scales."""
+def _is_matrix(parameters):
+    """Selects the parameters that decay: not biases, nor the scales of LayerNorm."""
     return jax.tree.map(lambda x: x.ndim > 1, parameters)
+
+
+# The constructors take (config.optimizer, schedule) and leave weight decay to `make_optimizer`.
+OPTIMIZERS: dict[str, Callable[[Config, optax.Schedule], optax.GradientTransformation]] = {
+    "adam": _adam,
+    "adamw": _adam,
+    "adafactor": _adafactor,
+    "muon": _muon,
+}
+
+# The constructors take (config.optimizer, d_model, steps).
+SCHEDULES: dict[str, Callable[[Config, int, int], optax.Schedule]] = {
+    "inverse_sqrt": _inverse_sqrt,
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+}

@@ -13,6 +13,7 @@ from transformer.config_types import Config
 from transformer.data.batches.buckets import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
+from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
 
 Batch = dict[str, Any]  # arrays as the loader names them: NumPy's, on devices, or abstract
@@ -140,7 +141,7 @@ class TrainStep:
         metrics = {
             "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
             "gradient_norm": norm,
-            "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+            "learning_rate": jnp.asarray(self.schedule(count_updates(state.optimizer_state)), jnp.float32),
             "skipped": ~is_finite,
         }
         state = TrainState(state.step + 1, skipped, *kept)
