@@ -20,6 +20,7 @@ from transformer.training.state import Initializer, TrainState, abstract_model
 from transformer.training.step import TrainStep
 
 VOCAB_SIZE = 24
+RATE_OF_ONE = optax.constant_schedule(1.0)
 
 
 def tiny_config(**changes) -> ml_collections.ConfigDict:
@@ -49,7 +50,7 @@ def setup(
     config: ml_collections.ConfigDict,
     optimizer: optax.GradientTransformation | None = None,
     mesh: Mesh | None = None,
-    schedule: optax.Schedule = optax.constant_schedule(1.0),
+    schedule: optax.Schedule = RATE_OF_ONE,
 ) -> Setup:
     """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
