@@ -21,6 +21,7 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_text_file
+from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import Evaluation, evaluate_translations
 from transformer.decoding.translator import Translator
 from transformer.distributed.sharding import one_device
@@ -36,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:
         evaluation = evaluate_translations(
-            translator, models.parameters, texts, references, trained.bleu_language(models.config.data), report
+            translator, models.parameters, texts, references, bleu_language(models.config.data), report
         )
     print(json.dumps(save(arguments, models, references, evaluation)))
 
