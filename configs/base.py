@@ -121,6 +121,7 @@ def get_config() -> ml_collections.ConfigDict:
     decoding.strategy = "beam"  # beam (beam_size 1: greedy) | sample
     decoding.beam_size = 4  # hypotheses kept a sentence (section 6.1)
     decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha; 0: none
+    decoding.forbid_unk = True  # never generate <unk>, which no text stands for
     decoding.max_extra_length = 50  # output pieces beyond the source's length (section 6.1)
     decoding.max_source_length = 256  # source pieces, end included; longer input is cut, with a warning
     decoding.batch_tokens = 8192  # positions, of source or output, x beam that a decoding batch may have

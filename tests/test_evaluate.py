@@ -1,9 +1,10 @@
-"""The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, what it refuses."""
+"""The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its errors."""
 
 import json
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,7 +33,7 @@ def result(capsys, *flags: str) -> dict:
 
 
 def error(capsys, *flags: str) -> str:
-    """The one line that a refused command writes; it must not have written a result."""
+    """Returns the error line of a command that is expected to fail without writing a result."""
     assert run(evaluate, *flags) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
@@ -57,6 +58,31 @@ def test_result_and_files_of_a_split(workdir, capsys):
     assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
 
 
+def test_scores_are_logged_for_people(workdir, capsys):
+    assert run(evaluate, f"--workdir={workdir}", "--average=2") == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
+    assert f"test: BLEU {found['bleu']:.2f} (lower-cased and tokenized" in "\n".join(lines)
+    assert any(line.endswith("with the checkpoint of step 20, the mean of 2.") for line in lines)
+    assert f"Translations: {found['hypotheses']}" in lines
+
+
+@pytest.mark.parametrize("strategy", ["beam", "sample"])
+def test_decoding_copies_no_parameters_to_the_device(workdir, strategy):
+    models = trained.load(str(workdir), "last", 1, [("decoding.strategy", strategy)])
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
+    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)  # compiles
+    search = translator.search
+
+    def guarded(*arguments, **named):
+        with jax.transfer_guard("disallow"):
+            return search(*arguments, **named)
+
+    translator.search = guarded
+    assert translator.translate(models.parameters, SOURCES, 1, lambda count: None) == expected
+
+
 def test_checkpoints_are_chosen_and_averaged(workdir):
     _, last, previous = (trained.load(str(workdir), which, 1, []) for which in ("best", "last", "20"))
     assert last.checkpoints[0].step == 30
@@ -68,7 +94,7 @@ def test_checkpoints_are_chosen_and_averaged(workdir):
         np.testing.assert_allclose((parts[0] + parts[1]) / 2, parts[2], rtol=1e-6)
 
 
-def test_average_overrides_and_split_name_the_files(workdir, capsys):
+def test_file_names_contain_split_average_and_overrides(workdir, capsys):
     flags = (
         "--split=valid",
         "--checkpoint=last",
@@ -133,7 +159,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--source=a.txt", "--reference=b.txt"], "a.txt: No such file"),
     ],
 )
-def test_what_is_refused(workdir, tmp_path, monkeypatch, capsys, flags, message):
+def test_bad_flags_are_refused(workdir, tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
     before = sorted(workdir.rglob("*"))
     flags = flags if flags[0].startswith("--workdir") else [f"--workdir={workdir}", *flags]
@@ -141,21 +167,21 @@ def test_what_is_refused(workdir, tmp_path, monkeypatch, capsys, flags, message)
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_without_its_data_it_says_what_else_can_be_evaluated(workdir, tmp_path, capsys):
+def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, capsys):
     data = workdir.parent / "data"
     data.rename(tmp_path / "moved")
     try:
         message = error(capsys, f"--workdir={workdir}")
     finally:
         (tmp_path / "moved").rename(data)
-    assert "no such folder" in message and message.endswith("by --source=FILE --reference=FILE")
+    assert "no such folder" in message and message.endswith("with --source=FILE --reference=FILE")
 
 
 @pytest.mark.parametrize(
     ("source", "reference", "message"),
     [
         (b"1\n2\n", b"1\n", "has 2 lines and .* has 1"),
-        (b"", b"", "is empty"),
+        (b"", b"", "file is empty"),
         (b"1\n\xff\n", b"1\n2\n", "s.txt, line 2: not UTF-8"),
         (b"1\n2\n", b"1\n\xe4\n", "r.txt, line 2: not UTF-8"),
         (b"1\n2 x\n", b"1\n2\n", "line 2: 'x'"),
@@ -168,7 +194,7 @@ def test_files_that_cannot_be_scored(workdir, tmp_path, capsys, source, referenc
     assert re.search(message, error(capsys, f"--workdir={workdir}", *files))
 
 
-def test_a_model_that_the_checkpoint_is_not_of_is_refused_with_the_reason(tmp_path, capsys):
+def test_a_checkpoint_of_another_model_is_refused_with_the_reason(tmp_path, capsys):
     path = make_workdir(tmp_path / "run", steps=(10,))
     config = json.loads((path / "config.json").read_text())
     config["model"]["d_ff"] = 24

@@ -1,4 +1,4 @@
-"""The command `transformer.translate`: lines in, lines out, whatever the lines are."""
+"""The command `transformer.translate`: one line out for each line in, and its errors."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def test_one_line_out_for_each_line_in_and_in_order(translated):
     assert lines[5:7] == ["", ""] and lines[7] == lines[0]
 
 
-def test_chunks_change_nothing(translated, monkeypatch):
+def test_chunk_size_does_not_change_the_output(translated, monkeypatch):
     _, whole, _ = translated(INPUT)
     monkeypatch.setattr(translate, "CHUNK_LINES", 2)
     assert translated(INPUT)[1] == whole
@@ -64,21 +64,22 @@ def test_n_best_as_text_and_as_json(translated):
         assert {"text", "tokens", "log_probability", "score"} == set(found["translations"][0])
 
 
-def test_fewer_hypotheses_than_asked_for_keep_the_count_of_lines():
+def test_missing_hypotheses_become_empty_lines():
     assert translate.as_text("x", [Translation("y", (5,), -1.0, -1.0)], 3) == "y\n\n\n"
 
 
-def test_bytes_that_are_not_utf8_are_replaced_and_named():
+def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
     logged = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
-        lines = list(translate.read_lines(io.BytesIO("gut\r\nschl\xe4cht\n\u2028ende".encode("latin-1", "ignore"))))
+        text = "gut\r\nschl\xe4cht\n\u2028ende".encode("latin-1", "ignore")
+        lines = list(translate.decode_stream(io.BytesIO(text)))
     assert lines == ["gut", "schl\ufffdcht", "ende"]
     assert len(logged) == 1 and logged[0].startswith("Line 2 is not UTF-8 (byte 5)")
 
 
 def test_only_newlines_end_lines():
-    assert list(translate.read_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+    assert list(translate.decode_stream(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
 
 
 def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
@@ -97,7 +98,7 @@ def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
         (["--decoding.beam=3"], "no key decoding.beam"),
     ],
 )
-def test_what_is_refused(translated, flags, message):
+def test_bad_flags_are_refused(translated, flags, message):
     code, lines, log = translated(b"1\n", *flags)
     assert (code, lines) == (2, []) and message in log and "Traceback" not in log
 
@@ -107,7 +108,7 @@ def test_no_input_gives_no_output(translated):
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
-def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_is_quiet(workdir):
+def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_ends_quietly(workdir):
     ours, theirs = os.openpty()
     flags = [sys.executable, "-m", "transformer.translate", f"--workdir={workdir}"]
     process = subprocess.Popen(

@@ -1,10 +1,10 @@
-"""Translates standard input, a sentence a line, to standard output, in order.
+"""Translates standard input, one sentence a line, to standard output, in order.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
     [--format=text|jsonl] [--decoding.KEY=VALUE ...]
 
-text: a line out for each line in, or with --n_best=N its N best on N lines, best first (empty ones if there are fewer).
-jsonl: an object a line, with the source and its translations, their scores, log-probabilities and pieces.
+text: one line of output for each line of input, or N lines with --n_best=N, best first, the missing ones empty.
+jsonl: one JSON object a line with the source and its translations: text, tokens, log-probability and score.
 """
 
 import argparse
@@ -25,21 +25,21 @@ from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
 from transformer.evaluate import command_flags
 
-CHUNK_LINES = 4096  # read, sorted into batches and written at once; more would fill batches better and hold more text
+CHUNK_LINES = 4096  # lines translated together: more would fill batches better, but use more memory
 
 
 def main(arguments: argparse.Namespace) -> None:
     if arguments.n_best < 1:
         raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
     if None in (sys.stdin, sys.stdout):
-        raise UserError("standard input or output is closed; sentences are read from the one and written to the other")
+        raise UserError("standard input or standard output is closed; open both")
     interactive = sys.stdin.isatty()
-    # A person waits for each line: a batch is one row then, instead of many rows of filling.
+    # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, overrides)
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, one_device())
     if interactive:
-        logging.info("A sentence a line; end with Ctrl-D.")
+        logging.info("Type one sentence a line; end with Ctrl-D.")
     for output in translate_stream(sys.stdin.buffer, translator, models, arguments, 1 if interactive else CHUNK_LINES):
         sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
@@ -48,8 +48,8 @@ def main(arguments: argparse.Namespace) -> None:
 def translate_stream(
     stream: BufferedIOBase, translator: Translator, models: Trained, arguments: argparse.Namespace, chunk_lines: int
 ) -> Iterator[str]:
-    """The output for each chunk of lines read."""
-    lines, first_line = read_lines(stream), 1
+    """Yields the output of each chunk of lines."""
+    lines, first_line = decode_stream(stream), 1
     while chunk := list(itertools.islice(lines, chunk_lines)):
         found = translator.translate(models.parameters, chunk, first_line, lambda count: None)
         write = as_jsonl if arguments.format == "jsonl" else as_text
@@ -57,14 +57,14 @@ def translate_stream(
         first_line += len(chunk)
 
 
-def read_lines(stream: BufferedIOBase) -> Iterator[str]:
-    """The lines of a stream, as `data.lines` has them. What is not UTF-8 becomes U+FFFD, with a warning."""
+def decode_stream(stream: BufferedIOBase) -> Iterator[str]:
+    """Yields the lines of a stream without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            logging.warning("Line %d is not UTF-8 (byte %d): such bytes are read as U+FFFD.", number, error.start + 1)
+            logging.warning("Line %d is not UTF-8 (byte %d): such bytes become U+FFFD.", number, error.start + 1)
             yield line.decode(errors="replace")
 
 
@@ -82,8 +82,8 @@ def as_jsonl(source: str, translations: list[Translation], n_best: int) -> str:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
     command_flags(parser)
-    parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations of each line (1)")
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="of the output (text)")
+    parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations a line (1)")
+    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     return parser
 
 

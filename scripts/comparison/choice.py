@@ -16,7 +16,6 @@ from scripts import evaluations
 from scripts.evaluations import EVALUATION
 from transformer import workdir as workdirs
 from transformer.config import loading as configuration
-from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 

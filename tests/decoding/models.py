@@ -1,4 +1,4 @@
-"""Tiny models for the tests of decoding, and decoding without a cache to compare with."""
+"""Tiny models for the tests of decoding, and uncached decoding to compare with."""
 
 import functools
 from collections.abc import Sequence
@@ -12,18 +12,21 @@ from configs import base
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+FORBIDDEN = (PAD, UNK, BOS)  # never generated, unless decoding.forbid_unk is false
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}  # relative, of a log-probability
 
 
 class Model(NamedTuple):
-    """A model's structure and its parameters, as training keeps them."""
+    """A model's structure and its parameters."""
 
     graph: nnx.GraphDef
     parameters: dict
 
 
 def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
-    """A random model in float32, small enough to search exhaustively, whose choices are far from all alike."""
+    """Returns a random model, small enough to search exhaustively, with very unequal probabilities."""
     config = base.get_config().model
     config.update({"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32", **changes})
     shapes = nnx.eval_shape(lambda: Transformer(config, vocab_size, vocab_size, rngs=nnx.Rngs(0)))
@@ -35,20 +38,20 @@ def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
         return 1.0 + values if path[-1].key == "scale" else values
 
     parameters = jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
-    # A longer vector is more often the likeliest, and more often not: outputs end, at many lengths.
+    # A longer vector makes EOS likelier in some states and unlikelier in others, so outputs have many lengths.
     parameters["decoder"]["embedding"]["table"][EOS] *= 2.0
     return Model(graph, parameters)
 
 
 def random_sources(rows: int, length: int, vocab_size: int, seed: int) -> np.ndarray:
-    """Rows of 1 to length - 1 random pieces and EOS, PAD after."""
+    """Returns rows of 1 to length - 1 random tokens and EOS, padded with PAD."""
     random = np.random.default_rng(seed)
     counts = random.integers(1, length, rows)
     return pad([[*random.integers(EOS + 1, vocab_size, count).tolist(), EOS] for count in counts], rows, length)
 
 
 def teacher_forced(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
-    """log p of every token at every place of each output (with its EOS), by the uncached models: (N, T, V).
+    """Returns the uncached models' log-probabilities at every position of each output, EOS included: (N, T, V).
 
     source: (S,) for all outputs, or (N, S).
     """
@@ -61,23 +64,23 @@ def teacher_forced(models: Sequence[Model], source: np.ndarray, outputs: list[li
 
 @functools.partial(jax.jit, static_argnums=0)
 def _log_p(graphs, parameters, source, target_input):
-    models = ensemble.merge(graphs, parameters)
+    models = ensemble.build_models(graphs, parameters)
     return ensemble.log_probabilities([model(source, target_input) for model in models])
 
 
 def log_probabilities(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
-    """Of each whole output, summed in float64."""
+    """Returns the log-probability of each output, summed in float64."""
     log_p = teacher_forced(models, source, outputs).astype(np.float64)
     return np.array([sum(log_p[i, t, token] for t, token in enumerate(tokens)) for i, tokens in enumerate(outputs)])
 
 
 def greedy(models: Sequence[Model], sources: np.ndarray, limits: np.ndarray) -> list[list[int]]:
-    """The likeliest token again and again, by the uncached models; EOS where no more may come."""
+    """Returns the outputs of greedy search by the uncached models; EOS is forced at the limits."""
     outputs = [[] for _ in sources]
     for step in range(max(limits) + 1):
         padded = [[*tokens, *[EOS] * (max(limits) + 1 - len(tokens))] for tokens in outputs]
         log_p = teacher_forced(models, sources, padded)[:, step]
-        log_p[:, [PAD, BOS]] = -np.inf
+        log_p[:, FORBIDDEN] = -np.inf
         for tokens, row, limit in zip(outputs, log_p, limits, strict=True):
             if EOS not in tokens:
                 tokens.append(EOS if step == limit else int(np.argmax(row)))

@@ -8,28 +8,36 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import greedy, log_probabilities, random_sources, teacher_forced, tiny_model
+from tests.decoding.models import (
+    FORBIDDEN,
+    TOLERANCE,
+    greedy,
+    log_probabilities,
+    random_sources,
+    teacher_forced,
+    tiny_model,
+)
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search, best_extensions, penalty
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
 
 
 def search(models, source, limits, **settings):
     graphs, parameters = zip(*models, strict=True)
-    settings = {"length_penalty": 0.6, "max_length": 16} | settings
+    settings = {"length_penalty": 0.6, "max_length": 16, "forbid_unk": True} | settings
     return jax.device_get(_search(graphs, parameters, source, np.array(limits, np.int32), tuple(settings.items())))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _search(graphs, parameters, source, limits, settings):
-    found, done = beam_search(ensemble.merge(graphs, parameters), source, limits, **dict(settings))
+    found, done = beam_search(ensemble.build_models(graphs, parameters), source, limits, **dict(settings))
     return found
 
 
 def output(row: np.ndarray) -> list[int]:
-    """The tokens up to EOS, which has to be there, with nothing but PAD after it."""
+    """Returns the tokens up to EOS. Asserts that there is an EOS and that only PAD follows it."""
     end = row.tolist().index(EOS)
     assert (row[end + 1 :] == PAD).all()
     return row[: end + 1].tolist()
@@ -50,21 +58,22 @@ def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, count):
     vocab_size, limit = 6, 3
     models = [tiny_model(vocab_size, seed=seed) for seed in range(count)]
     source = random_sources(1, 5, vocab_size, seed=4)
-    pieces = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
-    space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(pieces, repeat=length)]
+    words = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
+    space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
     log_p = log_probabilities(models, source[0], space)
     scores = log_p / np.array([((5 + len(tokens)) / 6) ** alpha for tokens in space])
     ranking = np.argsort(-scores)
 
     settings = {"beam_size": len(space), "n_best": len(space), "length_penalty": alpha, "max_length": limit + 1}
-    found = search(models, source, [limit], **settings)
+    found = search(models, source, [limit], forbid_unk=False, **settings)
     assert [output(row) for row in found.tokens[0]] == [space[i] for i in ranking]
     np.testing.assert_allclose(found.scores[0], scores[ranking], rtol=1e-5)
     np.testing.assert_allclose(found.log_probabilities[0], log_p[ranking], rtol=1e-5)
 
 
-def test_n_best_is_sorted_distinct_and_scored_as_by_the_uncached_model():
-    model = tiny_model(VOCAB_SIZE, seed=2)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
+    model = tiny_model(VOCAB_SIZE, seed=2, dtype=dtype)
     sources = random_sources(6, 6, VOCAB_SIZE, seed=3)
     limits = (sources != PAD).sum(axis=1) + 3
     found = search([model], sources, limits, beam_size=4, n_best=4)
@@ -73,14 +82,14 @@ def test_n_best_is_sorted_distinct_and_scored_as_by_the_uncached_model():
         outputs = [output(tokens) for tokens in found.tokens[row]]
         assert len({tuple(tokens) for tokens in outputs}) == 4
         expected = log_probabilities([model], source, outputs)
-        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=1e-5)
+        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=TOLERANCE[dtype])
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=1e-5)
+        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(("alpha", "n_best"), [(0.0, 1), (0.6, 3), (2.0, 1)])
-def test_search_equals_a_plain_one_that_never_stops_early(alpha, n_best):
-    """One by one, uncached, until K have ended or none is left: the bound on live hypotheses may not change it."""
+def test_early_stopping_does_not_change_the_result(alpha, n_best):
+    """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
     model, beam_size = tiny_model(VOCAB_SIZE, seed=2), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
@@ -98,7 +107,7 @@ def plain_search(model, source, limit, beam_size, alpha) -> list[tuple[float, li
         padded = [[*tokens, *[EOS] * (16 - len(tokens))] for _, tokens in live]
         padded += [[EOS] * 16] * (beam_size - len(live))
         log_p = teacher_forced([model], source, padded)[:, len(live[0][1])]
-        log_p[:, [PAD, BOS]] = -np.inf
+        log_p[:, FORBIDDEN] = -np.inf
         extensions = [
             (total + row[token], [*tokens, token])
             for (total, tokens), row in zip(live, log_p, strict=False)
@@ -126,20 +135,24 @@ def test_neighbours_and_fillers_change_nothing():
         assert (alone.scores[[0, 1, 3]] == -np.inf).all()
 
 
-def test_limits_hold_and_special_tokens_are_never_written():
+@pytest.mark.parametrize("forbid_unk", [True, False])
+def test_limits_hold_and_special_tokens_are_never_generated(forbid_unk):
     model = tiny_model(VOCAB_SIZE, seed=7)
-    # Left to itself this model would mostly write what it must not.
-    model.parameters["decoder"]["embedding"]["table"][[PAD, BOS]] *= 20.0
+    # Without the masks this model would generate mostly special tokens.
+    model.parameters["decoder"]["embedding"]["table"][[PAD, BOS, UNK]] *= 20.0
     sources = random_sources(8, 6, VOCAB_SIZE, seed=8)
     limits = np.array([0, 1, 2, 3, 5, 7, 9, 11])
-    found = search([model], sources, limits, beam_size=2, n_best=2)
+    found = search([model], sources, limits, beam_size=2, n_best=2, forbid_unk=forbid_unk)
+    outputs = []
     for row, limit in zip(found.tokens, limits, strict=True):
         for tokens in map(output, row[:1] if limit == 0 else row):
             assert len(tokens) <= limit + 1
             assert PAD not in tokens and BOS not in tokens
+            outputs.append(tokens)
+    assert any(UNK in tokens for tokens in outputs) != forbid_unk
 
 
-def test_a_slot_without_hypothesis_has_no_score():
+def test_an_empty_slot_has_score_minus_infinity():
     found = search(
         [tiny_model(VOCAB_SIZE, seed=0)], random_sources(1, 6, VOCAB_SIZE, seed=0), [0], beam_size=3, n_best=3
     )
@@ -151,7 +164,7 @@ def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
     best, parents, tokens = best_extensions(live, log_p, 3)
-    # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5): EOS is no extension, and of equals the first one leads.
+    # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
     assert parents.tolist() == [[0, 0, 1]] and tokens.tolist() == [[4, 5, 5]]
 

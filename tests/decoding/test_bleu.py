@@ -1,4 +1,4 @@
-"""Scores against numbers worked out by hand."""
+"""Scores, compared with numbers worked out by hand."""
 
 import math
 import re
@@ -13,7 +13,7 @@ REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 
 def test_preparation_by_hand():
-    # Moses makes German quotes straight and escapes them, splits off punctuation, and what is left is lower-cased.
+    # Moses replaces German quotes by escaped straight ones and splits off punctuation.
     assert bleu.prepare(HYPOTHESES, "de") == [
         "der hund , &quot; rex &quot; , läuft .",
         "ein mann schläft .",
@@ -22,8 +22,8 @@ def test_preparation_by_hand():
 
 def test_lowercase_tokenized_bleu_by_hand():
     scores = bleu.score(HYPOTHESES, REFERENCES, "de")
-    # Tokens: 9 + 4 on both sides. All 9 + 8 + 7 + 6 n-grams of the first pair agree; of the second "ein", "mann", "."
-    # and "ein mann".
+    # Both sides have 9 + 4 tokens. In the first pair all 9 + 8 + 7 + 6 n-grams match; in the second "ein", "mann", "."
+    # and "ein mann" do.
     precisions = [12 / 13, 9 / 11, 7 / 9, 6 / 7]
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
     assert scores.bleu_lowercase_tokenized == pytest.approx(expected)
@@ -31,7 +31,7 @@ def test_lowercase_tokenized_bleu_by_hand():
     assert "sacremoses" in scores.bleu_lowercase_tokenized_signature
 
 
-def test_cased_bleu_and_chrf_are_sacrebleus_on_raw_text():
+def test_cased_bleu_and_chrf_equal_sacrebleu_on_raw_text():
     scores = bleu.score(HYPOTHESES, REFERENCES, "de")
     assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
     assert scores.bleu < scores.bleu_lowercase_tokenized
@@ -47,7 +47,7 @@ def test_perfect_translations():
     assert bleu.score(HYPOTHESES, [HYPOTHESES[0], "other"], "de").exact_match == 0.5
 
 
-def test_integers_are_tokens_as_they_stand():
+def test_integers_are_not_tokenized_further():
     scores = bleu.score(["1 2 3 4 15", "7 8"], ["1 2 3 4 5", "7 8"], None)
     precisions = [6 / 7, 4 / 5, 2 / 3, 1 / 2]
     assert scores.bleu == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))

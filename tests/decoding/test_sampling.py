@@ -1,4 +1,4 @@
-"""Sampling: which tokens may be drawn, how often, and that neighbours have no part in it."""
+"""Sampling: the tokens that may be drawn, their frequencies, and independence of other lines."""
 
 import functools
 
@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import log_probabilities, random_sources, tiny_model
+from tests.decoding.models import TOLERANCE, log_probabilities, random_sources, tiny_model
 from transformer.decoding import ensemble
 from transformer.decoding.sampling import draw, sample, sample_keys
-from transformer.special_tokens import EOS, PAD
+from transformer.special_tokens import EOS, PAD, UNK
 
 LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
 DRAWS = 4000
@@ -38,9 +38,9 @@ def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
         (1.0, 2, 0.5, [1, 0, 0, 0]),
     ],
 )
-def test_tokens_are_drawn_as_often_as_they_are_probable(temperature, top_k, top_p, expected):
+def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, expected):
     drawn = frequencies(temperature, top_k, top_p)
-    # Four standard deviations of a binomial frequency; what is left out never comes.
+    # Four standard deviations of a binomial frequency; excluded tokens are never drawn.
     np.testing.assert_allclose(drawn, expected, atol=4 * np.sqrt(0.25 / DRAWS))
     assert (drawn[np.array(expected) == 0] == 0).all()
 
@@ -48,16 +48,20 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(temperature, top_k, top_
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(graph, parameters, source, limits, settings, lines):
     keys = sample_keys(3, lines, 5)
-    found, done = sample(ensemble.merge([graph], [parameters]), source, limits, keys, **dict(settings))
+    found, done = sample(ensemble.build_models([graph], [parameters]), source, limits, keys, **dict(settings))
     return found
 
 
-def test_samples_end_are_scored_by_the_model_itself_and_fillers_stay_empty():
-    model = tiny_model(12, seed=1)
+@pytest.mark.parametrize("forbid_unk", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, forbid_unk):
+    model = tiny_model(12, seed=1, dtype=dtype)
+    model.parameters["decoder"]["embedding"]["table"][UNK] *= 5.0
     sources = random_sources(4, 6, 12, seed=0)
     sources[1] = PAD
     limits = np.array([3, -1, 0, 9])
     settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "length_penalty": 0.6, "max_length": 10}
+    settings["forbid_unk"] = forbid_unk
     found = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
     found = jax.device_get(found)
     assert (found.tokens[1] == PAD).all()
@@ -65,13 +69,14 @@ def test_samples_end_are_scored_by_the_model_itself_and_fillers_stay_empty():
         outputs = [tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in found.tokens[row]]
         assert max(map(len, outputs)) <= limits[row] + 1
         expected = log_probabilities([model], sources[row], outputs)
-        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=1e-5)
+        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=TOLERANCE[dtype])
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=1e-5)
+        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
     assert len({tuple(tokens) for tokens in found.tokens[3].tolist()}) > 1
+    assert (UNK in found.tokens) != forbid_unk
 
 
-def test_keys_are_those_of_the_line_and_the_number_of_the_sample():
+def test_keys_depend_only_on_seed_line_and_sample_number():
     def data(lines: list[int], count: int, seed: int = 0) -> np.ndarray:
         return np.asarray(jax.random.key_data(sample_keys(seed, jnp.array(lines), count)))
 

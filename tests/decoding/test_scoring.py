@@ -1,14 +1,14 @@
-"""Forced decoding against sums by hand, the beam's own scores, and single sentences."""
+"""Forced decoding, compared with sums by hand and with the scores of beam search."""
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
 from configs import base
-from tests.decoding.models import teacher_forced, tiny_model
+from tests.decoding.models import TOLERANCE, teacher_forced, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import batches
+from transformer.decoding.batches import pad
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translator import Translator
 from transformer.distributed.sharding import one_device
@@ -29,13 +29,13 @@ def decoding_config(**changes):
     return config
 
 
-def ids(text: str) -> list[int]:
+def encode(text: str) -> list[int]:
     return [*VOCABULARY.encode([text])[0], EOS]
 
 
-def test_scores_are_sums_of_what_the_models_say():
+def test_scores_are_sums_of_the_models_log_probabilities():
     scores = Scorer(GRAPHS, TOKENIZER, decoding_config()).score(PARAMETERS, SOURCES, TARGETS)
-    sources, outputs = batches.pad([ids(text) for text in SOURCES], 4, 16), [ids(text) for text in TARGETS]
+    sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
     each = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
     mean = logsumexp(each, axis=0) - np.log(2)
@@ -45,21 +45,23 @@ def test_scores_are_sums_of_what_the_models_say():
         assert score.log_probability == pytest.approx(expected.sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_translation_found_by_the_beam_has_the_score_it_was_found_with(count):
+@pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16")])
+def test_scores_equal_those_of_beam_search(count, dtype):
     config = decoding_config()
-    translator = Translator(GRAPHS[:count], TOKENIZER, config, n_best=3, mesh=one_device())
-    found = translator.translate(PARAMETERS[:count], SOURCES[:3], 1, lambda number: None)
+    models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][:count]
+    graphs, parameters = zip(*models, strict=True)
+    translator = Translator(graphs, TOKENIZER, config, n_best=3, mesh=one_device())
+    found = translator.translate(parameters, SOURCES[:3], 1, lambda number: None)
     pairs = [(source, each) for source, nbest in zip(SOURCES, found, strict=False) for each in nbest]
     assert len(pairs) == 9
-    scores = Scorer(GRAPHS[:count], TOKENIZER, config).score(
-        PARAMETERS[:count], [source for source, _ in pairs], [each.text for _, each in pairs]
+    scores = Scorer(graphs, TOKENIZER, config).score(
+        parameters, [source for source, _ in pairs], [each.text for _, each in pairs]
     )
     for (_, each), score in zip(pairs, scores, strict=True):
-        assert "<unk>" in each.text or score.log_probability == pytest.approx(each.log_probability, rel=1e-5)
+        assert score.log_probability == pytest.approx(each.log_probability, rel=TOLERANCE[dtype])
 
 
-def test_too_long_a_line_is_refused_by_its_number():
+def test_a_line_that_is_too_long_is_refused_with_its_number():
     scorer = Scorer(GRAPHS, TOKENIZER, decoding_config())
-    with pytest.raises(UserError, match="target line 2: 25 pieces with its end, at most 24"):
+    with pytest.raises(UserError, match="target line 2: has 25 tokens including end-of-sentence, must have at most 24"):
         scorer.score(PARAMETERS, ["1", "2"], ["1", " ".join(["1"] * 24)])

@@ -1,4 +1,4 @@
-"""The translator: buckets, order, cuts, what it never lets a neighbour change."""
+"""The translator: batches, order, cut lines, and independence of neighbours."""
 
 import jax
 import numpy as np
@@ -9,11 +9,11 @@ from configs import base
 from tests.decoding.models import log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import batches
+from transformer.decoding.batches import make_batches, padded_lengths
 from transformer.decoding.translator import EMPTY, Translator
 from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.special_tokens import EOS, UNK
 
 VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)
@@ -58,7 +58,7 @@ def test_order_is_restored_and_neighbours_and_batch_size_change_nothing():
             np.testing.assert_allclose([each.score for each in mine], [each.score for each in its], atol=1e-4)
 
 
-def test_translation_says_what_the_uncached_model_says():
+def test_scores_are_those_of_the_uncached_model():
     source = "1 2 3 4"
     best, second = translate(make_translator(n_best=2), [source])[0]
     assert best.score >= second.score
@@ -70,26 +70,26 @@ def test_translation_says_what_the_uncached_model_says():
         assert each.score == pytest.approx(expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
 
 
-def test_lines_without_pieces_stay_empty_and_cost_no_search():
+def test_lines_without_tokens_stay_empty_and_are_not_searched():
     translator = make_translator()
     translator.search = None
     assert translate(translator, ["", "   ", "\t"]) == [[EMPTY]] * 3
 
 
-def test_too_long_a_line_is_cut_and_named(warnings_logged):
+def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
     longest = " ".join(map(str, [1, 2, 3] * 6 + [4]))
     translator = make_translator()
     whole, cut = translate(translator, [longest, longest + " 5 6 7"], first_line=41)
     assert whole == cut
-    assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 pieces" in warnings_logged[0]
+    assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 tokens" in warnings_logged[0]
 
 
-def test_compiles_once_a_bucket():
+def test_compiles_once_for_each_padded_length():
     translator = make_translator()
     for seed in range(3):
         translate(translator, random_texts(40, longest=40, seed=seed))
-    # Two buckets of sources and, for outputs that are long, one more pass.
-    assert len(batches.ladder(20)) == 2
+    # Two padded lengths, in each of two passes.
+    assert len(padded_lengths(20)) == 2
     assert translator.search._cache_size() <= 4
 
 
@@ -99,12 +99,12 @@ def test_progress_counts_every_line_once():
     assert sum(counts) == 31
 
 
-def test_parameters_that_are_not_numbers_give_empty_translations():
+def test_nan_parameters_give_empty_translations():
     broken = jax.tree.map(lambda x: x * np.nan, MODEL.parameters)
     assert make_translator().translate([broken], ["1 2"], 1, lambda count: None) == [[EMPTY]]
 
 
-def test_sampling_gives_a_line_the_same_samples_wherever_it_stands():
+def test_samples_depend_on_the_line_number_but_not_on_other_lines():
     texts = random_texts(20, longest=12, seed=2)
     translator = make_translator(n_best=3, strategy="sample")
     together = translate(translator, texts)
@@ -118,30 +118,30 @@ def test_sampling_gives_a_line_the_same_samples_wherever_it_stands():
     assert together != other_seed
 
 
-def test_what_is_not_an_id_is_reported_with_its_line():
+def test_a_token_that_is_no_integer_is_reported_with_its_line():
     with pytest.raises(UserError, match="line 3: 'x'"):
         translate(make_translator(), ["1", "2", "3 x"])
 
 
-def test_more_hypotheses_than_the_beam_has_are_refused():
+def test_n_best_beyond_the_beam_size_is_refused():
     with pytest.raises(UserError, match="--n_best=3: must be at most decoding.beam_size=2"):
         make_translator(n_best=3)
 
 
 @pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
-def test_plan_holds_every_sequence_once_within_its_budget(longest):
+def test_batches_hold_every_sequence_once_within_the_budget(longest):
     lengths = dict(enumerate(np.random.default_rng(longest).integers(1, longest + 1, 300).tolist()))
-    plan = batches.plan(lengths, longest, room=10, tokens=512)
-    assert sorted(i for batch in plan for i in batch.indices) == list(lengths)
-    for batch in plan:
-        assert batch.length in batches.ladder(longest)
+    batches = make_batches(lengths, longest, extra_length=10, tokens=512)
+    assert sorted(i for batch in batches for i in batch.indices) == list(lengths)
+    for batch in batches:
+        assert batch.length in padded_lengths(longest)
         assert max(lengths[i] for i in batch.indices) <= batch.length
         assert len(batch.indices) <= batch.rows
         assert batch.rows == 1 or batch.rows * (batch.length + 10) <= 512
-    assert len({(batch.rows, batch.length) for batch in plan}) <= len(batches.ladder(longest)) <= 6
+    assert len({(batch.rows, batch.length) for batch in batches}) <= len(padded_lengths(longest)) <= 6
 
 
-def test_long_outputs_take_a_second_pass_and_are_the_same(monkeypatch):
+def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
     texts = random_texts(40, longest=15, seed=3)
     one_pass = translate(make_translator(max_extra_length=8), texts)
     lengths_searched = []
@@ -153,9 +153,23 @@ def test_long_outputs_take_a_second_pass_and_are_the_same(monkeypatch):
         return search(*arguments, max_length=max_length, **named)
 
     translator.search = spy
-    monkeypatch.setattr("transformer.decoding.translator.MARGIN", 1)
+    monkeypatch.setattr("transformer.decoding.translator.FIRST_EXTRA_LENGTH", 1)
     two_passes = translate(translator, texts)
     assert set(lengths_searched) == {16 + 1, 16 + 8}
     for once, twice in zip(one_pass, two_passes, strict=True):
         assert once[0].text == twice[0].text
         assert once[0].score == pytest.approx(twice[0].score, abs=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["beam", "sample"])
+def test_unk_is_generated_only_if_allowed(strategy):
+    model = tiny_model(VOCAB_SIZE, seed=7)
+    model.parameters["decoder"]["embedding"]["table"][UNK] *= 20.0
+
+    def tokens(**changes) -> list[int]:
+        translator = make_translator(strategy=strategy, **changes)
+        found = translator.translate([model.parameters], random_texts(20, 12, seed=4), 1, lambda count: None)
+        return [token for (best,) in found for token in best.tokens]
+
+    assert base.get_config().decoding.forbid_unk
+    assert UNK not in tokens() and UNK in tokens(forbid_unk=False)

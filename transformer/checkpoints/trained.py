@@ -10,6 +10,7 @@ import jax
 import ml_collections
 from absl import logging
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer import fingerprints as contents
 from transformer import workdir as workdirs
@@ -17,6 +18,7 @@ from transformer.checkpoints.restore import check_same_arrays, evaluated_item, l
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config import loading as configuration
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
 from transformer.training.state import abstract_model, init_parameters
 from transformer.workdir import Workdir
@@ -33,7 +35,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with what decoding needs beside them. Workdir, configuration and tokenizer are the first model's."""
+    """Models with what decoding needs besides: workdir, configuration and tokenizer of the first of them.
+
+    The parameters are on the first of this process's devices.
+    """
 
     workdir: Workdir
     config: ml_collections.FrozenConfigDict
@@ -72,10 +77,12 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
             )
     sizes = tokenizers[0].source_vocab_size, tokenizers[0].target_vocab_size
     parameters, checkpoints = [], []
+    on_device = NamedSharding(one_device(), PartitionSpec())
     for each, settings in opened:
         tree, step, averaged = load_parameters(each.path, which, average)
         _check_arrays(each, averaged, settings, sizes)
-        parameters.append(tree)
+        # As NumPy arrays they would be copied to the device for every batch.
+        parameters.append(jax.device_put(tree, on_device))
         checkpoints.append(Checkpoint(str(each.path), step, tuple(averaged)))
         logging.info("%s: %s", each.path, describe(checkpoints[-1]))
     graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)

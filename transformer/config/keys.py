@@ -17,6 +17,7 @@ LARGEST = 1 << 1000  # integers beyond it may be no floats
 ADDED = (
     "checkpoint.keep_every",
     "data.wait_seconds",
+    "decoding.forbid_unk",
     "training.max_rollbacks",
     "training.max_skipped",
     "training.r_drop",

@@ -142,6 +142,7 @@ RULES = {
     "decoding.max_source_length": at_least(2),
     "decoding.batch_tokens": at_least(1),
     "decoding.temperature": above(0),
+    "decoding.forbid_unk": SWITCH,
     "decoding.top_k": at_least(0),
     "decoding.top_p": Rule("above 0 and at most 1", lambda value: 0 < value <= 1),
     "decoding.seed": SEED,

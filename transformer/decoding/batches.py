@@ -1,4 +1,4 @@
-"""Which sentences are decoded together, and the few shapes that they are padded to."""
+"""Batches for decoding: sequences of similar length, padded to one of a few shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,53 +8,58 @@ from jaxtyping import Int
 
 from transformer.special_tokens import PAD
 
-SHORTEST = 16  # the lowest rung: shorter ones would save little and be compiled each
+SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
 ROW_MULTIPLE = 8  # so that rows divide over devices
 
 
-class Batch(NamedTuple):
-    """`rows` x `length` padded positions that hold the sequences at `indices`, one a row."""
+class DecodingBatch(NamedTuple):
+    """The sequences at `indices`, one a row of an array of shape (rows, length)."""
 
     rows: int
     length: int
     indices: list[int]
 
 
-def ladder(longest: int) -> tuple[int, ...]:
-    """The padded lengths there are: each twice the one before, the last `longest`."""
-    rungs = [min(SHORTEST, longest)]
-    while rungs[-1] < longest:
-        rungs.append(min(2 * rungs[-1], longest))
-    return tuple(rungs)
+def padded_lengths(longest: int) -> tuple[int, ...]:
+    """Returns the padded lengths: powers of two times SHORTEST, and last `longest`."""
+    lengths = [min(SHORTEST, longest)]
+    while lengths[-1] < longest:
+        lengths.append(min(2 * lengths[-1], longest))
+    return tuple(lengths)
 
 
 def row_count(length: int, tokens: int) -> int:
-    """How many rows of `length` have at most `tokens` positions; at least one."""
+    """Returns how many rows of `length` have at most `tokens` positions, but at least one."""
     rows = max(tokens // length, 1)
     return rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
 
 
-def plan(lengths: Mapping[int, int], longest: int, room: int, tokens: int) -> list[Batch]:
-    """Batches of sequences of similar length, shortest first, of at most `tokens` positions each.
+def make_batches(lengths: Mapping[int, int], longest: int, extra_length: int, tokens: int) -> list[DecodingBatch]:
+    """Returns batches of sequences of similar length, shortest first.
 
-    lengths: of each sequence, by its index; at most `longest`. room: positions each row needs beside the padded length.
-    A sequence's padded length, and with it the number of rows of its batch, follow from its own length alone, so
-    neighbours cannot change which compiled function it meets.
+    The padded length and the number of rows depend only on the sequence's own length. So a sequence always meets the
+    same compiled function, whatever its neighbours are.
+
+    Args:
+      lengths: length of each sequence by its index, at most `longest`.
+      longest: the largest padded length.
+      extra_length: positions that a row needs besides the padded length.
+      tokens: the most positions of a batch, unless one row has more.
     """
     order = sorted(lengths, key=lambda i: (lengths[i], i))
     batches, begin = [], 0
-    for rung in ladder(longest):
+    for padded_length in padded_lengths(longest):
         end = begin
-        while end < len(order) and lengths[order[end]] <= rung:
+        while end < len(order) and lengths[order[end]] <= padded_length:
             end += 1
-        rows = row_count(rung + room, tokens)
-        batches += [Batch(rows, rung, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
+        rows = row_count(padded_length + extra_length, tokens)
+        batches += [DecodingBatch(rows, padded_length, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
         begin = end
     return batches
 
 
 def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:
-    """The sequences as rows with PAD after them; rows beyond them are fillers, all PAD."""
+    """Returns the sequences as rows, padded with PAD; the remaining rows are all PAD."""
     padded = np.full((rows, length), PAD, np.int32)
     for row, sequence in zip(padded, sequences, strict=False):
         row[: len(sequence)] = sequence

@@ -1,9 +1,9 @@
 """Beam search (section 6.1): B sentences with K hypotheses each, in one compiled loop.
 
-A step extends every live hypothesis by its best tokens; of the extensions the K best of a sentence live on.
-A hypothesis ends when end-of-sentence is among the K best continuations of its sentence, so a beam of 1 is greedy.
-A sentence is done when K hypotheses have ended, or sooner when no live one can get among the best that were asked for.
-Where the score counts length, it is that of the output with its end-of-sentence.
+Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions.
+A hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy search.
+A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
+Lengths in scores count EOS.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from transformer.special_tokens import BOS, EOS, PAD
 
 
 class Hypotheses(NamedTuple):
-    """The N best of each sentence, best first; a slot without a hypothesis has score -inf.
+    """The N best hypotheses of each sentence, best first; an empty slot has score -inf.
 
-    tokens: output with EOS, PAD after. scores: log-probability over length penalty. log_probabilities: in nats.
+    tokens: outputs with EOS, padded with PAD. scores: log-probability / length penalty. log_probabilities: in nats.
     """
 
     tokens: Int[Array, "B N L"]
@@ -30,7 +30,7 @@ class Hypotheses(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the loop carries. `position` is both the step and how many tokens each live hypothesis has."""
+    """The state of the loop. `position` is both the step and the length of every live hypothesis."""
 
     position: Int[Array, ""]
     live_tokens: Int[Array, "B K L"]
@@ -49,17 +49,26 @@ def beam_search(
     n_best: int,
     length_penalty: float,
     max_length: int,
+    forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """The `n_best` translations of each row of `source` (tokens + EOS, PAD after), and which rows were done.
+    """Returns the `n_best` translations of each row of `source`, and which rows are done.
 
-    limits: how many tokens a row's output may have before its EOS; a hypothesis that gets there is ended by force.
-    Negative: the row is a filler, and comes back empty. max_length: the static bound L, EOS included; a row whose limit
-    is not below it may come back before it is done. n_best is at most beam_size, length_penalty (alpha) at least 0.
+    Args:
+      models: the ensemble.
+      source: tokens and EOS, padded with PAD.
+      limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
+        no hypotheses.
+      beam_size: K, the number of live hypotheses.
+      n_best: how many hypotheses to return, at most `beam_size`.
+      length_penalty: alpha, at least 0.
+      max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
+        before it is done.
+      forbid_unk: whether UNK is never generated.
     """
 
     def advance(state: State) -> State:
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
-        log_p, caches = ensemble.decode_step(models, tokens, state.position, state.caches)
+        log_p, caches = ensemble.decode_step(models, tokens, state.position, state.caches, forbid_unk)
         end_log_p = state.live_log_p + log_p[:, :, EOS]
         live_log_p, parents, tokens = best_extensions(state.live_log_p, log_p, beam_size)
         live_log_p = jnp.where((state.position < limits)[:, None], live_log_p, -jnp.inf)
@@ -72,7 +81,7 @@ def beam_search(
             jnp.where(ends, end_log_p, -jnp.inf),
             penalty(state.position + 1, length_penalty),
         )
-        # A live hypothesis scores best if all that follows is certain and as long as it may be.
+        # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
         bound = live_log_p[:, 0] / penalty(limits + 1, length_penalty)
         full = jnp.isfinite(ended.scores[:, -1])
         return State(
@@ -94,15 +103,15 @@ def beam_search(
 def start(
     models: Sequence[Transformer], source: Int[Array, "B S"], limits: Int[Array, "B"], beams: int, length: int
 ) -> State:
-    """One empty live hypothesis a sentence; the other slots hold nothing until it has extensions."""
+    """Returns the first state: one live hypothesis a sentence, without tokens, and K - 1 empty slots."""
     rows = source.shape[0]
     tokens = jnp.full((rows, beams, length), PAD)
-    nothing = jnp.full((rows, beams), -jnp.inf)
+    no_scores = jnp.full((rows, beams), -jnp.inf)
     return State(
         position=jnp.array(0),
         live_tokens=tokens,
-        live_log_p=nothing.at[:, 0].set(0.0),
-        ended=Hypotheses(tokens, nothing, nothing),
+        live_log_p=no_scores.at[:, 0].set(0.0),
+        ended=Hypotheses(tokens, no_scores, no_scores),
         done=limits < 0,
         caches=ensemble.start_caches(models, source, beams, length),
     )
@@ -111,7 +120,7 @@ def start(
 def best_extensions(
     live_log_p: Float[Array, "B K"], log_p: Float[Array, "B K V"], count: int
 ) -> tuple[Float[Array, "B count"], Int[Array, "B count"], Int[Array, "B count"]]:
-    """The best of K x V extensions other than EOS: log-probability, hypothesis extended, token. Ties: the first one."""
+    """Returns log-probability, parent and token of the best of K x V extensions without EOS; the first wins a tie."""
     vocabulary = jnp.arange(log_p.shape[-1])[None, None]
     each = min(count, log_p.shape[-1])
     values, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), each)
@@ -126,7 +135,7 @@ def keep_best(
     log_p: Float[Array, "B K"],
     divisor: Float[Array, ""],
 ) -> Hypotheses:
-    """The K best of those ended before and those ending now (log-probability -inf: not ending)."""
+    """Returns the K best of the ended hypotheses and those that end now (`log_p` is -inf for those that do not)."""
     both = Hypotheses(
         jnp.concatenate([ended.tokens, tokens], axis=1),
         jnp.concatenate([ended.scores, log_p / divisor], axis=1),
@@ -137,10 +146,10 @@ def keep_best(
 
 
 def penalty(length: Int[Array, "*B"], alpha: float) -> Float[Array, "*B"]:
-    """((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)."""
+    """Returns the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)."""
     return ((5.0 + length.astype(jnp.float32)) / 6.0) ** alpha
 
 
 def gather(x: Array, index: Int[Array, "B N"]) -> Array:
-    """x[b, index[b, n]] for every b and n."""
+    """Returns x[b, index[b, n]] for every b and n."""
     return jax.vmap(lambda row, i: row[i])(x, index)

@@ -1,8 +1,8 @@
-"""How good translations are: BLEU and chrF by sacreBLEU, each with the signature that says how it was computed.
+"""BLEU and chrF by sacreBLEU, with signatures that document how they were computed.
 
-`bleu` is the one to compare across papers: cased, detokenised output against raw references (Post 2018). Beside it
-`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references both through Moses'
-punctuation normalisation and tokenisation for the language, with its usual escapes, then lower-cased.
+`bleu` is comparable between papers: cased, detokenised output against raw references (Post 2018).
+`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalised and
+tokenised by Moses' rules for the language, with its usual escapes, and then lower-cased.
 """
 
 import importlib.metadata
@@ -31,9 +31,9 @@ class Scores:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> Scores:
-    """Scores against one reference a sentence, of which there is at least one.
+    """Returns the scores of at least one hypothesis, with one reference each.
 
-    language: the code of what is translated into, such as "de"; None: no language but tokens with spaces between them.
+    language: code of the target language, such as "de". None: the texts are tokens separated by spaces.
     """
     bleu, bleu_signature = corpus_score(make_bleu(language), hypotheses, references)
     chrf, chrf_signature = corpus_score(CHRF(), hypotheses, references)
@@ -52,13 +52,13 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str | 
 
 
 def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """The score, and sacreBLEU's signature of how it was computed."""
+    """Returns the score and sacreBLEU's signature."""
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return value, str(metric.get_signature())
 
 
 def make_bleu(language: str | None) -> BLEU:
-    """sacreBLEU with its own choice of tokeniser for the language."""
+    """Returns sacreBLEU's BLEU, with the tokeniser that it chooses for the language."""
     if language is None:
         return BLEU(tokenize="none", force=True)
     code = base_code(language)
@@ -66,16 +66,16 @@ def make_bleu(language: str | None) -> BLEU:
         return BLEU(trg_lang=code)
     except RuntimeError:
         logging.warning(
-            "BLEU is over characters: its tokeniser for %s is missing (pip install sacrebleu[%s]).", code, code
+            "BLEU is computed over characters: the tokeniser for %s is missing (pip install sacrebleu[%s]).", code, code
         )
         return BLEU(tokenize="char")
 
 
 def prepare(texts: Sequence[str], language: str | None) -> list[str]:
-    """Punctuation normalised, tokenised, lower-cased. Languages that Moses has no rules for get its general ones."""
+    """Returns the texts normalised, tokenised and lower-cased, by Moses' general rules if it has no others."""
     if language is None:
         return [text.lower() for text in texts]
-    import sacremoses  # takes a second, for which no command should wait that scores nothing
+    import sacremoses  # here because it takes a second, which only commands that score should spend
 
     code = base_code(language)
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
@@ -83,10 +83,10 @@ def prepare(texts: Sequence[str], language: str | None) -> list[str]:
 
 
 def base_code(language: str) -> str:
-    """The language of codes such as "pt-BR" and "zh_cn"."""
+    """Returns the language of a code such as "pt-BR" or "zh_cn"."""
     return re.split("[-_]", language.lower())[0]
 
 
 def bleu_language(data: Any) -> str | None:
-    """What `bleu.score` is to take translations for; integers are no language."""
+    """Returns the `language` argument of `score` for the configuration group `config.data`."""
     return None if data.source == "ids" else data.target_language

@@ -1,4 +1,4 @@
-"""One or several models as one: the average of their probabilities of the next token."""
+"""An ensemble of one or more models, which averages their probabilities of the next token."""
 
 import math
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.stacks import DecodingCache
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import BOS, PAD
+from transformer.special_tokens import BOS, PAD, UNK
 
 Caches = tuple[DecodingCache, ...]
 
 
-def merge(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[Transformer]:
-    """The models of these structures with these parameters, nested dictionaries of arrays."""
+def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[Transformer]:
+    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
     return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
 
 
 def log_probabilities(logits: Sequence[Float[Array, "B T V"]]) -> Float[Array, "B T V"]:
-    """log of the models' mean probabilities, one array of logits a model."""
+    """Returns the log of the mean of the models' probabilities, given the logits of each model."""
     each = [jax.nn.log_softmax(x, axis=-1) for x in logits]
     if len(each) == 1:
         return each[0]
@@ -33,19 +33,24 @@ def start_caches(models: Sequence[Transformer], source: Int[Array, "B S"], beams
 
 
 def decode_step(
-    models: Sequence[Transformer], tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches
+    models: Sequence[Transformer],
+    tokens: Int[Array, "B K"],
+    position: Int[Array, ""],
+    caches: Caches,
+    forbid_unk: bool,
 ) -> tuple[Float[Array, "B K V"], Caches]:
-    """Log-probabilities of the token after `tokens`. PAD and BOS, which are never written, have none left.
+    """Returns log-probabilities of the token after `tokens`: -inf for PAD, BOS and, if `forbid_unk`, UNK.
 
-    The other tokens keep theirs as they are, so that a translation's score is its score by forced decoding.
+    The remaining probabilities are not renormalised, so that a translation's score equals its score by forced decoding.
     """
     steps = [model.decode_step(tokens, position, cache) for model, cache in zip(models, caches, strict=True)]
     log_p = log_probabilities([logits for logits, _ in steps])
+    forbidden = (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)
     vocabulary = jnp.arange(log_p.shape[-1])[None, None]
-    log_p = jnp.where((vocabulary == PAD) | (vocabulary == BOS), -jnp.inf, log_p)
+    log_p = jnp.where(jnp.isin(vocabulary, jnp.array(forbidden)), -jnp.inf, log_p)
     return log_p, tuple(cache for _, cache in steps)
 
 
 def reorder(caches: Caches, parents: Int[Array, "B K"]) -> Caches:
-    """Caches in which hypothesis k goes on from what was hypothesis parents[k] of its sentence."""
+    """Returns caches in which hypothesis k of each sentence continues the former hypothesis parents[k]."""
     return tuple(cache.reorder(parents) for cache in caches)

@@ -1,4 +1,4 @@
-"""Translating texts and scoring the translations: what validation and `transformer.evaluate` share."""
+"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from transformer.decoding.translator import Translator
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Translations, their scores, the seconds they took, and the pieces they have, ends of sentences included."""
+class ScoredTranslations:
+    """Translations with their scores, the seconds that decoding took, and the tokens decoded, EOS included."""
 
     hypotheses: list[str]
     scores: bleu.Scores
@@ -18,23 +18,23 @@ class Evaluation:
     output_tokens: int
 
 
-def evaluate_translations(
+def translate_and_score(
     translator: Translator,
     parameters: Sequence[dict],
     texts: Sequence[str],
     references: Sequence[str],
     language: str | None,
     report: Callable[[int], None],
-) -> Evaluation:
-    """Translates the texts and scores the best translation of each; training validates with it too.
+) -> ScoredTranslations:
+    """Translates the texts and scores the best translation of each.
 
     Args:
-      language: as in `bleu.score`.
-      report: as in `Translator.translate`.
+      language: see `bleu.score`.
+      report: see `Translator.translate`.
     """
     began = time.perf_counter()
     best = [found[0] for found in translator.translate(parameters, texts, 1, report)]
     seconds = time.perf_counter() - began
     hypotheses = [translation.text for translation in best]
     tokens = sum(len(translation.tokens) + 1 for translation in best)
-    return Evaluation(hypotheses, bleu.score(hypotheses, references, language), seconds, tokens)
+    return ScoredTranslations(hypotheses, bleu.score(hypotheses, references, language), seconds, tokens)

@@ -1,7 +1,7 @@
-"""Translations drawn from the model's distribution, token by token, in one compiled loop.
+"""Ancestral sampling of translations, in one compiled loop.
 
-A sample's random numbers are a function of (decoding.seed, the line's number, the sample's number, position) alone, so
-that neither the other lines nor the batch have a part in it.
+A token's random numbers are a function of (decoding.seed, line number, sample number, position), so that a sample
+depends neither on the other lines nor on the batch.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from transformer.special_tokens import BOS, EOS, PAD
 
 
 class State(NamedTuple):
-    """What the loop carries. `position` is both the step and how many tokens each unfinished sample has."""
+    """The state of the loop. `position` is both the step and the length of every unfinished sample."""
 
     position: Int[Array, ""]
     tokens: Int[Array, "B K L"]
@@ -38,17 +38,18 @@ def sample(
     top_p: float,
     length_penalty: float,
     max_length: int,
+    forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """K samples of each row of `source` (tokens + EOS, PAD after), in the order of their keys; which rows were done.
+    """Returns K samples of each row of `source`, in the order of their keys, and which rows are done.
 
-    limits and max_length: as in `beam_search`. Log-probabilities and scores are the model's own: temperature, top_k and
-    top_p change what is drawn and not what it is worth.
+    source, limits, length_penalty, max_length and forbid_unk: as in `beam_search`. Temperature, top_k and top_p change
+    which tokens are drawn; the log-probabilities and scores returned are the model's own.
     """
     rows, count = keys.shape
 
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
-        log_p, caches = ensemble.decode_step(models, previous, state.position, state.caches)
+        log_p, caches = ensemble.decode_step(models, previous, state.position, state.caches, forbid_unk)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
         drawn = draw(step_keys, log_p, temperature, top_k, top_p)
         drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)
@@ -78,7 +79,7 @@ def sample(
 
 
 def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B K"]:
-    """The key of each of `count` samples of each line."""
+    """Returns a key for each of `count` samples of each line."""
     keys = jax.vmap(lambda line: jax.random.fold_in(jax.random.key(seed), line))(lines)
     return jax.vmap(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(count)))(keys)
 
@@ -86,9 +87,9 @@ def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B 
 def draw(
     keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
 ) -> Int[Array, "B K"]:
-    """One token a row: of the `top_k` likeliest (0: all), of those the fewest that have `top_p` of the probability.
+    """Draws a token for each key, after temperature, top-k (0: all tokens) and top-p have been applied in this order.
 
-    The temperature divides the logits before all else, as is usual.
+    top-p keeps the fewest of the likeliest tokens that together have a probability of at least `top_p`.
     """
     logits = log_p / temperature
     if top_k == 0 and top_p == 1.0:
@@ -96,7 +97,7 @@ def draw(
     vocab_size = logits.shape[-1]
     likeliest, tokens = jax.lax.top_k(logits, min(top_k, vocab_size) if top_k else vocab_size)
     p = jax.nn.softmax(likeliest, axis=-1)
-    # A token stays if those before it do not reach top_p yet: the first always does.
+    # A token stays if the likelier ones have not reached top_p, so the likeliest always stays.
     likeliest = jnp.where(jnp.cumsum(p, axis=-1) - p < top_p, likeliest, -jnp.inf)
     drawn = jax.vmap(jax.vmap(jax.random.categorical))(keys, likeliest)
     return jnp.take_along_axis(tokens, drawn[:, :, None], axis=2)[:, :, 0]

@@ -1,4 +1,4 @@
-"""Texts to translations: into pieces, into batches, through the search, and back in order."""
+"""Translation of texts: tokenization, batching, search, and detokenization in the original order."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,23 +14,24 @@ from jaxtyping import Array, Bool, Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding import batches, ensemble
-from transformer.decoding.beam_search import Hypotheses, beam_search
-from transformer.decoding.sampling import sample, sample_keys
+from transformer.decoding import ensemble
+from transformer.decoding.batches import DecodingBatch, make_batches, pad
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.sharding import place_rows
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
-MARGIN = 8  # tokens an output may be longer than its bucket's sources in the first pass
-LAUNCHED_AHEAD = 2  # batches whose search is under way while the texts of earlier ones are put together
+FIRST_EXTRA_LENGTH = 8  # tokens by which an output may exceed its batch's source length in the first pass
+LAUNCHED_AHEAD = 2  # batches searched on the device while the host reads earlier results
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One line of text and what it was made of.
+    """A translation and its score.
 
-    tokens: pieces without end-of-sentence. log_probability: of the pieces and end-of-sentence together, in nats.
-    score: log-probability / ((5 + length) / 6)^length_penalty, with the length of pieces and end-of-sentence.
+    tokens: the output without EOS. log_probability: of the output with EOS, in nats.
+    score: log_probability / ((5 + length) / 6)^length_penalty, where length counts EOS.
     """
 
     text: str
@@ -43,37 +44,31 @@ EMPTY = Translation("", (), 0.0, 0.0)
 
 
 class Translator:
-    """Translates with one model, or with the average of several that share a tokenizer.
+    """Translates with one model, or with an ensemble of models that share a tokenizer.
 
-    A step costs the more the longer outputs may get, and a batch takes as many steps as its slowest sentence. So the
-    first pass leaves room for outputs somewhat longer than their sources; the few sentences that are not done by then
-    are searched anew, together, with room for the longest output. Which pass a sentence is done in is its own affair,
-    so its translation does not depend on its neighbours.
+    The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
+    So there are two passes. The first allows outputs slightly longer than the sources. The second searches the few
+    unfinished sentences again, with the full length. Which pass finishes a sentence depends on that sentence alone, so
+    its translation does not depend on its neighbours.
 
-    It compiles one function for each bucket of source lengths and pass, when first needed, and keeps them: parameters
-    are arguments, so that training can validate again and again with one translator.
+    One function is compiled for each padded source length and pass, when it is first needed. Parameters are arguments,
+    so that training can validate many times with one translator.
     """
 
-    def __init__(
-        self,
-        graphs: Sequence[nnx.GraphDef],
-        tokenizer: Tokenizer,
-        config: Config,
-        n_best: int,
-        mesh: Mesh,
-    ):
-        """`config` is the group `config.decoding`; the devices of `mesh` share the rows.
+    def __init__(self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config, n_best: int, mesh: Mesh):
+        """`config` is the group `config.decoding`; the rows of a batch are sharded over `mesh`.
 
-        Raises UserError if the beam has no `n_best` hypotheses.
+        Raises UserError if the search keeps fewer than `n_best` hypotheses.
         """
-        if config.strategy == "beam" and n_best > config.beam_size:
+        self.strategy = STRATEGIES[config.strategy]
+        self.num_hypotheses = self.strategy.num_hypotheses(config, n_best)
+        if n_best > self.num_hypotheses:
             raise UserError(
                 f"--n_best={n_best}: must be at most decoding.beam_size={config.beam_size}; raise decoding.beam_size"
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
-        self.beams = config.beam_size if config.strategy == "beam" else n_best
         self.mesh = mesh
-        # Every process reads all that was found.
+        # Replicated, since every process reads all hypotheses.
         self.search = jax.jit(
             self._search, static_argnames="max_length", out_shardings=NamedSharding(mesh, PartitionSpec())
         )
@@ -85,59 +80,72 @@ class Translator:
         first_line: int,
         report: Callable[[int], None],
     ) -> list[list[Translation]]:
-        """The `n_best` translations of each text, best first (samples: in the order drawn).
+        """Returns the `n_best` translations of each text, best first (samples: in the order drawn).
 
         Args:
-          parameters: of each model, as `nnx.to_pure_dict` gives them.
-          texts: a line each. One without pieces, such as an empty line, has empty translations.
-          first_line: the number of the first text; warnings and samples' random numbers go by it.
-          report: is told how many more texts are finished, each time some are.
+          parameters: of each model, as `nnx.to_pure_dict` returns them, on the devices of the mesh. NumPy arrays would
+            be copied to the devices for every batch.
+          texts: one sentence each. A text without tokens, such as an empty line, has empty translations.
+          first_line: line number of the first text, for warnings and for the samples' random numbers.
+          report: called with the number of texts that have just been finished.
         """
         sources = self._encode(texts, first_line)
         translations = [[EMPTY] * self.n_best for _ in texts]
-        waiting = [i for i, source in enumerate(sources) if source]
-        report(len(texts) - len(waiting))
-        for room in (min(MARGIN, self.config.max_extra_length), self.config.max_extra_length):
-            found: set[int] = set()
-            for batch, (hypotheses, done) in self._decode(tuple(parameters), waiting, sources, first_line, room):
+        pending = [i for i, source in enumerate(sources) if source]
+        report(len(texts) - len(pending))
+        longest = self.config.max_extra_length
+        for extra_length in (min(FIRST_EXTRA_LENGTH, longest), longest):
+            finished: set[int] = set()
+            lengths = {i: len(sources[i]) for i in pending}
+            for batch, (hypotheses, done) in self._decode(
+                tuple(parameters), lengths, sources, first_line, extra_length
+            ):
                 for row, index in enumerate(batch.indices):
                     if done[row]:
                         translations[index] = self._read(*(array[row] for array in hypotheses))
-                        found.add(index)
+                        finished.add(index)
                 report(int(done[: len(batch.indices)].sum()))
-            waiting = [i for i in waiting if i not in found]
+            pending = [i for i in pending if i not in finished]
         return translations
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Pieces of each text with its end, at most `decoding.max_source_length`; nothing for a text without pieces."""
+        """Returns each text's tokens and EOS, cut to `decoding.max_source_length`; [] for a text without tokens."""
         longest = self.config.max_source_length
         sources = []
         for line, text in enumerate(texts, start=first_line):
             try:
-                (pieces,) = self.tokenizer.encode_source([text])
+                (tokens,) = self.tokenizer.encode_source([text])
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
-            if len(pieces) >= longest:
+            if len(tokens) >= longest:
                 logging.warning(
-                    "Line %d has %d pieces with its end; the first %d are translated (decoding.max_source_length=%d).",
-                    *(line, len(pieces) + 1, longest - 1, longest),
+                    "Line %d has %d tokens including end-of-sentence; only the first %d are translated "
+                    "(decoding.max_source_length=%d).",
+                    *(line, len(tokens) + 1, longest - 1, longest),
                 )
-            sources.append([*pieces[: longest - 1], EOS] if pieces else [])
+            sources.append([*tokens[: longest - 1], EOS] if tokens else [])
         return sources
 
     def _decode(
-        self, parameters: tuple[dict, ...], waiting: list[int], sources: list[list[int]], first_line: int, room: int
-    ) -> Iterator[tuple[batches.Batch, tuple[Hypotheses, np.ndarray]]]:
-        """Batches of the waiting sentences and what was found, in NumPy arrays. The next are searched meanwhile."""
-        lengths = {i: len(sources[i]) for i in waiting}
-        launched: deque[tuple[batches.Batch, tuple[Hypotheses, Array]]] = deque()
-        tokens = self.config.batch_tokens // self.beams
-        for batch in batches.plan(lengths, self.config.max_source_length, room, tokens):
-            source = batches.pad([sources[i] for i in batch.indices], batch.rows, batch.length)
+        self,
+        parameters: tuple[dict, ...],
+        lengths: dict[int, int],
+        sources: list[list[int]],
+        first_line: int,
+        extra_length: int,
+    ) -> Iterator[tuple[DecodingBatch, tuple[Hypotheses, np.ndarray]]]:
+        """Yields batches of the sentences in `lengths` with their hypotheses, and whether each row is done, in NumPy.
+
+        Later batches are already being searched while the caller reads an earlier one.
+        """
+        launched: deque[tuple[DecodingBatch, tuple[Hypotheses, Array]]] = deque()
+        tokens = self.config.batch_tokens // self.num_hypotheses
+        for batch in make_batches(lengths, self.config.max_source_length, extra_length, tokens):
+            source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
             placed = place_rows({"source": source, "lines": lines}, self.mesh)
-            launched.append((batch, self.search(parameters, **placed, max_length=batch.length + room)))
+            launched.append((batch, self.search(parameters, **placed, max_length=batch.length + extra_length)))
             if len(launched) > LAUNCHED_AHEAD:
                 first, result = launched.popleft()
                 yield first, jax.device_get(result)
@@ -147,20 +155,14 @@ class Translator:
     def _search(
         self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], max_length: int
     ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        config = self.config
-        models = ensemble.merge(self.graphs, parameters)
-        # A filler row has no end-of-sentence: its limit comes out negative.
+        models = ensemble.build_models(self.graphs, parameters)
         lengths = (source != PAD).sum(axis=1) - 1
-        limits = jnp.where(lengths < 0, -1, lengths + config.max_extra_length)
-        shared = {"length_penalty": config.length_penalty, "max_length": max_length}
-        if config.strategy == "beam":
-            return beam_search(models, source, limits, beam_size=self.beams, n_best=self.n_best, **shared)
-        keys = sample_keys(config.seed, lines, self.n_best)
-        choice = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-        return sample(models, source, limits, keys, **choice, **shared)
+        # A filler row has not even EOS; its negative limit marks it as done.
+        limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
+        return self.strategy.search(models, source, limits, lines, self.config, self.n_best, max_length)
 
     def _read(self, tokens: Int[np.ndarray, "N L"], scores: np.ndarray, log_probabilities: np.ndarray) -> list:
-        """The translations of one sentence; fewer than `n_best` if there are not so many outputs, at least one."""
+        """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found."""
         found = np.isfinite(scores)
         if not found.any():
             return [EMPTY]

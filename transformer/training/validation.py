@@ -15,7 +15,7 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import bleu_language
-from transformer.decoding.evaluation import evaluate_translations
+from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.training.metrics import Record, means
@@ -70,10 +70,10 @@ class Validation:
         values = means(dataclasses.asdict(jax.device_get(sums)))
         if self.translator is not None:
             language = bleu_language(self.config.data)
-            evaluation = evaluate_translations(
+            translated = translate_and_score(
                 self.translator, [parameters], self.texts, self.references, language, lambda _: between()
             )
-            values["bleu"] = evaluation.scores.bleu
-            values["chrf"] = evaluation.scores.chrf
-            values["exact_match"] = evaluation.scores.exact_match
+            values["bleu"] = translated.scores.bleu
+            values["chrf"] = translated.scores.chrf
+            values["exact_match"] = translated.scores.exact_match
         return values

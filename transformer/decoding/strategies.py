@@ -1,0 +1,73 @@
+"""The strategies that `decoding.strategy` chooses from."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Int
+
+from transformer.config_types import Config
+from transformer.decoding.beam_search import Hypotheses, beam_search
+from transformer.decoding.sampling import sample, sample_keys
+from transformer.model.transformer import Transformer
+
+
+class Strategy(NamedTuple):
+    """A way to find `n_best` hypotheses a sentence. `config` is the group `config.decoding`.
+
+    num_hypotheses(config, n_best): how many hypotheses a sentence has at each step.
+    search(models, source, limits, lines, config, n_best, max_length): the hypotheses, and which rows are done; the
+      arguments are those of `beam_search`, and `lines` is (B,), the number of each row's line.
+    """
+
+    num_hypotheses: Callable[[Config, int], int]
+    search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
+
+
+def _beam(
+    models: Sequence[Transformer],
+    source: Int[Array, "B S"],
+    limits: Int[Array, "B"],
+    lines: Int[Array, "B"],
+    config: Config,
+    n_best: int,
+    max_length: int,
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    return beam_search(
+        models,
+        source,
+        limits,
+        beam_size=config.beam_size,
+        n_best=n_best,
+        length_penalty=config.length_penalty,
+        max_length=max_length,
+        forbid_unk=config.forbid_unk,
+    )
+
+
+def _sample(
+    models: Sequence[Transformer],
+    source: Int[Array, "B S"],
+    limits: Int[Array, "B"],
+    lines: Int[Array, "B"],
+    config: Config,
+    n_best: int,
+    max_length: int,
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    return sample(
+        models,
+        source,
+        limits,
+        sample_keys(config.seed, lines, n_best),
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        length_penalty=config.length_penalty,
+        max_length=max_length,
+        forbid_unk=config.forbid_unk,
+    )
+
+
+STRATEGIES = {
+    "beam": Strategy(lambda config, n_best: config.beam_size, _beam),
+    "sample": Strategy(lambda config, n_best: n_best, _sample),
+}
