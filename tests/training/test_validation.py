@@ -57,7 +57,7 @@ def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monk
         decoded.append((models, texts, references, language))
         return SimpleNamespace(scores=SimpleNamespace(bleu=12.0, chrf=34.0, exact_match=0.5))
 
-    monkeypatch.setattr(validation, "evaluate_translations", evaluate)
+    monkeypatch.setattr(validation, "translate_and_score", evaluate)
     values = prepared.validation(parameters, lambda: None)
     loss, nll, accuracy = by_hand(prepared, parameters)
     assert values["loss"] == pytest.approx(loss, rel=1e-5)
