@@ -1,3 +1,5 @@
+"""Flags, log lines, errors and exit codes of the commands."""
+
 import errno
 import json
 import os
@@ -9,7 +11,7 @@ import warnings
 import pytest
 from absl import logging
 
-from transformer import cli
+from transformer import cli, logs
 from transformer.config import loading as configuration
 from transformer.errors import UserError
 
@@ -35,7 +37,7 @@ def raising(error: BaseException):
     return main
 
 
-def test_overrides_are_kept_as_typed():
+def test_overrides_are_parsed_as_keys_and_text():
     argv = ["--config=c.py:x", "--config.model.d_model=64", "--plan", "--config.seed", "-1", "--config.data.path=a=b"]
     arguments = TRAIN.parse(argv)
     assert (arguments.config, arguments.plan) == ("c.py:x", True)
@@ -44,7 +46,7 @@ def test_overrides_are_kept_as_typed():
     assert PLAIN.parse([]).overrides == []
 
 
-def test_decoding_overrides_lie_over_the_run():
+def test_decoding_overrides_apply_to_the_runs_configuration():
     config = configuration.load_file("configs/base.py", [("decoding.beam_size", "7")])
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
     decoding = configuration.override(config, arguments.overrides, flag="--").decoding
@@ -58,20 +60,20 @@ def test_decoding_overrides_lie_over_the_run():
     ("parser", "argv", "says"),
     [
         (TRAIN, [], "the following arguments are required: --config"),
-        (TRAIN, ["--confg=configs/base.py"], "--confg=configs/base.py: there is no such flag; did you mean --config?"),
+        (TRAIN, ["--confg=configs/base.py"], "--confg=configs/base.py: no such flag; did you mean --config?"),
         (TRAIN, ["--config=a.py", "--confg.model.dmodel=1"], "did you mean --config.model.d_model?"),
         (TRAIN, ["--config=a.py", "--config.seed"], "--config.seed: needs a value, --config.seed=VALUE"),
         (TRAIN, ["--config=a.py", "--decoding.beam_size=2"], "did you mean --config.decoding.beam_size?"),
-        (TRAIN, ["--config=a.py", "b.py"], "b.py: is no flag"),
+        (TRAIN, ["--config=a.py", "b.py"], "b.py: not a flag"),
         (EVALUATE, ["--config.decoding.beam_size=2"], "did you mean --decoding.beam_size?"),
-        (EVALUATE, ["--model.d_model=2"], "--model.d_model=2: there is no such flag"),
+        (EVALUATE, ["--model.d_model=2"], "--model.d_model=2: no such flag"),
         (EVALUATE, ["--average=few"], "argument --average: invalid int value: 'few'"),
         (EVALUATE, ["--format=json"], "argument --format: invalid choice: 'json'"),
         (EVALUATE, ["--averag=2"], "did you mean --average?"),
-        (PLAIN, ["--config.seed=1"], "--config.seed=1: there is no such flag"),
+        (PLAIN, ["--config.seed=1"], "--config.seed=1: no such flag"),
     ],
 )
-def test_wrong_flags_end_in_one_line(parser, argv, says, capsys):
+def test_wrong_flags_are_a_one_line_error(parser, argv, says, capsys):
     code, output, errors = ends_with(parser, argv, capsys)
     assert (code, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1 and says in errors
@@ -95,11 +97,11 @@ def test_help_shows_the_flags(capsys):
         (KeyboardInterrupt("saved step 3"), 130, "error: saved step 3\n"),
     ],
 )
-def test_foreseen_ends_are_one_line(error, code, line, capsys):
+def test_expected_errors_are_one_line(error, code, line, capsys):
     assert ends_with(PLAIN, [], capsys, raising(error)) == (code, "", line)
 
 
-def test_a_full_disk_is_one_line_however_it_is_wrapped(capsys):
+def test_a_full_disk_is_a_one_line_error_whatever_exception_wraps_it(capsys):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x/metrics.jsonl")
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = full
@@ -108,24 +110,24 @@ def test_a_full_disk_is_one_line_however_it_is_wrapped(capsys):
         assert code == 2 and errors.startswith("error: the disk is full") and errors.count("\n") == 1
 
 
-def test_a_forbidden_folder_is_one_line(capsys):
+def test_a_forbidden_folder_is_a_one_line_error(capsys):
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/x")
     code, _, errors = ends_with(PLAIN, [], capsys, raising(error))
     assert code == 2 and errors.startswith("error: /root/x: Permission denied") and errors.count("\n") == 1
 
 
-def test_a_bug_keeps_its_traceback(capsys):
+def test_a_bug_shows_its_traceback(capsys):
     code, output, errors = ends_with(PLAIN, [], capsys, raising(ZeroDivisionError("division by zero")))
     assert (code, output) == (1, "")
     assert "Traceback" in errors and "raise error" in errors and "ZeroDivisionError: division by zero" in errors
 
 
 def test_log_lines_go_to_standard_error_and_to_the_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "OWN_CODE", (os.path.dirname(__file__),))
+    monkeypatch.setattr(logs, "OWN_CODE", (os.path.dirname(__file__),))
 
     def main(arguments):
         logging.info("before")
-        cli.log_to(tmp_path / "log.txt")
+        logs.to_file(tmp_path / "log.txt")
         logging.info("after %d", 1)
         logging.warning("look")
         raise UserError("stop")
@@ -136,14 +138,15 @@ def test_log_lines_go_to_standard_error_and_to_the_file(tmp_path, capsys, monkey
     assert [line.partition(" ")[2] for line in lines] == ["before", "after 1", "warning: look", "stop"]
     logged = (tmp_path / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in logged] == ["INFO after 1", "WARNING look", "ERROR stop"]
-    # The file belongs to that command; the next one in this process does not write to it.
+    # The next command in this process does not write to the file.
     cli.execute(PLAIN, lambda arguments: logging.warning("elsewhere"), [])
     assert "elsewhere" not in (tmp_path / "log.txt").read_text()
 
 
-def test_libraries_are_heard_only_when_they_warn(tmp_path, capsys):
+def test_only_warnings_of_libraries_are_logged(tmp_path, capsys):
     def main(arguments):
-        cli.log_to(tmp_path / "log.txt")
+        logs.to_file(tmp_path / "log.txt")
+        # absl's lines carry the path of their caller: this file is not the project's own code.
         logging.info("progress of a library")
         logging.warning("a library warns")
 
@@ -153,10 +156,10 @@ def test_libraries_are_heard_only_when_they_warn(tmp_path, capsys):
 
 
 def run_python(body: str, **options) -> subprocess.Popen:
-    """Starts a command whose `main(arguments)` has this body."""
+    """Starts a command with this body of `main(arguments)`."""
     lines = "\n    ".join(["pass", *body.splitlines()])
     code = (
-        "import sys, time\nfrom transformer import command\n"
+        "import sys, time\nfrom transformer import cli\n"
         f"def main(arguments):\n    {lines}\n"
         "cli.run(cli.Parser('scripts.plain', 'Does nothing.'), main)\n"
     )
@@ -166,7 +169,7 @@ def run_python(body: str, **options) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_interrupts(number):
+def test_a_signal_interrupts_a_command(number):
     process = run_python("print('ready', flush=True)\ntime.sleep(60)")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
@@ -175,7 +178,7 @@ def test_a_signal_interrupts(number):
     assert errors.startswith("error: ") and errors.count("\n") == 1
 
 
-def test_a_closed_pipe_is_quiet():
+def test_a_closed_pipe_is_no_error():
     process = run_python("for _ in range(100_000): print('line')")
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
@@ -184,7 +187,7 @@ def test_a_closed_pipe_is_quiet():
     process.stderr.close()
 
 
-def test_output_that_cannot_be_written_is_an_error():
+def test_failing_to_write_the_output_is_an_error():
     with open("/dev/full", "w") as full:
         process = run_python("print('result')", stdout=full)
         _, errors = process.communicate(timeout=30)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli
+from transformer import cli, logs
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading as configuration
 from transformer.data.batches.loader import Loader
@@ -116,7 +116,7 @@ def train_from(
                 with window.pause():
                     progress = validate(state, progress, run, recorder, lambda: (watchdog.beat(), interruption.check()))
             # Once: a signal that comes during the saving waits for the next step's.
-            stops = interruption.asked() or finished(progress, training)
+            stops = interruption.requested() or finished(progress, training)
             if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
                 with window.pause():
                     progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
@@ -127,10 +127,10 @@ def train_from(
 def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Interruption) -> bool:
     """Makes ready what may take minutes, and as much memory as there will ever be. False if it is time to stop."""
     run.train_step.compile_largest(state, loader.buckets)
-    if interruption.asked():
+    if interruption.requested():
         return False
     run.validation.warm_up(state.evaluated)
-    return not interruption.asked()
+    return not interruption.requested()
 
 
 def validate(
@@ -183,7 +183,7 @@ def start(arguments: argparse.Namespace) -> None:
     with joined(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
         with workdir_of(Path(arguments.workdir), config) as workdir:
-            distributed.on_process_zero(cli.log_to, workdir.log)
+            distributed.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
                 for line in describe(run):

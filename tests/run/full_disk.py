@@ -1,4 +1,4 @@
-"""python -m tests.training.full_disk FOLDER: training on a disk that fills up and then gets room, as JSON.
+"""python -m tests.run.full_disk FOLDER: training on a disk that fills up and then gets room, as JSON.
 
 It mounts file systems in the folder, so it is to be run where it may: `unshare --map-root-user --mount`.
 """

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow  # five runs
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    """What `tests/training/full_disk.py` finds."""
+    """What `tests/run/full_disk.py` finds."""
     if reason := may_mount():
         pytest.skip(f"needs a file system of its own: {reason}")
-    argv = [*ALONE, sys.executable, "-m", "tests.training.full_disk", str(tmp_path_factory.mktemp("full"))]
+    argv = [*ALONE, sys.executable, "-m", "tests.run.full_disk", str(tmp_path_factory.mktemp("full"))]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

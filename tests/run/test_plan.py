@@ -4,6 +4,8 @@ import itertools
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from transformer import cli, train
@@ -107,3 +109,23 @@ def test_time_is_of_the_steps_and_batches_that_are_left(monkeypatch, tmp_path, p
     assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
     (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "cost"),
+    [
+        ({"flops": 2e9}, ", 2.0 GFLOP a batch"),
+        ([{"flops": 2e9}], ", 2.0 GFLOP a batch"),
+        ({}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_operations_are_shown_if_the_backend_reports_them(monkeypatch, analysis, cost):
+    program = jax.jit(lambda x: x @ x).lower(jnp.ones((512, 512))).compile()
+    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: analysis)
+    assert plans.costs([program]) == f"2 MiB a device{cost}"
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
+    assert plans.costs([program]) == (
+        cost.removeprefix(", ") or "compiled; this backend reports neither memory nor operations"
+    )

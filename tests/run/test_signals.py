@@ -194,10 +194,10 @@ def test_a_first_signal_asks_and_ctrl_c_once_more_stops(number):
     before = signal.signal(number, earlier)
     try:
         with Interruption() as interruption:
-            assert not interruption.asked()
+            assert not interruption.requested()
             interruption.check()
             signal.raise_signal(number)
-            assert interruption.asked() and interruption.signal == number
+            assert interruption.requested() and interruption.signal == number
             with pytest.raises(Interrupted):
                 interruption.check()
             signal.raise_signal(signal.SIGTERM)  # once more: whoever sends it may do so in several ways

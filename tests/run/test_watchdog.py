@@ -10,7 +10,7 @@ from tests.training.tiny import flags
 
 SCRIPT = """
 import time
-from transformer.training.watchdog import Watchdog
+from transformer.run.watchdog import Watchdog
 with Watchdog({seconds}) as watchdog:
     for _ in range(4):
         time.sleep({sleep})
@@ -21,7 +21,7 @@ print("done")
 
 HANGING_RUN = """
 import time
-from transformer import command, train
+from transformer import cli, train
 from transformer.training.step import TrainStep
 update = TrainStep.__call__
 def hang():

@@ -1,8 +1,8 @@
-"""What a run would do and what it would cost, before it does it: `transformer.train --plan`."""
+"""The report of `transformer.train --plan`: what a run consists of and costs, before it starts."""
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 
 import jax
@@ -17,7 +17,7 @@ MEASURED_STEPS = 3
 
 
 def describe(run: Run) -> Iterator[str]:
-    """Lines of text. Compiles the largest update and makes a few, on a state that is thrown away."""
+    """Yields the report's lines. Compiles the largest update and measures a few, on a state that is discarded."""
     yield from parameter_lines(run.abstract_state.parameters)
     with Loader(run.corpus, run.config, Position(0, 0)) as loader:
         yield from batch_lines(run, loader)
@@ -48,13 +48,10 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     config, state = run.config, run.initial_state()
     run.train_step.compile_largest(state, loader.buckets)
-    # Of accumulated updates all but the last program, which holds no activations and so is smaller.
-    programs = run.train_step.compiled.values()
-    flops = max(program.cost_analysis()["flops"] for program in programs)
-    yield f"largest     {max(map(size, programs)) / 2**20:,.0f} MiB a device, {flops / 1e9:,.1f} GFLOP a batch"
+    yield f"largest     {costs(run.train_step.compiled.values())}"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
     every, last = config.checkpoint.every, config.training.steps
-    kept = len(kept_by_number([*range(every, last, every), last], config.checkpoint)) + 1  # the best is another
+    kept = len(kept_by_number([*range(every, last, every), last], config.checkpoint)) + 1  # and the best
     yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
     per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
@@ -64,16 +61,27 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
 
 
-def size(program: jax.stages.Compiled) -> int:
-    """Bytes on a device while the program runs."""
-    memory = program.memory_analysis()
+def costs(programs: Collection[jax.stages.Compiled]) -> str:
+    """Describes the memory and operations of the most expensive program, as far as the backend reports them."""
+    memory = [bytes_used(stats) for program in programs if (stats := program.memory_analysis()) is not None]
+    analyses = [program.cost_analysis() for program in programs]
+    # Backends report a dictionary, a list of them, or nothing.
+    tables = [table[0] if isinstance(table, list) else table for table in analyses if table]
+    flops = [table["flops"] for table in tables if "flops" in table]
+    parts = [f"{max(memory) / 2**20:,.0f} MiB a device"] if memory else []
+    parts += [f"{max(flops) / 1e9:,.1f} GFLOP a batch"] if flops else []
+    return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
+
+
+def bytes_used(memory) -> int:
+    """Returns the bytes on a device while a program runs. Donated arguments share the memory of outputs."""
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return used - memory.alias_size_in_bytes
 
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
-    """Of the batches' positions, both sides together, measured over a few updates after one to warm up."""
-    # Not of `loader.buckets`: with subword sampling no batch of this epoch may be in the largest of them.
+    """Measures updates from the largest batch and returns the seconds for each of its positions, of both sides."""
+    # With subword sampling, this epoch may have no batch from the largest of `loader.buckets`.
     largest = max((use.bucket for use in loader.plan.uses if use.batches), key=lambda bucket: bucket.positions)
     number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
     _, arrays, _ = next(itertools.islice(loader, number, None))

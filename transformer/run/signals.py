@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM during training: finish the step, save, then stop. A second Ctrl-C stops at once.
+"""Ctrl-C and SIGTERM during training: the run finishes its step, saves and stops. A second Ctrl-C stops at once.
 
-A second SIGTERM does not: where a machine is shut down, or a sweep is ended, several send one.
+A second SIGTERM changes nothing, since a machine that shuts down, or a sweep that ends, may send several.
 """
 
 import signal
@@ -11,42 +11,42 @@ from transformer.distributed import coordination as distributed
 
 
 class Interrupted(Exception):
-    """Raised by `Interruption.check` in work that is not worth finishing first: it will be done again."""
+    """Raised by `Interruption.check` to abandon work that a resumed run repeats."""
 
 
 class Interruption:
-    """Inside its `with` block a first signal is only noted; the signals' earlier handlers come back after it.
+    """A `with` block that records the first signal instead of stopping, and restores the earlier handlers at its end.
 
     Attributes:
-      signal: the one that came to this process, or None.
+      signal: the first signal that this process received, or None.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.handlers = {}
-        self.agreed = distributed.Agreement()
+        self.any_process = distributed.Agreement()
 
     def __enter__(self) -> "Interruption":
         for number in (signal.SIGINT, signal.SIGTERM):
-            self.handlers[number] = signal.signal(number, self._note)
+            self.handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *_) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
-    def asked(self) -> bool:
-        """Whether to stop: the same in all processes, which must call it equally often."""
-        return self.agreed(self.signal is not None)
+    def requested(self) -> bool:
+        """Tells whether any process received a signal. All processes must call it equally often."""
+        return self.any_process(self.signal is not None)
 
     def check(self) -> None:
-        """Raises Interrupted if it is time to stop."""
-        if self.asked():
+        """Raises Interrupted if any process received a signal."""
+        if self.requested():
             raise Interrupted
 
-    def _note(self, number: int, frame: object) -> None:
+    def _record(self, number: int, frame: object) -> None:
         if self.signal is None:
             self.signal = number
-            logging.info("Interrupted: saving after this step. Ctrl-C once more stops at once.")
+            logging.info("Interrupted: saving after this step. Press Ctrl-C again to stop at once.")
         elif number == signal.SIGINT:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")

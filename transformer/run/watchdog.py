@@ -1,14 +1,14 @@
-"""A run that hangs, in a collective or a driver, ends instead of holding its machines for days."""
+"""A timer that ends a run which hangs, in a collective or a driver, instead of letting it hold its machines."""
 
 import faulthandler
 import sys
 
 
 class Watchdog:
-    """Inside its `with` block the process ends unless `beat` is called every so many seconds; 0: never.
+    """Ends the process if no `beat` is called for `seconds` inside its `with` block; 0 disables it.
 
-    It first writes the stacks of all threads to standard error, and exits with 1. A thread of the C library counts the
-    time, so that code which never returns to Python is found too.
+    It first writes the stacks of all threads to standard error; the exit code is 1. A thread of the C library measures
+    the time, so that code which never returns to Python is detected too.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -22,11 +22,11 @@ class Watchdog:
         self.pause()
 
     def beat(self) -> None:
-        """The run goes on: count from here."""
+        """Restarts the timer."""
         if self.seconds > 0:
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
 
     def pause(self) -> None:
-        """Do not count until the next beat: what comes may take as long as it likes."""
+        """Stops the timer until the next beat, for work that may take any time."""
         if self.seconds > 0:
             faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,77 @@
+"""Logging of the commands: the project's own lines and the warnings of libraries, on standard error and in a file."""
+
+import contextlib
+import logging as standard_logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import logging
+
+OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
+ORBAX = f"{os.sep}orbax{os.sep}"
+
+
+@contextlib.contextmanager
+def to_standard_error() -> Iterator[None]:
+    """Sends log lines and Python's warnings to standard error during the block, and closes log files after it."""
+    root = standard_logging.getLogger()
+    earlier = root.handlers[:]
+    root.handlers[:] = [_StandardErrorHandler()]
+    root.handlers[0].addFilter(_is_relevant)
+    logging.set_verbosity(logging.INFO)
+    standard_logging.captureWarnings(True)
+    # When Orbax fails to write, asyncio logs a traceback for every array, even after the command has ended.
+    standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL)
+    try:
+        yield
+    finally:
+        standard_logging.captureWarnings(False)
+        for handler in set(root.handlers) - set(earlier):
+            handler.close()
+        root.handlers[:] = earlier
+
+
+def to_file(path: Path) -> None:
+    """Appends log lines to a file as well, until the end of the `to_standard_error` block."""
+    handler = _FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(_is_relevant)
+    standard_logging.getLogger().addHandler(handler)
+
+
+class _StandardErrorHandler(standard_logging.StreamHandler):
+    """Writes to the current `sys.stderr`, which a progress bar replaces to keep log lines apart from the bar."""
+
+    def emit(self, record: standard_logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+    def format(self, record: standard_logging.LogRecord) -> str:
+        if record.levelno >= standard_logging.ERROR:
+            return f"error: {super().format(record)}"
+        time = standard_logging.Formatter().formatTime(record, "%H:%M:%S")
+        level = "warning: " if record.levelno >= standard_logging.WARNING else ""
+        return f"{time} {level}{super().format(record)}"
+
+
+class _FileHandler(standard_logging.FileHandler):
+    """A log file that ignores a full disk: all lines are on standard error too."""
+
+    def handleError(self, record: standard_logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+def _is_relevant(record: standard_logging.LogRecord) -> bool:
+    """Selects the project's own lines and the warnings of libraries, except Orbax's.
+
+    Orbax raises the errors that it logs, and warns of nothing that a user can act on.
+    """
+    if record.pathname.startswith(OWN_CODE):
+        return True
+    return record.levelno >= standard_logging.WARNING and ORBAX not in record.pathname
