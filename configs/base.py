@@ -1,137 +1,174 @@
-"""The paper's base model on WMT14 English-German: every key there is, its meaning and its unit.
+"""The base model of "Attention Is All You Need" on WMT14 English-German, and the declaration of every key.
 
-What it reproduces: Vaswani et al. 2017, Table 2, "Transformer (base model)", BLEU 27.3 on newstest2014
-(tokenised, compound-split; see the README for what sacreBLEU makes of it).
 Command:   python -m transformer.train --config=configs/base.py --workdir=runs/base
-Hardware:  the paper used 8 P100 GPUs for 12 hours; any JAX device works, `config.mesh` spreads the run.
+Hardware:  the paper used 8 P100 GPUs for 12 hours; `config.mesh` spreads a run over any JAX devices.
+Expect:    the paper reports BLEU 27.3 on newstest2014 (Table 2), tokenized and with compounds split.
 
-Every other config starts from this one and sets its differences. No default lives anywhere else.
-A key whose comment says "None:" is unset by default and says what unset means.
+Every other config starts from this one and sets what differs. No default is defined anywhere else.
+`Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose
+names are the allowed values. An `optional` key is None by default, and its comment says what None means.
 """
 
 import ml_collections
-from ml_collections.config_dict import placeholder
+
+from configs.rules import (
+    DOWNLOADS,
+    NONEMPTY_TEXT,
+    PROBABILITY,
+    SEED,
+    SWITCH,
+    TEXT,
+    Key,
+    Rule,
+    above,
+    at_least,
+    between,
+    defaults,
+    either,
+    listed_in,
+    one_of,
+    optional,
+)
 
 
 def get_config() -> ml_collections.ConfigDict:
-    config = ml_collections.ConfigDict()
-    config.seed = 0  # parameters, dropout, data order and subword sampling are functions of it
+    """Returns the defaults."""
+    return defaults(get_keys())
 
-    config.model = model = ml_collections.ConfigDict()
-    model.num_layers = 6  # layers of the encoder, and of the decoder unless the next key is set
-    model.num_decoder_layers = placeholder(int)  # None: as many as num_layers
-    model.d_model = 512  # width of the residual stream and of the embeddings
-    model.d_ff = 2048  # inner width of the feed-forward networks
-    model.num_heads = 8  # attention heads
-    model.d_k = placeholder(int)  # width of a head's queries and keys; None: d_model / num_heads
-    model.d_v = placeholder(int)  # width of a head's values; None: d_model / num_heads
-    model.dropout = 0.1  # on embeddings + positions and on every sub-layer's output (section 5.4)
-    model.attention_dropout = 0.0  # on attention weights (not in the paper; tensor2tensor later used 0.1)
-    model.activation_dropout = 0.0  # on the feed-forward networks' inner activations (likewise)
-    model.activation = "relu"  # relu | gelu | glu | geglu | swiglu; the last three are gated: one more matrix
-    model.norm_position = "post"  # post: LayerNorm(x + f(x)), as published | pre: x + f(LayerNorm(x))
-    model.final_norm = placeholder(bool)  # a LayerNorm after each stack; None: with pre-norm only
-    model.layer_norm_epsilon = 1e-6  # added to the variance in LayerNorm
-    model.attention = "dot_product"  # dot_product: scaled by 1/sqrt(d_k) | additive: v . tanh(q + k)
-    model.attention_bias = False  # biases on the four attention projections
-    # sinusoidal: sin, cos interleaved | sinusoidal_concatenated | learned: these are added to the embeddings | rotary:
-    # queries and keys of self-attention are turned instead (Su et al. 2021)
-    model.positions = "sinusoidal"
-    model.max_positions = 1024  # rows of the table of learned positions; the others have no limit
-    model.share_embeddings = "all"  # all: source, target and logits | target: target and logits | none
-    model.source_vectors = ""  # word2vec text file to initialise source embeddings from; "": random
-    model.target_vectors = ""  # likewise for target embeddings
-    model.dtype = "bfloat16"  # of products and activations: bfloat16 | float32; all else is float32
 
-    config.data = data = ml_collections.ConfigDict()
-    data.source = "tfds"  # tfds | text: parallel text files | ids: pairs of integer sequences | synthetic: numbers
-    data.name = "wmt14_translate/de-en"  # tfds: dataset, with its config; otherwise only a name for logs
-    data.path = ""  # tfds: its data_dir ("": TFDS's own); text, ids: the folder with STEM.LANG[.gz] files
-    data.downloads = ()  # text, ids: (file name, URL, sha256) triples, fetched when `path` is empty
-    data.source_language = "en"  # language code: file ending, TFDS feature, and what BLEU's tokeniser is told
-    data.target_language = "de"  # likewise
-    data.train_split = "train"  # tfds: a split expression such as train[:90%]; text, ids: STEM or STEM+STEM
-    data.valid_split = "validation"  # likewise: what selects checkpoints
-    data.test_split = "test"  # likewise: read by `transformer.evaluate` alone
-    data.max_length = 256  # pieces on either side, end-of-sentence included; longer training pairs are dropped
-    data.max_length_ratio = 0.0  # longer side over shorter, in pieces, above which a training pair is dropped; 0: off
-    data.deduplicate = False  # drop training pairs seen before
-    data.synthetic_examples = 100_000  # synthetic: training pairs; each held-out split has a hundredth, at least 200
-    data.synthetic_maximum = 999_999_999  # synthetic: the largest number spelled out, from 999 on
-    data.cache_dir = ""  # of all that is kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
-    data.workers = 0  # processes that prepare the corpus; 0: as many as cores, or one if it is small
-    data.prefetch = 4  # batches made ready ahead of the step
-    data.wait_seconds = 7200  # how long to wait for another process that prepares data, before giving up
+def get_keys() -> ml_collections.ConfigDict:
+    """Returns the declaration of every key."""
+    keys = ml_collections.ConfigDict()
+    keys.seed = Key(0, SEED)  # of parameters, dropout, data order and subword sampling
 
-    config.tokenizer = tokenizer = ml_collections.ConfigDict()
-    tokenizer.kind = "bpe"  # bpe | unigram | word | char; ids: for data.source = ids
-    tokenizer.vocab_size = 37_000  # pieces, the four special ones included; a ceiling for word, char and ids
-    tokenizer.shared = True  # one vocabulary for both languages; model.share_embeddings = all needs it
-    tokenizer.model_file = ""  # a ready SentencePiece .model, of any size ("SOURCE,TARGET" unless shared); "": train
-    tokenizer.normalization = "nmt_nfkc"  # SentencePiece's rule: nmt_nfkc | nfkc | nmt_nfkc_cf | nfkc_cf | identity
-    tokenizer.character_coverage = 1.0  # share of characters the vocabulary must cover
-    tokenizer.byte_fallback = False  # spell unknown characters as bytes instead of <unk>
-    tokenizer.sample_size = 5_000_000  # sentences a side it is trained on at most, drawn by a fixed rule
-    tokenizer.sampling = 0.0  # subword regularisation in training: BPE-dropout rate, or unigram's alpha; 0: off
+    keys.model = model = ml_collections.ConfigDict()
+    model.num_layers = Key(6, at_least(1))  # layers of the encoder, and of the decoder unless the next key is set
+    model.num_decoder_layers = optional(int, at_least(1))  # None: num_layers
+    model.d_model = Key(512, at_least(1))  # width of the residual stream and of the embeddings
+    model.d_ff = Key(2048, at_least(1))  # inner width of the feed-forward networks
+    model.num_heads = Key(8, at_least(1))  # attention heads
+    model.d_k = optional(int, at_least(1))  # width of a head's queries and keys; None: d_model / num_heads
+    model.d_v = optional(int, at_least(1))  # width of a head's values; None: d_model / num_heads
+    model.dropout = Key(0.1, PROBABILITY)  # rate on embeddings + positions and on each sub-layer's output (section 5.4)
+    model.attention_dropout = Key(0.0, PROBABILITY)  # rate on attention weights; the paper has none, tensor2tensor 0.1
+    model.activation_dropout = Key(0.0, PROBABILITY)  # rate on the inner activations of the feed-forward networks
+    # Of the feed-forward networks. glu, geglu and swiglu are gated, which takes one more matrix.
+    model.activation = Key("relu", listed_in("transformer.model.feed_forward:ACTIVATIONS"))
+    # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
+    model.norm_position = Key("post", one_of("post", "pre"))
+    model.final_norm = optional(bool, SWITCH)  # a LayerNorm after each stack; None: only with norm_position=pre
+    model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
+    # dot_product: scaled by 1/sqrt(d_k); additive: v . tanh(q + k)
+    model.attention = Key("dot_product", one_of("dot_product", "additive"))
+    model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
+    # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
+    # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
+    model.positions = Key("sinusoidal", one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary"))
+    model.max_positions = Key(1024, at_least(1))  # learned positions: rows of the table; the others have no limit
+    # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
+    model.share_embeddings = Key("all", one_of("all", "target", "none"))
+    model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
+    model.target_vectors = Key("", TEXT)  # the same for target embeddings
+    model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
 
-    config.batch = batch = ml_collections.ConfigDict()
-    batch.tokens = 25_000  # the most padded positions a global batch may have on either side (section 5.1)
-    batch.plan = "buckets"  # buckets: similar lengths together, padded | packed: several sentences a row
-    batch.max_buckets = 12  # buckets: how many (rows, source, target) shapes there may be
-    batch.row_multiple = 8  # rows of a batch are a multiple of it; data x fsdp devices, of all hosts, must divide it
-    batch.packed_length = 256  # packed: positions of a row on either side, at least data.max_length
+    keys.data = data = ml_collections.ConfigDict()
+    # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: numbers in words
+    data.source = Key("tfds", one_of("tfds", "text", "ids", "synthetic"))
+    data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
+    data.path = Key("", TEXT)  # tfds: data_dir, "" for TFDS's own; text, ids: the folder with STEM.LANG[.gz] files
+    data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
+    data.source_language = Key("en", NONEMPTY_TEXT)  # language code: file ending and TFDS feature
+    data.target_language = Key("de", NONEMPTY_TEXT)  # the same; it also selects sacreBLEU's tokenizer
+    data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
+    data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
+    data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
+    data.max_length = Key(256, at_least(2))  # tokens of a side, end-of-sentence included; longer pairs are dropped
+    # Training pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0: none
+    data.max_length_ratio = Key(0.0, either(0, at_least(1)))
+    data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
+    data.synthetic_examples = Key(100_000, at_least(1))  # training pairs; held-out splits have 1 %, at least 200
+    data.synthetic_maximum = Key(999_999_999, between(999, 999_999_999))  # the largest synthetic number
+    data.cache_dir = Key("", TEXT)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
+    data.workers = Key(0, at_least(0))  # processes that encode the corpus; 0: one per core, one for a small corpus
+    data.prefetch = Key(4, at_least(1))  # batches prepared ahead of the train step
+    data.wait_seconds = Key(7200, at_least(1))  # time limit of waiting for another process that prepares the data
 
-    config.optimizer = optimizer = ml_collections.ConfigDict()
-    optimizer.name = "adam"  # adam | adamw | adafactor | muon
-    optimizer.schedule = "inverse_sqrt"  # the paper's, section 5.3 | constant | linear | cosine, all with warm-up
-    optimizer.learning_rate = 1.0  # inverse_sqrt: factor on d_model^-0.5 min(t^-0.5, t w^-1.5); others: the peak
-    optimizer.warmup_steps = 4000  # steps of linear warm-up
-    optimizer.beta1 = 0.9  # decay of Adam's first moment (muon's is 0.95, on matrices)
-    optimizer.beta2 = 0.98  # decay of Adam's second moment
-    optimizer.epsilon = 1e-9  # added to Adam's denominator, and to the norm that muon divides a matrix by
-    optimizer.weight_decay = 0.0  # adamw, adafactor, muon: decoupled, times the rate; on all matrices, embeddings too
-    optimizer.clip_norm = 0.0  # global gradient norm above which gradients are scaled down; 0: off
+    keys.tokenizer = tokenizer = ml_collections.ConfigDict()
+    # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
+    tokenizer.kind = Key("bpe", one_of("bpe", "unigram", "word", "char", "ids"))
+    tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
+    tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
+    tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one
+    # SentencePiece's normalization rule
+    tokenizer.normalization = Key("nmt_nfkc", one_of("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"))
+    tokenizer.character_coverage = Key(1.0, between(0.98, 1.0))  # fraction of characters that the vocabulary covers
+    tokenizer.byte_fallback = Key(False, SWITCH)  # encode unknown characters as bytes instead of <unk>
+    tokenizer.sample_size = Key(5_000_000, at_least(1))  # sentences of each side to train it on, at most
+    tokenizer.subword_sampling = Key(0.0, PROBABILITY)  # in training: BPE-dropout's rate or unigram's alpha; 0: off
 
-    config.training = training = ml_collections.ConfigDict()
-    training.steps = 100_000  # optimizer updates
-    training.accumulation = 1  # batches whose gradients are summed for one update
-    training.label_smoothing = 0.1  # probability mass taken from the truth (section 5.4)
-    training.label_smoothing_support = "uniform"  # uniform: over all V entries | others: over all but truth and padding
-    # R-Drop (Liang et al. 2021): weight of the divergence between two passes of each batch that differ in dropout, 5 in
-    # that paper; not in the loss that is reported; a step then costs twice as much; 0: one pass
-    training.r_drop = 0.0
-    training.ema_decay = 0.0  # exponential moving average of parameters, used to validate and decode; 0: off
-    training.log_every = 100  # steps between log lines
-    training.eval_every = 2500  # steps between validations
-    training.eval_bleu = True  # decode the validation split then, for BLEU
-    training.eval_sentences = 0  # validation sentences decoded for BLEU, from the first; 0: all
-    training.eval_beam_size = 1  # beam of these decodings; 1: greedy
-    training.max_skipped = 20  # updates in a row left out for a loss or gradient that is not finite, before going back
-    training.max_rollbacks = 3  # times the run goes back to its last good checkpoint before it gives up
-    training.stall_seconds = 1800.0  # without a finished step, compiling apart, after which the process ends; 0: never
-    training.patience = 0  # validations without a better checkpoint.best_metric before stopping; 0: never
+    keys.batch = batch = ml_collections.ConfigDict()
+    batch.tokens = Key(25_000, at_least(1))  # padded positions of a global batch on either side, at most (section 5.1)
+    # buckets: pairs of similar lengths, padded; packed: several pairs in a row
+    batch.plan = Key("buckets", one_of("buckets", "packed"))
+    batch.max_buckets = Key(12, at_least(1))  # buckets: number of (rows, source, target) shapes, at most
+    batch.row_multiple = Key(8, at_least(1))  # divides the rows of a batch; mesh.data x mesh.fsdp must divide it
+    batch.packed_length = Key(256, at_least(2))  # packed: positions of a row on either side, at least data.max_length
 
-    config.checkpoint = checkpoint = ml_collections.ConfigDict()
-    checkpoint.every = 1000  # steps between checkpoints
-    checkpoint.keep = 5  # newest checkpoints kept, beside the best
-    checkpoint.keep_every = 0  # checkpoints of steps that are multiples of it are kept for ever; 0: none
-    checkpoint.best_metric = "bleu"  # what "best" means on the validation split: bleu | loss
+    keys.optimizer = optimizer = ml_collections.ConfigDict()
+    optimizer.name = Key("adam", listed_in("transformer.training.optimizer:OPTIMIZERS"))
+    # Follows a linear warm-up.
+    optimizer.schedule = Key("inverse_sqrt", listed_in("transformer.training.optimizer:SCHEDULES"))
+    # inverse_sqrt: factor on d_model^-0.5 min(t^-0.5, t w^-1.5) (section 5.3); other schedules: the peak
+    optimizer.learning_rate = Key(1.0, above(0))
+    optimizer.warmup_steps = Key(4000, at_least(0))  # steps of linear warm-up
+    optimizer.beta1 = Key(0.9, PROBABILITY)  # decay of Adam's first moment; muon uses 0.95 for matrices
+    optimizer.beta2 = Key(0.98, PROBABILITY)  # decay of Adam's second moment
+    optimizer.epsilon = Key(1e-9, above(0))  # added to Adam's denominator, and to muon's norm of a matrix
+    optimizer.weight_decay = Key(0.0, at_least(0))  # decoupled, times the learning rate, on all matrices; not for adam
+    optimizer.clip_norm = Key(0.0, at_least(0))  # gradients of larger global norm are scaled down to it; 0: off
 
-    config.decoding = decoding = ml_collections.ConfigDict()
-    decoding.strategy = "beam"  # beam (beam_size 1: greedy) | sample
-    decoding.beam_size = 4  # hypotheses kept a sentence (section 6.1)
-    decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha; 0: none
-    decoding.forbid_unk = True  # never generate <unk>, which no text stands for
-    decoding.max_extra_length = 50  # output pieces beyond the source's length (section 6.1)
-    decoding.max_source_length = 256  # source pieces, end included; longer input is cut, with a warning
-    decoding.batch_tokens = 8192  # positions, of source or output, x beam that a decoding batch may have
-    decoding.temperature = 1.0  # sample: divides the logits
-    decoding.top_k = 0  # sample: from the k likeliest pieces; 0: all
-    decoding.top_p = 1.0  # sample: from the likeliest pieces that together have this probability
-    decoding.seed = 0  # sample: its random numbers
+    keys.training = training = ml_collections.ConfigDict()
+    training.steps = Key(100_000, at_least(1))  # optimizer updates
+    training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
+    training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
+    # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
+    training.label_smoothing_support = Key("uniform", one_of("uniform", "others"))
+    # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
+    # It doubles the cost of a step and is not part of the reported loss. 0: one pass
+    training.r_drop = Key(0.0, at_least(0))
+    training.ema_decay = Key(0.0, PROBABILITY)  # moving average of the parameters, to validate and decode with; 0: off
+    training.log_every = Key(100, at_least(1))  # steps between log lines
+    training.eval_every = Key(2500, at_least(1))  # steps between validations
+    training.eval_bleu = Key(True, SWITCH)  # decode the validation split for BLEU
+    training.eval_sentences = Key(0, at_least(0))  # number of first sentences decoded for it; 0: all
+    training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
+    training.max_skipped = Key(20, at_least(1))  # updates with a non-finite loss or gradient, in a row, before rollback
+    training.max_rollbacks = Key(3, at_least(0))  # rollbacks to the last finite checkpoint before the run fails
+    training.stall_seconds = Key(1800.0, at_least(0))  # longest step, without compilation, before an abort; 0: no limit
+    training.patience = Key(0, at_least(0))  # validations without a better best_metric before stopping; 0: never stop
 
-    config.mesh = mesh = ml_collections.ConfigDict()
-    mesh.data = -1  # devices, of all hosts, that the batch is split over; -1: all that the other two leave
-    mesh.fsdp = 1  # devices parameters and optimizer state are split over; the batch too
-    mesh.tensor = 1  # devices heads, feed-forward and vocabulary are split over
-    return config
+    keys.checkpoint = checkpoint = ml_collections.ConfigDict()
+    checkpoint.every = Key(1000, at_least(1))  # steps between checkpoints
+    checkpoint.keep = Key(5, at_least(1))  # newest checkpoints kept, in addition to the best
+    checkpoint.keep_every = Key(0, at_least(0))  # checkpoints at multiples of this step are kept forever; 0: none
+    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
+
+    keys.decoding = decoding = ml_collections.ConfigDict()
+    decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
+    decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
+    decoding.length_penalty = Key(0.6, at_least(0))  # alpha of ((5 + length) / 6)^alpha; 0: none
+    decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
+    decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
+    decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; longer input is cut and warned of
+    decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
+    decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
+    decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all
+    # sample: draw from the smallest set of most likely tokens that has this probability
+    decoding.top_p = Key(1.0, Rule("above 0 and at most 1", lambda value: 0 < value <= 1))
+    decoding.seed = Key(0, SEED)  # sample: random seed
+
+    keys.mesh = mesh = ml_collections.ConfigDict()
+    mesh.data = Key(-1, either(-1, at_least(1)))  # devices of all hosts that split the batch; -1: all that remain
+    mesh.fsdp = Key(1, at_least(1))  # devices that split parameters and optimizer state, and the batch
+    mesh.tensor = Key(1, at_least(1))  # devices that split heads, feed-forward width and vocabulary
+    return keys

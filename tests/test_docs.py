@@ -9,7 +9,7 @@ import pytest
 
 from scripts.sweeping import description
 from transformer.config import loading as configuration
-from transformer.config.keys import expected_types
+from transformer.config.keys import declared_keys
 
 PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -51,7 +51,7 @@ def test_every_command_exists_and_takes_its_flags(line):
             if getattr(arguments, "config", None) and not arguments.config.startswith("runs/"):
                 configuration.load_file(arguments.config, arguments.overrides)
             else:
-                assert {key for key, _ in arguments.overrides} <= set(expected_types())
+                assert {key for key, _ in arguments.overrides} <= set(declared_keys())
         else:
             assert words[0] in ("echo", "printf") or words[0].startswith(".venv/bin/")
 
@@ -68,7 +68,7 @@ def test_every_module_can_be_imported(module):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_configuration_key_exists(key):
-    assert any(name == key or name.startswith(f"{key}.") for name in expected_types())
+    assert any(name == key or name.startswith(f"{key}.") for name in declared_keys())
 
 
 @pytest.mark.parametrize(("page", "link"), LINKS)

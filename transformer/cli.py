@@ -16,7 +16,7 @@ from absl import logging
 
 from transformer import files, logs
 from transformer.allocator import keep_freed_memory
-from transformer.config.keys import expected_types, nearest
+from transformer.config.keys import declared_keys, nearest
 from transformer.errors import UserError
 
 DISK_IS_FULL = "the disk is full"
@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
 
     def _override_flags(self) -> list[str]:
-        keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in expected_types()]
+        keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
         return [flag for flag in keys if self._is_override(flag)]
 
 

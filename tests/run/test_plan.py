@@ -77,7 +77,7 @@ def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monke
 
     monkeypatch.setattr(Loader, "__next__", counted)
     batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
-    plan = print_plan("--config.tokenizer.sampling=0.1", "--config.data.synthetic_maximum=999", *batches)
+    plan = print_plan("--config.tokenizer.subword_sampling=0.1", "--config.data.synthetic_maximum=999", *batches)
     assert "8 rows x 256 source, 256 target: 0 an epoch" in plan
     assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
 

@@ -144,7 +144,7 @@ def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Config) -
             if one != other:
                 differing.append(f"{item}.{name}: {one} there, {other} wanted")
     if differing:
-        saved = configuration.from_saved(json.loads((folder / "config" / "metadata").read_bytes()))
+        saved = configuration.checked(json.loads((folder / "config" / "metadata").read_bytes()))
         causes = [f"{key}: {values}" for key, values in configuration.difference(saved, config).items()]
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise UserError(

@@ -1,14 +1,16 @@
-"""Values of configuration keys that are possible one by one and not together. `config.validate` applies the table."""
+"""Combinations of values that no run can have, although each value is allowed. `checking.checked` applies the table."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from transformer.config_types import Config
 
 
 class Combination(NamedTuple):
-    """The keys, whether the configuration `c` has such values of them, and what to do about it."""
+    """Keys with values that exclude each other, and the advice that ends the error message."""
 
     keys: tuple[str, ...]
-    impossible: Callable[[Any], bool]
+    is_impossible: Callable[[Config], bool]
     advice: str
 
 
@@ -21,12 +23,12 @@ COMBINATIONS = (
     Combination(
         ("model.positions", "model.d_model"),
         lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0,
-        "sinusoids need an even d_model; make it even, or take positions=learned or rotary",
+        "sinusoidal positions need an even d_model; make it even, or use positions=learned or rotary",
     ),
     Combination(
         ("model.positions", "model.attention"),
         lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product",
-        "turning queries and keys acts on dot products alone; take attention=dot_product or other positions",
+        "rotary positions need dot-product attention; use attention=dot_product or other positions",
     ),
     Combination(
         ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
@@ -34,12 +36,12 @@ COMBINATIONS = (
             c.model.positions == "rotary"
             and (c.model.d_model // c.model.num_heads if c.model.d_k is None else c.model.d_k) % 2 != 0
         ),
-        "rotary positions turn pairs of a head's elements; make d_k, or d_model / num_heads, even",
+        "rotary positions need an even head width; make d_k, or d_model / num_heads, even",
     ),
     Combination(
         ("model.positions", "model.max_positions", "data.max_length"),
         lambda c: c.model.positions == "learned" and c.data.max_length > c.model.max_positions,
-        "learned positions must reach max_length; raise max_positions or lower max_length",
+        "learned positions must cover max_length; raise max_positions or lower max_length",
     ),
     Combination(
         ("model.positions", "model.max_positions", "decoding.max_source_length", "decoding.max_extra_length"),
@@ -47,17 +49,17 @@ COMBINATIONS = (
             c.model.positions == "learned"
             and c.decoding.max_source_length + c.decoding.max_extra_length > c.model.max_positions
         ),
-        "learned positions must reach max_source_length + max_extra_length; raise max_positions or lower the other two",
+        "learned positions must cover max_source_length + max_extra_length; raise max_positions or lower the other two",
     ),
     Combination(
         ("model.share_embeddings", "tokenizer.shared"),
         lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared,
-        "one matrix for both languages needs one vocabulary; take share_embeddings=target or shared=true",
+        "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true",
     ),
     Combination(
         ("data.source", "tokenizer.kind"),
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids"),
-        "ids go with ids alone: set both, or neither",
+        "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither",
     ),
     Combination(
         ("data.source", "data.path", "data.downloads"),
@@ -67,44 +69,44 @@ COMBINATIONS = (
     Combination(
         ("data.source", "data.source_language", "data.target_language"),
         lambda c: c.data.source == "synthetic" and (c.data.source_language, c.data.target_language) != ("en", "de"),
-        "synthetic numbers are spelled from en to de; set the languages so",
+        "synthetic data is en to de; set source_language=en and target_language=de",
     ),
     Combination(
-        ("tokenizer.kind", "tokenizer.sampling"),
-        lambda c: c.tokenizer.sampling > 0 and c.tokenizer.kind not in ("bpe", "unigram"),
-        "only bpe and unigram can sample a segmentation; set sampling=0",
+        ("tokenizer.kind", "tokenizer.subword_sampling"),
+        lambda c: c.tokenizer.subword_sampling > 0 and c.tokenizer.kind not in ("bpe", "unigram"),
+        "only bpe and unigram support subword sampling; set subword_sampling=0",
     ),
     Combination(
         ("tokenizer.kind", "tokenizer.byte_fallback"),
         lambda c: c.tokenizer.byte_fallback and c.tokenizer.kind not in ("bpe", "unigram"),
-        "only bpe and unigram can fall back to bytes; set byte_fallback=false",
+        "only bpe and unigram support byte fallback; set byte_fallback=false",
     ),
     Combination(
         ("tokenizer.vocab_size", "tokenizer.byte_fallback"),
         lambda c: c.tokenizer.byte_fallback and not c.tokenizer.model_file and c.tokenizer.vocab_size <= 260,
-        "256 bytes and 4 special pieces leave no room for others; raise vocab_size",
+        "256 bytes and 4 special tokens fill the vocabulary; raise vocab_size",
     ),
     Combination(
         ("tokenizer.kind", "tokenizer.model_file"),
         lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != "",
-        "ids need no SentencePiece model; leave model_file empty",
+        "kind=ids uses no SentencePiece model; set model_file to nothing",
     ),
     Combination(
         ("tokenizer.model_file", "tokenizer.shared"),
         lambda c: (
             c.tokenizer.model_file != "" and len(c.tokenizer.model_file.split(",")) != (1 if c.tokenizer.shared else 2)
         ),
-        "give one model file if shared, SOURCE,TARGET if not",
+        "a shared tokenizer has one model file, others have SOURCE,TARGET",
     ),
     Combination(
         ("decoding.beam_size", "tokenizer.vocab_size"),
         lambda c: not c.tokenizer.model_file and c.decoding.beam_size > c.tokenizer.vocab_size,
-        "the beam cannot be larger than the vocabulary",
+        "the beam size must not exceed the vocabulary size; lower it",
     ),
     Combination(
         ("training.eval_beam_size", "tokenizer.vocab_size"),
         lambda c: not c.tokenizer.model_file and c.training.eval_beam_size > c.tokenizer.vocab_size,
-        "the beam cannot be larger than the vocabulary",
+        "the beam size must not exceed the vocabulary size; lower it",
     ),
     Combination(
         ("batch.plan", "batch.packed_length", "data.max_length"),
@@ -124,29 +126,29 @@ COMBINATIONS = (
     Combination(
         ("batch.row_multiple", "mesh.data", "mesh.fsdp"),
         lambda c: c.batch.row_multiple % (max(c.mesh.data, 1) * c.mesh.fsdp) != 0,
-        "rows are split over data x fsdp devices; make row_multiple a multiple of their product",
+        "data x fsdp devices split the rows of a batch; make row_multiple a multiple of their product",
     ),
     Combination(
         ("optimizer.name", "optimizer.weight_decay"),
         lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0,
-        "adam has no weight decay; take adamw or set weight_decay=0",
+        "adam has no weight decay; use adamw or set weight_decay=0",
     ),
     Combination(
         ("optimizer.warmup_steps", "training.steps"),
         lambda c: c.optimizer.warmup_steps > c.training.steps,
-        "warm-up would be longer than training; lower warmup_steps or raise steps",
+        "warm-up is longer than training; lower warmup_steps or raise steps",
     ),
     Combination(
         ("training.eval_every", "training.steps"),
         lambda c: c.training.eval_every > c.training.steps,
-        "training would end before the first validation; lower eval_every or raise steps",
+        "training ends before the first validation; lower eval_every or raise steps",
     ),
     Combination(
         ("training.r_drop", "model.dropout", "model.attention_dropout", "model.activation_dropout"),
         lambda c: (
             c.training.r_drop > 0 and not any((c.model.dropout, c.model.attention_dropout, c.model.activation_dropout))
         ),
-        "two passes are equal without dropout; set r_drop=0, or a dropout above 0",
+        "R-Drop needs dropout; set r_drop=0, or one of the dropout rates above 0",
     ),
     Combination(
         ("checkpoint.best_metric", "training.eval_bleu"),

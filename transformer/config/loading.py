@@ -1,6 +1,6 @@
-"""Reading, checking, saving and comparing the configuration of a run.
+"""Reading, overriding, saving and comparing the configuration of a run.
 
-A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.py`.
+A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.py`, checked.
 """
 
 import ast
@@ -11,109 +11,81 @@ from typing import Any
 
 import ml_collections
 
+from configs.rules import Key
 from transformer import files
 from transformer.config import python_file
-from transformer.config.combinations import COMBINATIONS
-from transformer.config.keys import (
-    describe,
-    expected_types,
-    flatten,
-    freeze,
-    nearest,
-    show,
-    typed,
-    unknown_key,
-    with_added,
-)
-from transformer.config.rules import RULES
+from transformer.config.checking import checked, coerce_types, fit_to_steps
+from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key
+from transformer.config_types import Config
 from transformer.errors import UserError
 
 FILE_NAME = "config.json"
-SCHEMA_VERSION = 1  # of config.json; raised when a key of an older file would be read with another meaning
+SCHEMA_VERSION = 2  # of config.json; raised when a key is renamed or changes its meaning
+
+Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("model.d_model", "256")
 
 
-def load_file(path_and_argument: str, overrides: Iterable[tuple[str, str]]) -> ml_collections.FrozenConfigDict:
-    """The checked configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`.
+def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`.
 
     Args:
-      path_and_argument: the file; what follows a colon is passed to its `get_config`.
-      overrides: keys and values as typed, such as ("model.d_model", "256").
+      path_and_argument: the file; `get_config` receives the text after a colon.
+      overrides: values that replace the file's. Intervals that are then longer than the run are reduced to it.
 
     Raises:
-      UserError: the file cannot be used, or the configuration it gives is impossible.
+      UserError: the file cannot be used, or its configuration is not allowed.
     """
     name, _, argument = path_and_argument.partition(":")
     path = Path(name)
     if not path.is_file():
-        there = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
-        raise UserError(f"--config={name}: no such file{nearest(name, there)}")
+        present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
+        raise UserError(f"--config={name}: no such file{nearest(name, present)}")
     if path.suffix == ".json":
-        return override(load(path), overrides, flag="--config.")
-    if path.suffix != ".py":
-        raise UserError(f"--config={name}: must be a .py file with get_config(), or the config.json of a run")
-    return override(_from_python(path, argument), overrides, flag="--config.")
+        config = load(path)
+    elif path.suffix == ".py":
+        config = python_file.call(path, "get_config", *([argument] if argument else []))
+    else:
+        raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
+    return checked(fit_to_steps(coerce_types(flatten(config) | _parse_all(overrides, "--config."))))
 
 
-def override(
-    config: ml_collections.ConfigDict, overrides: Iterable[tuple[str, str]], flag: str
-) -> ml_collections.FrozenConfigDict:
-    """`config` with the values given as text, read by the type each key has in `configs/base.py`, and checked.
+def override(config: Config, overrides: Overrides, flag: str) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration with other values for some keys, given as text.
 
     Args:
-      config: complete configuration.
-      overrides: keys and values as typed, such as ("decoding.beam_size", "4").
-      flag: what the user typed before the key; named in errors.
+      flag: the prefix of the keys on the command line, for error messages.
 
     Raises:
-      UserError: a key is unknown, a value is ill-typed, or the resulting configuration is impossible.
+      UserError: a key is unknown, or a value or a combination of values is not allowed.
     """
-    values, expected = {}, expected_types()
-    for key, text in overrides:
-        if key not in expected:
-            raise unknown_key(f"{flag}{key}={text}", key)
-        values[key] = _parse(key, text, flag, *expected[key])
-    return with_values(config, values)
+    return with_values(config, _parse_all(overrides, flag))
 
 
-def with_values(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
-    """`config` with other values for some of its keys, "model.d_model" for one, checked.
-
-    Raises:
-      UserError: a key is unknown, a value is ill-typed, or the resulting configuration is impossible.
-    """
-    config = freeze(typed(flatten(config) | dict(values)))
-    validate(config)
-    return config
+def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration with other values for some keys. Raises `UserError` if they are not allowed."""
+    return checked(flatten(config) | dict(values))
 
 
-def validate(config: ml_collections.ConfigDict) -> None:
-    """Raises `UserError`, naming key, value and what is allowed, unless a run with this configuration is possible."""
-    flat = typed(flatten(config))
-    for key, rule in RULES.items():
-        if flat[key] is not None and not rule.holds(flat[key]):
-            advice = nearest(str(flat[key]), rule.choices)
-            raise UserError(f"config.{key}={show(flat[key])}: must be {rule.allowed}{advice}")
-    for combination in COMBINATIONS:
-        if combination.impossible(config):
-            values = ", ".join(f"config.{key}={show(flat[key])}" for key in combination.keys)
-            raise UserError(f"{values}: {combination.advice}")
-
-
-def save(config: ml_collections.ConfigDict, workdir: Path) -> None:
+def save(config: Config, workdir: Path) -> None:
     """Writes `workdir/config.json`, from which `load` makes an equal configuration."""
     files.write_json(workdir / FILE_NAME, {"schema_version": SCHEMA_VERSION} | config.to_dict())
 
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
-    """The configuration saved in `path`, a workdir or its `config.json`. Raises `UserError` if it cannot be used."""
+    """Returns the configuration saved in a workdir, or in its `config.json`. Keys it lacks have their defaults.
+
+    Raises:
+      UserError: the file cannot be read, or its configuration is not allowed.
+    """
     path = path / FILE_NAME if path.is_dir() else path
     try:
         nested = json.loads(path.read_text(encoding="utf-8"))
         version = nested.pop("schema_version")
         if version != SCHEMA_VERSION:
             raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-        config = from_saved(flatten(ml_collections.ConfigDict(nested)))
-        validate(config)
+        return checked(flatten(ml_collections.ConfigDict(nested)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except FileNotFoundError:
@@ -122,37 +94,29 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name the workdir of a run") from error
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
-    return config
 
 
-def from_saved(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
-    """The configuration that was saved with these keys, perhaps before others were added, and JSON's types.
-
-    Raises:
-      UserError: it is none that this code could have saved.
-    """
-    return freeze(typed(with_added(flat)))
-
-
-def difference(old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -> dict[str, str]:
-    """Keys whose values differ, each with "OLD -> NEW"."""
+def difference(old: Config, new: Config) -> dict[str, str]:
+    """Returns the keys whose values differ, each with "OLD -> NEW"."""
     before, after = flatten(old), flatten(new)
     return {key: f"{show(before[key])} -> {show(after[key])}" for key in before if before[key] != after[key]}
 
 
-def _from_python(path: Path, argument: str) -> ml_collections.ConfigDict:
-    config = python_file.call(path, "get_config", *([argument] if argument else []))
-    if not isinstance(config, ml_collections.ConfigDict):
-        raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    return config
+def _parse_all(overrides: Overrides, flag: str) -> dict[str, Any]:
+    values, keys = {}, declared_keys()
+    for name, text in overrides:
+        if name not in keys:
+            raise unknown_key(f"{flag}{name}={text}", name)
+        values[name] = _parse(name, text, keys[name], flag)
+    return values
 
 
-def _parse(key: str, text: str, flag: str, kind: type, optional: bool) -> Any:
-    if optional and text.lower() == "none":
+def _parse(name: str, text: str, key: Key, flag: str) -> Any:
+    if key.is_optional and text.lower() == "none":
         return None
     try:
-        if kind is bool:
+        if key.type is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        return ast.literal_eval(text) if kind is tuple else kind(text)
+        return ast.literal_eval(text) if key.type is tuple else key.type(text)
     except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise UserError(f"{flag}{key}={text}: must be {describe(kind, optional)}") from None
+        raise UserError(f"{flag}{name}={text}: must be {type_name(key)}") from None

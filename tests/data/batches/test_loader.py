@@ -60,7 +60,7 @@ def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampl
             return self
 
     sentences, config = Counting(random_sentences(120, longest=12).pairs), small_config(plan=plan)
-    config.data.prefetch, config.tokenizer.sampling = 0, sampling
+    config.data.prefetch, config.tokenizer.subword_sampling = 0, sampling
     for start in (Position(0, 3), Position(100_000, 3)):
         made, epochs = [], set()
         with Loader(sentences, config, start) as batches:
@@ -157,7 +157,7 @@ def test_sampled_lengths_keep_the_shapes_of_the_first_epoch():
             return MemorySentences(grown)
 
     sentences, config = Sampled(random_sentences(120, longest=10).pairs), small_config()
-    config.tokenizer.sampling = 0.1
+    config.tokenizer.subword_sampling = 0.1
     shapes = set()
     for epoch in range(7):
         with Loader(sentences, config, Position(epoch, 0)) as batches:

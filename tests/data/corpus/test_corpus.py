@@ -199,7 +199,7 @@ def test_a_killed_preparation_is_made_anew(config, prepared, tmp_path):
 class TestSampling:
     @pytest.fixture(autouse=True)
     def sampling(self, config, prepared):
-        config.tokenizer.sampling = 0.2
+        config.tokenizer.subword_sampling = 0.2
 
     def test_epochs_differ_and_each_is_a_function_of_seed_and_epoch(self, config, prepared, tmp_path):
         train = prepared()
@@ -216,7 +216,7 @@ class TestSampling:
         assert len({str(pair) for pair in content(epoch)}) > 10
 
     def test_lengths_stay_within_the_limit(self, config, prepared):
-        config.tokenizer.sampling = 0.5
+        config.tokenizer.subword_sampling = 0.5
         config.data.max_length = int(prepared().lengths.max()) + 8
         train = prepared()
         epoch = train.epoch(0, 0)

@@ -141,7 +141,7 @@ def test_a_given_model_keeps_its_pieces_and_gets_our_ids(config, tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_sampling_is_a_pure_function_of_text_and_seed(config, tmp_path, kind):
-    made = make(config, tmp_path, kind=kind, sampling=0.3, vocab_size=40)
+    made = make(config, tmp_path, kind=kind, subword_sampling=0.3, vocab_size=40)
     texts, seeds = ENGLISH * 5, list(range(20))
     drawn = made.encode_source_sampled(texts, seeds)
     in_other_process = list(workers.map_ordered(_Sampled(made, seeds), [texts] * 2, 2))

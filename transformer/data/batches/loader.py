@@ -151,7 +151,7 @@ def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
     """
     if config.batch.plan == "packed":
         return (packing.row_shape(config.batch),)
-    if config.tokenizer.sampling == 0:
+    if config.tokenizer.subword_sampling == 0:
         return choose_buckets(corpus.lengths, config.batch)
     longest = (config.data.max_length, config.data.max_length)
     return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)

@@ -80,7 +80,7 @@ def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
     """
     source = sources.open_source(config.data, split)
     rules = cleaning.Rules.of(config.data) if split == "train" else None
-    encoder = Encoder(source, tokenizer, rules, keep_text=split == "train" and config.tokenizer.sampling > 0)
+    encoder = Encoder(source, tokenizer, rules, keep_text=split == "train" and config.tokenizer.subword_sampling > 0)
     home = cache.folder(config.data) / "corpora"
     home.mkdir(exist_ok=True)
     folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_content(encoder))}"

@@ -44,7 +44,7 @@ class TextSource:
         return cls(
             tuple(
                 FilePair(*(_find(folder, stem.strip(), language, key) for language in languages))
-                for stem in data[key].split("+")
+                for stem in getattr(data, key).split("+")
             )
         )
 

@@ -25,7 +25,9 @@ class TfdsSource:
     @classmethod
     def open(cls, data, split: str) -> "TfdsSource":
         """Raises UserError for an unknown dataset, language or split, and for a dataset that is not prepared."""
-        source = cls(data.name, data.path, data[f"{split}_split"], (data.source_language, data.target_language))
+        source = cls(
+            data.name, data.path, getattr(data, f"{split}_split"), (data.source_language, data.target_language)
+        )
         builder = source._builder()
         absent = [language for language in source.languages if language not in builder.info.features]
         if absent:

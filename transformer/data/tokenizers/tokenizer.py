@@ -26,14 +26,14 @@ class Tokenizer:
 
     source: Vocabulary
     target: Vocabulary
-    sampling: float  # config.tokenizer.sampling
+    sampling: float  # config.tokenizer.subword_sampling
 
     @classmethod
     def load(cls, workdir: Path, config) -> "Tokenizer":
         """The tokenizer saved in `workdir`. Raises UserError if it is not there or damaged."""
         source = _load(workdir / MODEL)
         target = source if config.tokenizer.shared else _load(workdir / TARGET_MODEL)
-        return cls(source, target, config.tokenizer.sampling)
+        return cls(source, target, config.tokenizer.subword_sampling)
 
     def save(self, workdir: Path) -> None:
         """Writes each file in one step."""
@@ -106,7 +106,7 @@ def _copy(config) -> Tokenizer:
             f"{'one file' if options.shared else 'two, SOURCE,TARGET'}"
         )
     loaded = [_load(path) for path in paths]
-    return Tokenizer(loaded[0], loaded[-1], options.sampling)
+    return Tokenizer(loaded[0], loaded[-1], options.subword_sampling)
 
 
 def _trained(config) -> Tokenizer:
@@ -129,7 +129,7 @@ def _train(config, source: sources.Source) -> Tokenizer:
     if not len(source):
         raise UserError(f"{source.name}: no training pairs; give a split with at least one")
     began = time.perf_counter()
-    tokenizer = Tokenizer(*tokenizer_training.train(config.tokenizer, source), config.tokenizer.sampling)
+    tokenizer = Tokenizer(*tokenizer_training.train(config.tokenizer, source), config.tokenizer.subword_sampling)
     sizes = sorted({tokenizer.source_vocab_size, tokenizer.target_vocab_size})
     logging.info(
         "Tokenizer: %s pieces (%s), made in %.1f s.",

@@ -1,0 +1,129 @@
+"""Declarations of configuration keys for `configs/base.py`: default, type, and the values that a key may take."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_collections
+from ml_collections.config_dict import placeholder
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on a value of the right type. An error message says "must be" and the description."""
+
+    description: str
+    accepts: Callable[[Any], bool]
+    names = ()
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """A rule that accepts the names which `list_names` returns at the time of the check."""
+
+    list_names: Callable[[], tuple[str, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.list_names()
+
+    @property
+    def description(self) -> str:
+        return f"one of {', '.join(self.names)}"
+
+    def accepts(self, value: str) -> bool:
+        return value in self.names
+
+
+@dataclass(frozen=True)
+class Key:
+    """A configuration key. `value_type` is needed only where the default is None, which is then allowed too."""
+
+    default: Any
+    rule: Rule | NameRule
+    value_type: type | None = None
+
+    @property
+    def type(self) -> type:
+        return self.value_type or type(self.default)
+
+    @property
+    def is_optional(self) -> bool:
+        return self.default is None
+
+
+def optional(value_type: type, rule: Rule | NameRule) -> Key:
+    """Returns a key that is None by default."""
+    return Key(None, rule, value_type)
+
+
+def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns the default of every key. Optional keys become placeholders, so that a config can set them."""
+    config = ml_collections.ConfigDict()
+    for name, key in keys.items():
+        if isinstance(key, ml_collections.ConfigDict):
+            config[name] = defaults(key)
+        else:
+            config[name] = placeholder(key.type) if key.is_optional else key.default
+    return config
+
+
+def at_least(least: int | float) -> Rule:
+    """Returns a rule with an upper bound too: the largest 32-bit integer, since JAX arrays hold steps and lengths."""
+    return Rule(f"at least {least} and below 2^31", lambda value: least <= value < 2**31)
+
+
+def above(bound: int | float) -> Rule:
+    return Rule(f"above {bound}", lambda value: bound < value < math.inf)
+
+
+def between(least: int | float, most: int | float) -> Rule:
+    return Rule(f"from {least} to {most}", lambda value: least <= value <= most)
+
+
+def either(value: int | float, rule: Rule) -> Rule:
+    """Returns a rule that accepts one special value besides those of another rule."""
+    return Rule(f"{value} or {rule.description}", lambda other: other == value or rule.accepts(other))
+
+
+def one_of(*names: str) -> NameRule:
+    return NameRule(lambda: names)
+
+
+def listed_in(table: str) -> NameRule:
+    """Returns a rule that accepts the names in a table of implementations.
+
+    Args:
+      table: "MODULE:DICTIONARY". The module is imported when a value is checked, so an entry added to the dictionary
+        is all it takes to make a name valid.
+    """
+
+    def list_names() -> tuple[str, ...]:
+        module, _, dictionary = table.partition(":")
+        return tuple(getattr(importlib.import_module(module), dictionary))
+
+    return NameRule(list_names)
+
+
+def _is_one_line(value: str) -> bool:
+    # A file name may contain bytes that are not UTF-8, which Python represents by surrogates.
+    try:
+        value.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in value and "\0" not in value
+
+
+def _is_triples(value: tuple) -> bool:
+    triples = all(isinstance(item, tuple) and [type(part) for part in item] == [str, str, str] for item in value)
+    return triples and all(_is_one_line(part) for item in value for part in item)
+
+
+TEXT = Rule("text of one line", _is_one_line)
+NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_one_line(value))
+SWITCH = Rule("true or false", lambda value: True)
+PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
+SEED = between(0, 2**32 - 1)
+DOWNLOADS = Rule("a tuple of (file name, URL, sha256) triples", _is_triples)

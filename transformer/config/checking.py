@@ -1,0 +1,68 @@
+"""Checks of a configuration: known keys, types, the rules of `configs/base.py`, and combinations of values."""
+
+from typing import Any
+
+import ml_collections
+from absl import logging
+
+from configs.rules import Key
+from transformer.config.combinations import COMBINATIONS
+from transformer.config.keys import declared_keys, freeze, nearest, show, type_name, unknown_key
+from transformer.errors import UserError
+
+LARGEST = 1 << 1000  # larger integers may overflow as floats
+
+
+def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration with these values, and the defaults of keys that are missing.
+
+    Raises:
+      UserError: a key is unknown, or its value or a combination of values is not allowed.
+    """
+    flat, keys = coerce_types(flat), declared_keys()
+    for name, value in flat.items():
+        rule = keys[name].rule
+        if value is not None and not rule.accepts(value):
+            advice = nearest(str(value), rule.names)
+            raise UserError(f"config.{name}={show(value)}: must be {rule.description}{advice}")
+    config = freeze(flat)
+    for combination in COMBINATIONS:
+        if combination.is_impossible(config):
+            values = ", ".join(f"config.{name}={show(flat[name])}" for name in combination.keys)
+            raise UserError(f"{values}: {combination.advice}")
+    return config
+
+
+def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of all keys with integers as floats and lists as tuples where `configs/base.py` has those.
+
+    Raises:
+      UserError: a key is unknown, or its value has another type.
+    """
+    keys = declared_keys()
+    for name, value in flat.items():
+        if name not in keys:
+            raise unknown_key(f"config.{name}={show(value)}", name)
+    return {name: _coerce(name, flat.get(name, key.default), key) for name, key in keys.items()}
+
+
+def _coerce(name: str, value: Any, key: Key) -> Any:
+    if key.type is float and type(value) is int and abs(value) < LARGEST:
+        return float(value)
+    if key.type is tuple and type(value) is list:
+        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    if type(value) is not key.type and not (key.is_optional and value is None):
+        raise UserError(f"config.{name}={show(value)}: must be {type_name(key)}")
+    return value
+
+
+def fit_to_steps(flat: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values with warm-up and validation interval reduced to the length of the run.
+
+    So `--config.training.steps=20` makes a short run of any config.
+    """
+    steps = flat["training.steps"]
+    longer = [name for name in ("optimizer.warmup_steps", "training.eval_every") if flat[name] > steps > 0]
+    for name in longer:
+        logging.warning("config.%s=%d is reduced to config.training.steps=%d.", name, flat[name], steps)
+    return flat | dict.fromkeys(longer, steps)
