@@ -1,4 +1,4 @@
-"""Every file in configs/ is a run that could start: it validates, and its model and train step trace."""
+"""Every file in configs/ describes a run that can start: it is allowed, and its model and train step trace."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten
 from transformer.data.batches.buckets import Bucket
@@ -14,11 +15,12 @@ from transformer.distributed import sharding
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
 
-CONFIGS = sorted(str(path) for path in Path("configs").glob("*.py") if path.name != "__init__.py")
+CONFIGS = sorted(str(path) for path in Path("configs").glob("*.py") if path.stem not in ("__init__", "rules"))
+SMOKE = [("training.steps", "20")]
 
 
 def largest_bucket(config) -> Bucket:
-    """The shape of the largest batch there may be."""
+    """Returns the shape of the largest possible batch."""
     length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
     return Bucket(config.batch.tokens // length, length, length)
 
@@ -31,7 +33,28 @@ def test_a_config_sets_only_what_differs_from_the_base(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS)
-def test_every_config_validates_and_traces(path):
+def test_one_override_makes_a_short_run(path, caplog):
+    with caplog.at_level("WARNING"):
+        config = configuration.load_file(path, SMOKE)
+    whole = configuration.load_file(path, [])
+    assert config.training.steps == config.training.eval_every == config.optimizer.warmup_steps == 20
+    shortened = {"training.steps", "training.eval_every", "optimizer.warmup_steps"}
+    assert configuration.difference(whole, config).keys() == shortened
+    for key in shortened - {"training.steps"}:
+        assert f"config.{key}={flatten(whole)[key]} is reduced to config.training.steps=20" in caplog.text
+
+
+def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_command(tmp_path):
+    config = configuration.load_file("configs/big.py", SMOKE)
+    workdir = workdirs.create(tmp_path / "run", config)
+    workdir.metrics.touch()  # the run has begun
+    assert configuration.load(workdir.path).optimizer.warmup_steps == 20
+    workdirs.check_same_run(workdir, configuration.load_file("configs/big.py", SMOKE))
+    assert configuration.load_file(str(workdir.config), []) == config
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_every_config_is_allowed_and_traces(path):
     config = configuration.load_file(path, [])
     sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
     mesh = sharding.make_mesh(config, jax.devices())

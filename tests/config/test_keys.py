@@ -23,15 +23,15 @@ def reads(monkeypatch):
     reads: set[str] = set()
     groups = {frozenset(DEFAULTS): ""}
     groups |= {frozenset(group): f"{name}." for name, group in DEFAULTS.items() if name != "seed"}
-    getattribute = ml_collections.ConfigDict.__getattr__
+    original = ml_collections.ConfigDict.__getattr__
 
-    def recording_getattribute(self, name: str):
+    def recording_getattr(self, name: str):
         reader = Path(sys._getframe(1).f_code.co_filename)
         if PACKAGE in reader.parents and PACKAGE / "config" not in reader.parents:
             reads.add(groups.get(frozenset(self), "") + name)
-        return getattribute(self, name)
+        return original(self, name)
 
-    monkeypatch.setattr(ml_collections.ConfigDict, "__getattr__", recording_getattribute)
+    monkeypatch.setattr(ml_collections.ConfigDict, "__getattr__", recording_getattr)
     return reads
 
 
