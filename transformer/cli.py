@@ -68,6 +68,16 @@ class Parser(argparse.ArgumentParser):
             arguments.overrides.append((name.removeprefix("--").removeprefix("config."), text))
         return arguments
 
+    def add_model_flags(self) -> None:
+        """Adds the flags that select the models to decode with."""
+        self.add_argument("--workdir", metavar="DIR", required=True, help="of a run; DIR,DIR,... for an ensemble")
+        self.add_argument(
+            "--checkpoint", metavar="best|last|STEP", default="best", help="the checkpoint to load (best)"
+        )
+        self.add_argument(
+            "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to that one (1)"
+        )
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")
 

@@ -134,18 +134,11 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
-    command_flags(parser)
+    parser.add_model_flags()
     parser.add_argument("--split", choices=sources.SPLITS, help="the split of the run's data to translate (test)")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its reference translations")
     return parser
-
-
-def command_flags(parser: cli.Parser) -> None:
-    """Adds the flags that select the models to decode with."""
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="of a run; DIR,DIR,... for an ensemble")
-    parser.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="the checkpoint to load (best)")
-    parser.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to that one (1)")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from transformer.data.sources.lines import strip_line_end
 from transformer.decoding.translator import Translation, Translator
 from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
-from transformer.evaluate import command_flags
 
 CHUNK_LINES = 4096  # lines translated together: more would fill batches better, but use more memory
 
@@ -81,7 +80,7 @@ def as_jsonl(source: str, translations: list[Translation], n_best: int) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
-    command_flags(parser)
+    parser.add_model_flags()
     parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations a line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     return parser
