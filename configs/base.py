@@ -73,7 +73,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.data = data = ml_collections.ConfigDict()
     # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: numbers in words
-    data.source = Key("tfds", one_of("tfds", "text", "ids", "synthetic"))
+    data.source = Key("tfds", listed_in("transformer.data.sources.source:SOURCES"))
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
     data.path = Key("", TEXT)  # tfds: data_dir, "" for TFDS's own; text, ids: the folder with STEM.LANG[.gz] files
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
@@ -95,7 +95,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
-    tokenizer.kind = Key("bpe", one_of("bpe", "unigram", "word", "char", "ids"))
+    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.training:TOKENIZERS"))
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one

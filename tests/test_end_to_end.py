@@ -112,9 +112,9 @@ def test_data_that_cannot_be_trained_on(tmp_path, capsys):
         assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
         return message
 
-    assert f"data.train_split=train: no train.en or train.en.gz in {tmp_path}; there: no file" in says()
+    assert f"data.train_split=train: no train.en or train.en.gz in {tmp_path}; found: no file" in says()
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
-    assert f"data.valid_split=valid: no valid.en or valid.en.gz in {tmp_path}; there: train" in says()
+    assert f"data.valid_split=valid: no valid.en or valid.en.gz in {tmp_path}; found: train" in says()
     write_text(tmp_path, "valid", b"one\n", b"eins\n")
     write_text(tmp_path, "train", b"", b"")
     assert f"{tmp_path / 'train.en'} and train.de: no pair is left of 0; 0 pairs kept, none dropped" in says()

@@ -218,7 +218,7 @@ def test_damaged_workdirs_are_refused(tmp_path, capsys):
     (path / "contents.json").write_text("[]")
     assert "contents.json: damaged (TypeError); delete it" in error(capsys, f"--workdir={path}")
     (path / "contents.json").unlink()  # as in runs older than this record
-    assert trained.load(str(path), "last", 1, []).tokenizer.source_vocab_size == 12
+    assert trained.load(str(path), "last", 1, []).tokenizer.source.size == 12
     (path / "config.json").write_text("{")
     assert "config.json" in error(capsys, f"--workdir={path}")
     empty = make_workdir(tmp_path / "empty", steps=())

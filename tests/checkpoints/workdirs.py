@@ -50,7 +50,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     workdir = workdirs.create(path, config)
     vocabulary = tokenizer.prepare(config, path)
     contents.record(path, {contents.VOCABULARY: vocabulary.fingerprint})
-    sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
+    sizes = vocabulary.vocab_sizes
     shapes = jax.eval_shape(lambda: init_parameters(config, *sizes))
     with Checkpoints(workdir, config) as checkpoints:
         for step in steps:

@@ -1,12 +1,14 @@
-"""Configs and files for the tests of sources and corpora."""
+"""Configurations and files for the tests of sources, tokenizers and corpora."""
 
 import gzip
+
+import numpy as np
 
 from configs import base
 
 
 def text_config(folder, cache_dir):
-    """The base config, reading STEM.en and STEM.de in `folder`."""
+    """Returns the base config with STEM.en and STEM.de in `folder` as its data."""
     config = base.get_config()
     config.data.source = "text"
     config.data.name = "test"
@@ -18,7 +20,7 @@ def text_config(folder, cache_dir):
 
 
 def write(path, content):
-    """Writes bytes, or lines of text with an end each, gzipped if the name says so."""
+    """Writes bytes or lines of text, compressed if the name ends with .gz."""
     if not isinstance(content, bytes):
         content = "".join(f"{line}\n" for line in content).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -27,3 +29,8 @@ def write(path, content):
 def write_pairs(folder, stem, pairs, languages=("en", "de"), ending=""):
     for side, language in enumerate(languages):
         write(folder / f"{stem}.{language}{ending}", [pair[side] for pair in pairs])
+
+
+def pair_tokens(corpus, index):
+    """Returns the source and target tokens of one pair."""
+    return tuple(corpus.tokens(side, np.array([index])).tolist() for side in (0, 1))

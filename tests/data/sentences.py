@@ -15,7 +15,7 @@ class MemorySentences:
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
         self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
 
-    def pieces(self, side, pairs):
+    def tokens(self, side, pairs):
         return np.concatenate([self.pairs[pair][side] for pair in pairs])
 
     def epoch(self, epoch, seed):

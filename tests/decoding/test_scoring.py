@@ -16,7 +16,7 @@ from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
 VOCABULARY = IdsVocabulary(12)
-TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY, 0.0)
+TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODELS = [tiny_model(12, seed=0), tiny_model(12, seed=1, d_model=12)]
 GRAPHS, PARAMETERS = zip(*MODELS, strict=True)
 SOURCES = ["1 2 3", "4", "5 6 7 0 1 2 3 4 5 6", ""]

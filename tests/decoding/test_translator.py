@@ -17,7 +17,7 @@ from transformer.special_tokens import EOS, UNK
 
 VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)
-TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY, 0.0)
+TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODEL = tiny_model(VOCAB_SIZE, seed=0)
 
 

@@ -1,4 +1,4 @@
-"""Files of text: any bytes are read as the lines they are, or refused in one line that names the file."""
+"""Text files: any bytes are read exactly or refused with an error of one line that names the file."""
 
 import gzip
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.data.files import text_config
+from tests.data.files import pair_tokens, text_config
 from tests.hostile.inputs import contents, damaged
 from tests.hostile.outcomes import Refusal, outcome
 from transformer import evaluate
@@ -34,13 +34,13 @@ def expected_lines(content: bytes) -> list[bytes]:
     split = content.removeprefix(BOM).split(b"\n")
     ended = split if split[-1] else split[:-1]
     found = [line.removesuffix(b"\r") for line in ended]
-    return found or [b""] * bool(content)  # a mark and nothing else is a line
+    return found or [b""] * bool(content)  # a byte order mark is a line even if nothing follows
 
 
 @given(contents, st.integers(0, 6), st.integers(0, 6), st.booleans())
 @example(BOM, 0, 1, False)
 @example(b"\r\n\r\r\n\n", 1, 3, True)
-def test_lines_are_what_stands_between_newlines(folder, content, start, length, packed):
+def test_lines_equal_the_content_split_at_newlines(folder, content, start, length, packed):
     path = folder / ("lines.gz" if packed else "lines")
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +66,7 @@ def test_a_damaged_gzip_file_is_refused_or_read_whole(folder, content, data):
     if isinstance(found, Refusal):
         assert str(path) in found.message
     elif found[1] != expected_lines(content):
-        # No damage, but another whole file: one that is empty, padded with zeros, or joined out of whole ones.
+        # The damage made another valid file: an empty one, one padded with zeros, or several concatenated.
         assert found == (len(found[1]), expected_lines(gzip.decompress(damaged_content)))
 
 
@@ -82,7 +82,7 @@ def write_split(folder: Path, split: str, sides: tuple[bytes, bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A config whose data is in a folder of its own, and a tokenizer with which any text has pieces."""
+    """A folder with data, its config, and a tokenizer with byte fallback, which can encode any text."""
     folder = tmp_path_factory.mktemp("corpus")
     config = text_config(folder, folder / "cache")
     config.tokenizer.update({"vocab_size": 280, "byte_fallback": True})
@@ -92,11 +92,11 @@ def prepared(tmp_path_factory):
 
 
 @given(pairs, st.sampled_from(("train", "valid")))
-def test_a_corpus_holds_or_counts_every_pair(prepared, sides, split):
-    folder, config, pieces = prepared
+def test_a_corpus_keeps_or_counts_every_pair(prepared, sides, split):
+    folder, config, trained = prepared
     shutil.rmtree(folder / "cache", ignore_errors=True)
     write_split(folder, split, sides)
-    found = outcome(corpus.prepare, config, pieces, split)
+    found = outcome(corpus.prepare, config, trained, split)
     left, right = (expected_lines(side) for side in sides)
     if isinstance(found, Refusal):
         assert str(folder) in found.message
@@ -104,17 +104,17 @@ def test_a_corpus_holds_or_counts_every_pair(prepared, sides, split):
         return
     assert len(left) == len(right) == found.report["kept"] + sum(found.report["dropped"].values())
     for pair in range(len(found)):
-        for ids in (found.source(pair), found.target(pair)):
-            assert len(ids) and ids.min() > 0 and ids.max() < pieces.source_vocab_size
+        for tokens in pair_tokens(found, pair):
+            assert tokens and min(tokens) > 0 and max(tokens) < trained.source.size
 
 
 @given(pairs)
-def test_a_pair_of_files_is_scored_whatever_is_in_it(prepared, sides):
+def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     folder, _, _ = prepared
     names = folder / "given.en", folder / "given.de"
     write_split(folder, "given", sides)
     flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
-    found = outcome(evaluate.read_texts, flags, Trained.__new__(Trained))  # no model is asked for anything
+    found = outcome(evaluate.read_texts, flags, Trained.__new__(Trained))  # the model is not used
     if isinstance(found, Refusal):
         assert str(folder) in found.message
     else:
@@ -128,7 +128,7 @@ numbers = st.lists(st.lists(st.integers(0, 10**20)).map(lambda line: " ".join(ma
 @given(pairs | st.tuples(*[numbers.map(lambda rows: "\n".join(rows).encode())] * 2))
 @example((b"9" * 5000, b"1"))
 @example(("\xb2".encode(), b"1"))
-def test_integers_are_counted_or_the_line_without_one_named(prepared, sides):
+def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
     folder, config, _ = prepared
     config = config.copy_and_resolve_references()
     config.data.source, config.tokenizer.kind, config.data.train_split = "ids", "ids", "numbers"

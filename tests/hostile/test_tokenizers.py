@@ -1,4 +1,4 @@
-"""Tokenizers: any text trains one or is refused; what one is given, or a file holds in its place, cannot break it."""
+"""Tokenizers: any text trains one or is refused, and neither hostile text nor damaged files break it."""
 
 import json
 
@@ -19,7 +19,7 @@ SENTENCES = [(f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n 
 
 
 class Pairs(list):
-    """A source of pairs that are in memory."""
+    """A source of pairs in memory."""
 
     name, seekable, identity = "pairs", True, {}
 
@@ -37,19 +37,19 @@ def options(kind: str, vocab_size: int, **changes):
 
 
 def check_use(vocabulary: Vocabulary, given: list[str], seeds: list[int], rate: float) -> None:
-    """Ids are in range, in every segmentation, and all ids have a text."""
+    """Checks that the tokens of every segmentation are in range and have a text."""
     encoded = vocabulary.encode(given)
     sampled = vocabulary.sample(given, seeds, rate)
-    for ids in (*encoded, *sampled):
-        assert all(id_ == UNK or 4 <= id_ < vocabulary.size for id_ in ids)
-    assert [not ids for ids in encoded] == [not ids for ids in sampled]
+    for tokens in (*encoded, *sampled):
+        assert all(token == UNK or 4 <= token < vocabulary.size for token in tokens)
+    assert [not tokens for tokens in encoded] == [not tokens for tokens in sampled]
     assert all(isinstance(text, str) for text in vocabulary.decode([*encoded, *sampled]))
     assert len(vocabulary.pieces) == vocabulary.size
 
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Vocabulary]:
-    """One of each kind, one with bytes, and one of integers."""
+    """A vocabulary of each kind, one with byte fallback, and one of integers."""
     made = {kind: tokenizer_training.train(options(kind, 50), Pairs(SENTENCES))[0] for kind in KINDS}
     made["bytes"] = tokenizer_training.train(options("bpe", 310, byte_fallback=True), Pairs(SENTENCES))[0]
     return made | {"ids": vocabulary.IdsVocabulary(20)}
@@ -69,14 +69,14 @@ rows = st.lists(st.tuples(contents, contents), max_size=5)
 @example([(b"", b"")], "bpe", 9, True, "nmt_nfkc")
 @example([(b"\xff", b"\0")], "unigram", 9, False, "identity")
 def test_any_text_trains_or_is_refused(pairs, kind, vocab_size, shared, normalization):
-    asked = options(
+    config = options(
         kind,
         vocab_size,
         shared=shared,
         normalization=normalization,
         byte_fallback=vocab_size > 260 and kind in KINDS[:2],
     )
-    found = outcome(tokenizer_training.train, asked, Pairs(pairs))
+    found = outcome(tokenizer_training.train, config, Pairs(pairs))
     if isinstance(found, Refusal):
         assert "tokenizer." in found.message and "INTERNAL" not in found.message
         return
@@ -88,28 +88,28 @@ def test_any_text_trains_or_is_refused(pairs, kind, vocab_size, shared, normaliz
 
 @given(st.lists(texts, max_size=3), st.integers(0, 2**32 - 1), st.sampled_from((*KINDS, "bytes")))
 @example(["\0", "\u2581", "<s> <0x0A>"], 0, "bytes")
-def test_any_text_has_pieces_of_the_vocabulary(trained, given, seed, kind):
+def test_any_text_is_encoded_with_tokens_of_the_vocabulary(trained, given, seed, kind):
     if kind in ("word", "char"):
-        assert all(id_ < trained[kind].size for ids in trained[kind].encode(given) for id_ in ids)
+        assert all(token < trained[kind].size for tokens in trained[kind].encode(given) for token in tokens)
     else:
         check_use(trained[kind], given, [seed] * len(given), 0.3)
 
 
 @given(st.sampled_from((*KINDS, "bytes", "ids")), st.data())
-def test_any_pieces_have_a_text(trained, kind, data):
-    ids = data.draw(st.lists(st.integers(PAD, trained[kind].size - 1), max_size=12))
-    (text,) = trained[kind].decode([ids])
+def test_any_tokens_have_a_text(trained, kind, data):
+    tokens = data.draw(st.lists(st.integers(PAD, trained[kind].size - 1), max_size=12))
+    (text,) = trained[kind].decode([tokens])
     text.encode()
 
 
 @given(texts)
 @example("9" * 5000)
 @example("\xb2 \u0663")
-def test_integers_are_ids_or_refused(trained, text):
+def test_integers_are_encoded_or_refused(trained, text):
     found = outcome(trained["ids"].encode, [text])
     if not isinstance(found, Refusal):
-        assert [len(ids) for ids in found] == [len(text.split())]
-        assert all(id_ == UNK or 4 <= id_ < 20 for id_ in found[0])
+        assert [len(tokens) for tokens in found] == [len(text.split())]
+        assert all(token == UNK or 4 <= token < 20 for token in found[0])
 
 
 @given(st.sampled_from((*KINDS, "bytes", "ids")), st.lists(texts, max_size=2), st.data())
@@ -121,7 +121,7 @@ def test_a_damaged_model_is_refused_or_works(trained, kind, given, data):
         return
     encoded = outcome(found.encode, given)
     if not isinstance(encoded, Refusal):
-        assert all(0 <= id_ < found.size for ids in encoded for id_ in ids)
+        assert all(0 <= token < found.size for tokens in encoded for token in tokens)
         assert all(isinstance(text, str) for text in found.decode([*encoded, range(min(found.size, 400))]))
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_model_is_refused_or_works(trained, kind, given, data):
 @example({"kind": "ids", "size": "20"})
 @example({"kind": "ids", "size": -1})
 @example({"kind": "ids", "size": True})
-def test_integers_of_no_number_are_refused(record):
+def test_an_invalid_number_of_integers_is_refused(record):
     found = outcome(vocabulary.load, json.dumps(record).encode(), "the file")
     if not isinstance(found, Refusal):
         assert found.size == record["size"] >= 4 and len(found.encode(["7 8"])[0]) == 2

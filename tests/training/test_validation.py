@@ -36,7 +36,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
     names = ("source", "target_input", "target_output")
     batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
     for row in range(rows):
-        source, target = corpus.source(row), corpus.target(row)
+        source, target = (corpus.tokens(side, np.array([row])) for side in (0, 1))
         for name, value in zip(names, ([*source, EOS], [BOS, *target], [*target, EOS]), strict=True):
             batch[name][row, : len(value)] = value
     logits = jax.jit(lambda parameters, batch: forward(run.train_step.graph, parameters, batch, None))(

@@ -75,7 +75,7 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
                 f"--workdir={names}: {first.path} and {other.path} have different tokenizers; models that translate "
                 "together need the same (give the second run the first one's by --config.tokenizer.model_file)"
             )
-    sizes = tokenizers[0].source_vocab_size, tokenizers[0].target_vocab_size
+    sizes = tokenizers[0].vocab_sizes
     parameters, checkpoints = [], []
     on_device = NamedSharding(one_device(), PartitionSpec())
     for each, settings in opened:

@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of integers: any part of a stream can be made anywhere, in any order."""
+"""Random numbers as a pure function of integers, so that any part of a stream can be computed in any order."""
 
 import numpy as np
 from jaxtyping import Integer, UInt64
@@ -7,7 +7,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
-    """Hashes integers, or arrays of them elementwise, into well-mixed 64-bit values: SplitMix64, value by value."""
+    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each value in turn."""
     state = np.zeros(1, np.uint64)
     for value in values:
         state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))

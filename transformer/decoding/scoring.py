@@ -58,8 +58,8 @@ class Scorer:
         Raises:
           UserError: a line is too long; the message has its number.
         """
-        source_tokens = self._encode(self.tokenizer.encode_source(sources), "source")
-        target_tokens = self._encode(self.tokenizer.encode_target(targets), "target")
+        source_tokens = self._encode(self.tokenizer.source.encode(sources), "source")
+        target_tokens = self._encode(self.tokenizer.target.encode(targets), "target")
         pairs = zip(source_tokens, target_tokens, strict=True)
         lengths = {i: max(map(len, pair)) for i, pair in enumerate(pairs)}
         scores: list[TargetScore] = [TargetScore((), 0.0)] * len(lengths)

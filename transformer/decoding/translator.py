@@ -114,7 +114,7 @@ class Translator:
         sources = []
         for line, text in enumerate(texts, start=first_line):
             try:
-                (tokens,) = self.tokenizer.encode_source([text])
+                (tokens,) = self.tokenizer.source.encode([text])
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
             if len(tokens) >= longest:
@@ -167,6 +167,6 @@ class Translator:
         if not found.any():
             return [EMPTY]
         outputs = [tuple(row[: np.argmax(row == EOS)].tolist()) for row in tokens[found]]
-        texts = [" ".join(text.splitlines()) for text in self.tokenizer.decode_target(outputs)]
+        texts = [" ".join(text.splitlines()) for text in self.tokenizer.target.decode(outputs)]
         log_probabilities, scores = log_probabilities[found].tolist(), scores[found].tolist()
         return [Translation(*parts) for parts in zip(texts, outputs, log_probabilities, scores, strict=True)]

@@ -109,7 +109,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     contents.check(workdir.path, found)
     distributed.on_process_zero(contents.record, workdir.path, found)
     distributed.on_process_zero(workdirs.record_data_path, workdir, config)
-    sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    sizes = tokenizer.vocab_sizes
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)

@@ -40,8 +40,8 @@ def pretrained_tables(config: Config, tokenizer: Tokenizer) -> dict[str, Pretrai
     Raises UserError for a file that cannot be used.
     """
     wanted = {
-        "encoder": (config.source_vectors, tokenizer.source_pieces),
-        "decoder": (config.target_vectors, tokenizer.target_pieces),
+        "encoder": (config.source_vectors, tokenizer.source.pieces),
+        "decoder": (config.target_vectors, tokenizer.target.pieces),
     }
     return {
         side: read_rows(files.expanded(name), pieces, config.d_model) for side, (name, pieces) in wanted.items() if name

@@ -51,9 +51,9 @@ def test_resuming_anywhere_equals_going_on(plan, prefetch):
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampling):
     class Counting(MemorySentences):
-        def pieces(self, side, pairs):
+        def tokens(self, side, pairs):
             made.append(len(pairs))
-            return super().pieces(side, pairs)
+            return super().tokens(side, pairs)
 
         def epoch(self, epoch, seed):
             epochs.add(epoch)
@@ -88,9 +88,9 @@ def test_an_epoch_holds_every_sentence_once(plan):
 
 def test_batches_are_made_ahead_and_waiting_is_measured():
     class Slow(MemorySentences):
-        def pieces(self, side, pairs):
+        def tokens(self, side, pairs):
             time.sleep(0.1)  # for each side of a batch
-            return super().pieces(side, pairs)
+            return super().tokens(side, pairs)
 
     slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
     config.data.prefetch = 4
@@ -105,7 +105,7 @@ def test_batches_are_made_ahead_and_waiting_is_measured():
 
 def test_what_fails_in_the_background_reaches_the_caller():
     class Broken(MemorySentences):
-        def pieces(self, side, pairs):
+        def tokens(self, side, pairs):
             raise UserError("data: the disk is gone")
 
     class BrokenNextEpoch(MemorySentences):

@@ -1,3 +1,5 @@
+"""The rules for training pairs, at and beyond their limits."""
+
 import numpy as np
 import pytest
 
@@ -9,28 +11,30 @@ RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
 @pytest.mark.parametrize(
     ("source", "target", "fault"),
     [
-        (9, 9, None),  # with end-of-sentence just max_length
+        (9, 9, None),  # exactly max_length with end-of-sentence
         (10, 9, "too_long"),
         (9, 10, "too_long"),
-        (8, 4, None),  # just the ratio
+        (8, 4, None),  # exactly the ratio
         (9, 4, "length_ratio"),
         (1, 3, "length_ratio"),
+        (0, 3, "empty"),
+        (3, 0, "empty"),
     ],
 )
 def test_limits_are_inclusive(source, target, fault):
-    assert cleaning.length_fault(source, target, RULES) == fault
+    assert cleaning.fault(source, target, RULES) == fault
 
 
-def test_a_ratio_of_zero_is_no_limit():
-    assert cleaning.length_fault(1, 9, cleaning.Rules(10, 0.0, False)) is None
+def test_a_ratio_of_zero_means_no_limit():
+    assert cleaning.fault(1, 9, cleaning.Rules(10, 0.0, False)) is None
 
 
-def test_hashes_tell_the_sides_apart():
+def test_hashes_depend_on_where_the_source_ends():
     assert cleaning.content_hash("a b", "c") != cleaning.content_hash("a", "b c")
     assert cleaning.content_hash("a", "b") == cleaning.content_hash("a", "b")
 
 
-def test_the_first_of_equal_ones_is_kept():
+def test_the_first_of_equal_hashes_is_kept():
     hashes = np.array([7, 3, 7, 2**63, 3, 5], np.uint64)
     assert cleaning.first_occurrences(hashes).tolist() == [0, 1, 3, 5]
 
@@ -40,3 +44,8 @@ def test_summary_names_reasons_by_frequency():
         "28,990 pairs kept, 10 dropped: 7 duplicates, 3 with an empty side"
     )
     assert cleaning.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
+
+
+def test_without_rules_only_empty_sides_are_faults():
+    assert cleaning.fault(1000, 1, None) is None
+    assert cleaning.fault(0, 1, None) == "empty"

@@ -1,18 +1,13 @@
 """Corpora prepared from small files, by one process and by several."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-from tests.data.files import text_config, write, write_pairs
+from tests.data.files import pair_tokens, text_config, write, write_pairs
 from transformer.data.corpus import corpus, workers
-from transformer.data.corpus import writer as corpus_writer
-from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -32,7 +27,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def prepared(config, tmp_path):
-    """A function that prepares a split with what the config then says."""
+    """A function that prepares a split with the current config."""
     made = tokenizer.prepare(config, tmp_path / "workdir")
 
     def prepare(split="train"):
@@ -44,31 +39,29 @@ def prepared(config, tmp_path):
 
 
 @pytest.fixture
-def short_stretches(monkeypatch):
-    """Small corpora in many parts."""
-    monkeypatch.setattr(corpus, "_STRETCH", 7)
+def short_chunks(monkeypatch):
+    """Divides small corpora into many chunks."""
+    monkeypatch.setattr(corpus, "_CHUNK", 7)
 
 
 def decoded(prepared_corpus, made):
-    indices = range(len(prepared_corpus))
-    source = made.source.decode([prepared_corpus.source(i).tolist() for i in indices])
-    return list(zip(source, made.decode_target([prepared_corpus.target(i).tolist() for i in indices]), strict=True))
+    sources, targets = zip(*content(prepared_corpus), strict=True)
+    return list(zip(made.source.decode(sources), made.target.decode(targets), strict=True))
 
 
 def content(prepared_corpus):
-    indices = range(len(prepared_corpus))
-    return [(prepared_corpus.source(i).tolist(), prepared_corpus.target(i).tolist()) for i in indices]
+    return [pair_tokens(prepared_corpus, index) for index in range(len(prepared_corpus))]
 
 
 def folders(tmp_path):
     return sorted((tmp_path / "cache" / "corpora").glob("test-*"))
 
 
-@pytest.mark.usefixtures("short_stretches")
-def test_sentences_come_back_in_order(config, prepared, tmp_path):
+@pytest.mark.usefixtures("short_chunks")
+def test_sentences_are_restored_in_order(config, prepared, tmp_path):
     made = tokenizer.prepare(config, tmp_path / "workdir")
     train = prepared()
-    assert isinstance(train, Corpus) and len(train) == 300
+    assert len(train) == 300
     assert decoded(train, made) == PAIRS
     assert train.lengths.dtype == np.int32 and isinstance(train.lengths, np.memmap)
     assert train.lengths.tolist() == [[len(source) + 1, len(target) + 1] for source, target in content(train)]
@@ -76,18 +69,18 @@ def test_sentences_come_back_in_order(config, prepared, tmp_path):
     assert train.epoch(3, 0) is train
 
 
-@pytest.mark.usefixtures("short_stretches")
-def test_the_number_of_processes_and_compression_change_nothing(config, prepared, tmp_path):
-    alone = content(prepared())
+@pytest.mark.usefixtures("short_chunks")
+def test_workers_and_compression_do_not_change_the_corpus(config, prepared, tmp_path):
+    expected = content(prepared())
     config.data.workers, config.data.cache_dir = 2, str(tmp_path / "other")
-    assert content(prepared()) == alone
+    assert content(prepared()) == expected
     write_pairs(tmp_path, "packed", PAIRS, ending=".gz")
     config.data.train_split = "packed"
-    assert content(prepared()) == alone
+    assert content(prepared()) == expected
 
 
-@pytest.mark.usefixtures("short_stretches")
-def test_cleaning_drops_counts_and_keeps_the_rest(config, prepared, tmp_path):
+@pytest.mark.usefixtures("short_chunks")
+def test_cleaning_drops_and_counts_pairs_by_reason(config, prepared, tmp_path):
     good = PAIRS[:30]
     long, lopsided = ("number " * 100, "Zahl " * 100), ("number", "Zahl von einigen wenigen")
     lines = [*good, ("", "Zahl"), ("number", " \t"), long, lopsided, good[3], good[3], *PAIRS[30:60]]
@@ -106,7 +99,7 @@ def test_cleaning_drops_counts_and_keeps_the_rest(config, prepared, tmp_path):
     assert decoded(train, made) == PAIRS[:60]
 
 
-def test_held_out_pairs_are_kept_whatever_their_length(config, prepared, tmp_path):
+def test_held_out_pairs_are_kept_at_any_length(config, prepared, tmp_path):
     write_pairs(tmp_path, "valid", [("number " * 100, "Zahl"), ("", "Zahl"), ("number", "Zahl"), ("number", "Zahl")])
     config.data.max_length, config.data.deduplicate = 20, True
     valid = prepared("valid")
@@ -121,12 +114,12 @@ def test_held_out_pairs_must_be_utf8(prepared, tmp_path):
         prepared("valid")
 
 
-def test_a_prepared_corpus_is_not_prepared_again(config, prepared, tmp_path, monkeypatch):
+def test_a_corpus_is_encoded_again_only_if_its_inputs_change(config, prepared, tmp_path, monkeypatch):
     first = content(prepared())
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "_encode", lambda *_: pytest.fail("encoded again"))
         assert content(prepared()) == first
-        config.batch.tokens = 1  # nothing to do with the corpus
+        config.batch.tokens = 1  # the corpus does not depend on it
         prepared()
     for change in ({"max_length": 99}, {"deduplicate": True}, {"max_length_ratio": 9.0}):
         config.data.update(change)
@@ -136,7 +129,7 @@ def test_a_prepared_corpus_is_not_prepared_again(config, prepared, tmp_path, mon
     assert len(folders(tmp_path)) == 5
 
 
-def test_nothing_left_is_an_error_with_the_counts(config, prepared, tmp_path):
+def test_a_corpus_without_pairs_is_refused_with_the_counts(config, prepared, tmp_path):
     config.data.max_length = 3
     with pytest.raises(UserError, match=r"no pair is left of 300; .*300 longer than data\.max_length"):
         prepared()
@@ -144,7 +137,7 @@ def test_nothing_left_is_an_error_with_the_counts(config, prepared, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_error_leaves_nothing_half_made(config, prepared, tmp_path, processes):
+def test_an_error_leaves_no_unfinished_files(config, prepared, tmp_path, processes):
     config.data.source, config.data.train_split, config.data.workers = "ids", "bad", processes
     write_pairs(tmp_path, "bad", [("1", "2")] * 40 + [("1", "two")])
     with pytest.raises(UserError, match=r"bad\.de, line 41: 'two' is not a non-negative integer"):
@@ -156,7 +149,9 @@ PREPARE = """
 import sys
 from pathlib import Path
 from tests.data.files import text_config
-from transformer.data import cache, corpus, tokenizer
+from transformer import cache
+from transformer.data.corpus import corpus
+from transformer.data.tokenizers import tokenizer
 folder, pause = Path(sys.argv[1]), float(sys.argv[2])
 config = text_config(folder, folder / "cache")
 write = cache.make_folder
@@ -178,14 +173,14 @@ def start(tmp_path, pause):
     )
 
 
-def test_two_processes_prepare_the_same_corpus(config, prepared, tmp_path):
+def test_of_two_processes_one_prepares_the_corpus_and_the_other_waits(config, prepared, tmp_path):
     both = [start(tmp_path, 0.3) for _ in range(2)]
     outputs = [process.communicate(timeout=60)[0].split("\n") for process in both]
-    assert sorted(map(len, outputs)) == [2, 3]  # one of them wrote, the other waited and read
+    assert sorted(map(len, outputs)) == [2, 3]  # only one of them printed "writing"
     assert outputs[0][-2] == outputs[1][-2] == f"300 {prepared().lengths.sum()}"
 
 
-def test_a_killed_preparation_is_made_anew(config, prepared, tmp_path):
+def test_a_killed_preparation_is_repeated(config, prepared, tmp_path):
     process = start(tmp_path, 60)
     assert process.stdout.readline() == "writing\n"
     process.kill()
@@ -195,7 +190,7 @@ def test_a_killed_preparation_is_made_anew(config, prepared, tmp_path):
     assert not list((tmp_path / "cache" / "corpora").glob("*.unfinished"))
 
 
-@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.usefixtures("short_chunks")
 class TestSampling:
     @pytest.fixture(autouse=True)
     def sampling(self, config, prepared):
@@ -210,7 +205,7 @@ class TestSampling:
         config.data.workers, config.data.cache_dir = 2, str(tmp_path / "other")
         assert content(prepared().epoch(1, 5)) == second
 
-    def test_equal_sentences_are_segmented_each_by_itself(self, prepared, tmp_path):
+    def test_equal_sentences_are_segmented_independently(self, prepared, tmp_path):
         write_pairs(tmp_path, "train", [("number of a few", "Zahl von einigen wenigen")] * 50)
         epoch = prepared().epoch(0, 0)
         assert len({str(pair) for pair in content(epoch)}) > 10
@@ -224,7 +219,7 @@ class TestSampling:
         assert epoch.lengths.max() <= config.data.max_length
         assert epoch.lengths.sum() > train.lengths.sum()
 
-    def test_earlier_epochs_are_deleted_but_stay_readable(self, prepared, tmp_path):
+    def test_earlier_epochs_are_deleted_but_open_ones_stay_readable(self, prepared, tmp_path):
         train = prepared()
         train.epoch(0, 5)
         second = train.epoch(1, 5)
@@ -233,7 +228,7 @@ class TestSampling:
             train.epoch(epoch, 5)
         train.epoch(0, 6)
         (folder,) = folders(tmp_path)
-        # The first stays, the shapes of batches are chosen by it; and the last two, which another host may be in.
+        # Epoch 0 determines the shapes of batches, and another host may be using the last two.
         assert sorted(str(path.relative_to(folder)) for path in folder.glob("epochs-*/*")) == [
             "epochs-5-0.2/0",
             "epochs-5-0.2/2",
@@ -250,18 +245,18 @@ class TestSampling:
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
-def test_ids_take_the_smallest_type_that_holds_them(config, tmp_path, vocab_size, dtype):
+def test_tokens_are_stored_in_the_smallest_type_that_holds_the_vocabulary(config, tmp_path, vocab_size, dtype):
     largest = vocab_size - 5
     config.data.source, config.data.train_split = "ids", "large"
     config.tokenizer.kind, config.tokenizer.vocab_size = "ids", vocab_size
     write_pairs(tmp_path, "large", [(f"0 {largest}", "1")])
     made = tokenizer.prepare(config, tmp_path / "workdir")
     train = corpus.prepare(config, made, "train")
-    assert train.source(0).tolist() == [4, vocab_size - 1] and train.source(0).dtype == np.int32
-    assert (folders(tmp_path)[0] / "ids").stat().st_size == 3 * np.dtype(dtype).itemsize
+    assert pair_tokens(train, 0) == ([4, vocab_size - 1], [5])
+    assert (folders(tmp_path)[0] / "tokens").stat().st_size == 3 * np.dtype(dtype).itemsize
 
 
-def test_synthetic_and_real_text(multi30k, tmp_path, config):
+def test_synthetic_and_real_text_are_encoded(multi30k, tmp_path, config):
     config.data.path, config.tokenizer.vocab_size = str(multi30k), 150
     made = tokenizer.prepare(config, tmp_path / "workdir")
     valid = corpus.prepare(config, made, "valid")
@@ -273,49 +268,15 @@ def test_synthetic_and_real_text(multi30k, tmp_path, config):
     assert len(corpus.prepare(config, made, "test")) == 200
 
 
-def modules_loaded(_):
-    return sorted(
-        name for name in ("jax", "tensorflow", "tensorflow_datasets", "tests.conftest") if name in sys.modules
-    )
-
-
-def fail_on_seven(number):
-    if number == 7:
-        raise UserError("seven")
-    if number == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-    print("this is no result")
-    return number * number
-
-
-def test_workers_import_only_what_the_work_needs():
-    for loaded in workers.map_ordered(modules_loaded, range(2), 2):
-        assert "tensorflow" not in loaded and "tests.conftest" not in loaded
-    code = "import sys, transformer.data.corpus; assert 'jax' not in sys.modules and 'flax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_results_keep_their_order_and_errors_arrive():
-    assert list(workers.map_ordered(fail_on_seven, range(7), 3)) == [n * n for n in range(7)]
-    with pytest.raises(UserError, match="seven"):
-        list(workers.map_ordered(fail_on_seven, range(5, 8), 2))
-    with pytest.raises(UserError, match=r"a worker process died \(exit code -9\)"):
-        list(workers.map_ordered(fail_on_seven, [8], 2))
-
-
-def test_arguments_are_taken_only_a_little_ahead():
-    taken = []
-    results = workers.map_ordered(fail_on_seven, (taken.append(n) or 1 for n in range(100)), 2)
-    next(results)
-    assert len(taken) <= 5
-    results.close()
-
-
 def test_a_small_corpus_starts_no_processes(config, prepared, monkeypatch):
     monkeypatch.setattr(workers.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     config.data.workers = 0
     assert len(prepared()) == 300
-    began = time.perf_counter()
+
+
+def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
     prepared()
-    assert time.perf_counter() - began < 1
-    assert corpus_writer._SMALL >= 29_000  # Multi30k
+    (folder,) = folders(tmp_path)
+    (folder / "tokens").write_bytes((folder / "tokens").read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"tokens: damaged, \d+ bytes of \d+; delete .*, it is made again"):
+        prepared()

@@ -1,4 +1,4 @@
-"""Downloads from file URLs, which take the same path as any other."""
+"""Downloads, mostly from file URLs, for which the code is the same as for http."""
 
 import errno
 import hashlib
@@ -15,7 +15,7 @@ from transformer.errors import UserError
 
 @pytest.fixture
 def data(tmp_path):
-    """A config that downloads a one-line train.en and train.de, and serves valid ones under another name."""
+    """A config that downloads a train.en and a train.de of one line each."""
     served = tmp_path / "served"
     served.mkdir()
     triples = []
@@ -39,14 +39,14 @@ def test_files_are_fetched_once_and_read_as_a_source(data, tmp_path):
 
 def test_a_changed_file_is_refused_and_not_kept(data, tmp_path):
     (tmp_path / "served" / "x-train.de").write_text("eine Katze\n")
-    with pytest.raises(UserError, match="sha256 is .*, data.downloads says"):
+    with pytest.raises(UserError, match="sha256 is .*, data.downloads has"):
         downloads.fetch(data)
     assert not list((tmp_path / "cache").rglob("*train.de*"))
     (tmp_path / "served" / "x-train.de").write_text("ein Hund\n")
     assert (downloads.fetch(data) / "train.de").read_text() == "ein Hund\n"
 
 
-def test_without_a_network_the_message_says_what_to_put_where(data, monkeypatch):
+def test_without_a_network_the_error_names_the_files_to_provide(data, monkeypatch):
     def unreachable(*_, **__):
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -56,7 +56,7 @@ def test_without_a_network_the_message_says_what_to_put_where(data, monkeypatch)
     with pytest.raises(UserError) as raised:
         downloads.fetch(data)
     message = str(raised.value)
-    assert "http://example.invalid/train.en.gz: cannot be downloaded" in message
+    assert "http://example.invalid/train.en.gz: download failed" in message
     assert "put train.en, train.de" in message and "--config.data.path=FOLDER" in message
     assert "\n" not in message
 
@@ -68,18 +68,18 @@ def answer_nonsense(server: socket.socket) -> None:
         connection.sendall(b"no HTTP\r\n")
 
 
-def test_what_is_no_url_or_no_web_server_is_said_in_one_line(data):
+def test_an_invalid_url_or_server_is_an_error_of_one_line(data):
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         for url, reason in ((f"{address}/train.en", "no HTTP"), (f"{address}/train en", "control characters")):
             data.downloads = (("train.en", url, data.downloads[0][2]),)
-            with pytest.raises(UserError, match=f"{url}: cannot be downloaded .*{reason}") as raised:
+            with pytest.raises(UserError, match=f"{url}: download failed .*{reason}") as raised:
                 downloads.fetch(data)
             assert "\n" not in str(raised.value)
 
 
-def test_a_full_disk_is_none_of_the_servers_faults(data):
+def test_a_full_disk_is_not_reported_as_a_failed_download(data):
     folder = downloads.fetch(data)
     (folder / "train.de").unlink()
     (folder / ".train.de.unfinished").symlink_to("/dev/full")
@@ -89,19 +89,19 @@ def test_a_full_disk_is_none_of_the_servers_faults(data):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en"]
 
 
-def test_names_may_not_leave_the_folder(data):
+def test_file_names_with_a_folder_are_refused(data):
     data.downloads = (("../train.en", *data.downloads[0][1:]),)
-    with pytest.raises(UserError, match="must be a name alone"):
+    with pytest.raises(UserError, match="must be a file name without a folder"):
         downloads.fetch(data)
 
 
-def test_nothing_to_download_from(data):
+def test_neither_a_path_nor_downloads_is_refused(data):
     data.downloads = ()
     with pytest.raises(UserError, match="data.path is empty"):
         downloads.fetch(data)
 
 
-def test_a_cache_that_cannot_be_made(data, tmp_path):
+def test_a_cache_folder_that_cannot_be_created_is_named(data, tmp_path):
     (tmp_path / "file").write_text("")
     data.cache_dir = str(tmp_path / "file" / "cache")
     with pytest.raises(UserError, match=r"data\.cache_dir=.*name a folder that can be written"):

@@ -1,4 +1,4 @@
-"""Text and integer files as sources. The datasets of TFDS are in test_tfds_source.py."""
+"""Sources of text and integer files."""
 
 import pickle
 
@@ -23,14 +23,14 @@ def data(tmp_path):
 
 @given(content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\xe2\x80\xa8", b"\x85"])).map(b"".join))
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_any_stretch_of_lines_is_what_splitting_the_file_gives(tmp_path_factory, name, content):
+def test_any_range_of_lines_equals_splitting_the_file(tmp_path_factory, name, content):
     path = tmp_path_factory.mktemp("lines") / name
     write(path, content)
     expected = content.split(b"\n")
     if not expected[-1]:
-        expected.pop()  # what follows the last line's end is no line
+        expected.pop()  # nothing follows the last line end
     expected = [line.removesuffix(b"\r") for line in expected]
-    with pytest.MonkeyPatch.context() as patch:  # so small that every boundary falls inside
+    with pytest.MonkeyPatch.context() as patch:  # so that a small file crosses every boundary
         patch.setattr(lines, "LINES_PER_MARK", 2)
         patch.setattr(lines, "_BLOCK", 3)
         file = LineFile(path)
@@ -42,7 +42,7 @@ def test_any_stretch_of_lines_is_what_splitting_the_file_gives(tmp_path_factory,
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_stretches_across_joined_files(tmp_path, data, ending):
+def test_ranges_across_joined_files(tmp_path, data, ending):
     write_pairs(tmp_path, "one", PAIRS[:7], ending=ending)
     write_pairs(tmp_path, "two", PAIRS[7:], ending=ending)
     data.train_split = "one+two"
@@ -61,17 +61,17 @@ def test_unicode_line_breaks_do_not_shift_lines(tmp_path, data):
     assert sources.read_pairs(data, "train") == (["one\u2028still one\x85\x0b", "second"], ["eins", "zwei"])
 
 
-def test_files_that_do_not_match_are_both_named_with_their_counts(tmp_path, data):
+def test_files_of_different_lengths_are_named_with_their_counts(tmp_path, data):
     write_pairs(tmp_path, "train", PAIRS)
     write(tmp_path / "train.de", ["eins", "zwei"])
     with pytest.raises(UserError, match=r"train\.en has 20 lines and .*train\.de has 2:"):
         len(sources.open_source(data, "train"))
 
 
-def test_missing_files_and_what_is_there(tmp_path, data):
+def test_a_missing_file_is_reported_with_the_existing_stems(tmp_path, data):
     write_pairs(tmp_path, "training", PAIRS)
     with pytest.raises(
-        UserError, match=r"data\.train_split=train: no train\.en or train\.en\.gz in .*; there: training"
+        UserError, match=r"data\.train_split=train: no train\.en or train\.en\.gz in .*; found: training"
     ):
         sources.open_source(data, "train")
     data.path = str(tmp_path / "nowhere")
@@ -79,7 +79,7 @@ def test_missing_files_and_what_is_there(tmp_path, data):
         sources.open_source(data, "train")
 
 
-def test_identity_changes_with_the_file(tmp_path, data):
+def test_the_identity_changes_with_the_file(tmp_path, data):
     write_pairs(tmp_path, "train", PAIRS)
     before = sources.open_source(data, "train").identity
     assert sources.open_source(data, "train").identity == before
@@ -100,18 +100,18 @@ def test_held_out_pairs_keep_empty_sides_and_spaces(tmp_path, data):
     assert sources.read_pairs(data, "valid") == (["", " a  b "], ["leer", ""])
 
 
-def test_a_held_out_split_without_sentences(tmp_path, data):
+def test_a_held_out_split_without_sentences_is_refused(tmp_path, data):
     write_pairs(tmp_path, "valid", [])
     with pytest.raises(UserError, match="no sentences"):
         sources.read_pairs(data, "valid")
 
 
-def test_unknown_split(data):
+def test_an_unknown_split_is_refused(data):
     with pytest.raises(UserError, match="split dev: must be one of train, valid, test"):
         sources.open_source(data, "dev")
 
 
-def test_read_text_file(tmp_path):
+def test_text_files_are_read_or_refused(tmp_path):
     write(tmp_path / "good.gz", ["eins", "", "drei\u2028vier"])
     assert lines.read_text_file(tmp_path / "good.gz") == ["eins", "", "drei\u2028vier"]
     write(tmp_path / "bad", b"eins\n\xc3\n")
@@ -122,17 +122,34 @@ def test_read_text_file(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-10], lambda whole: b"plain text\n"])
-def test_damaged_gzip(tmp_path, damage):
+def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
     write(tmp_path / "good.gz", [str(number) for number in range(1000)])
     (tmp_path / "bad.gz").write_bytes(damage((tmp_path / "good.gz").read_bytes()))
-    with pytest.raises(UserError, match=r"bad\.gz: not a whole gzip file"):
+    with pytest.raises(UserError, match=r"bad\.gz: damaged gzip file"):
         lines.read_text_file(tmp_path / "bad.gz")
 
 
-def test_ids_are_checked_by_file_and_line(tmp_path, data):
+def test_anything_but_integers_is_refused_with_file_and_line(tmp_path, data):
     data.source = "ids"
     write_pairs(tmp_path, "train", [("1 2 3", "4"), ("", "5 6")])
     assert list(sources.open_source(data, "train").pairs(0, 2)) == [(b"1 2 3", b"4"), (b"", b"5 6")]
     write_pairs(tmp_path, "train", [("1 2 3", "4"), ("1", "5 -6")])
     with pytest.raises(UserError, match=r"train\.de, line 2: '-6' is not a non-negative integer"):
         list(sources.open_source(data, "train").pairs(0, 2))
+
+
+def test_a_source_in_the_table_can_be_named(tmp_path, data, monkeypatch):
+    class Reversed(sources.TextSource):
+        def pairs(self, start, stop):
+            return reversed(list(super().pairs(start, stop)))
+
+    monkeypatch.setitem(sources.SOURCES, "reversed", Reversed)
+    write_pairs(tmp_path, "train", PAIRS)
+    data.source = "reversed"
+    assert list(sources.open_source(data, "train").pairs(0, 20)) == RAW[::-1]
+
+
+def test_an_unknown_source_has_no_default(data):
+    data.source = "unknown"
+    with pytest.raises(KeyError, match="unknown"):
+        sources.open_source(data, "train")

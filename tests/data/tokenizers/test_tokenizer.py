@@ -1,3 +1,5 @@
+"""Tokenizers: training, reading, special tokens, and errors."""
+
 import io
 from dataclasses import dataclass
 
@@ -40,38 +42,37 @@ def make(config, tmp_path, **options):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
-def test_text_comes_back_and_special_ids_do_not(config, tmp_path, kind):
+def test_text_is_restored_and_special_tokens_are_not_shown(config, tmp_path, kind):
     made = make(config, tmp_path, kind=kind, vocab_size=40)
-    ids = made.encode_target(GERMAN)
-    assert made.decode_target(ids) == GERMAN
-    assert made.decode_target([[BOS, *ids[0], EOS, PAD, PAD], []]) == [GERMAN[0], ""]
-    assert min(min(sequence) for sequence in ids) > EOS
-    assert made.target_pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
-    assert "".join(made.target_pieces[id_] for id_ in ids[0]) == "▁" + GERMAN[0].replace(" ", "▁")
-    assert made.source_vocab_size == made.target_vocab_size == len(made.source_pieces) <= 40
+    tokens = made.target.encode(GERMAN)
+    assert made.target.decode(tokens) == GERMAN
+    assert made.target.decode([[BOS, *tokens[0], EOS, PAD, PAD], []]) == [GERMAN[0], ""]
+    assert min(min(sequence) for sequence in tokens) > EOS
+    assert made.target.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert "".join(made.target.pieces[token] for token in tokens[0]) == "▁" + GERMAN[0].replace(" ", "▁")
+    assert made.source.size == made.target.size == len(made.source.pieces) <= 40
 
 
 @pytest.mark.parametrize("kind", ["word", "char"])
-def test_the_size_is_a_ceiling_for_words_and_characters(config, tmp_path, kind):
+def test_the_size_is_a_maximum_for_words_and_characters(config, tmp_path, kind):
     text = "".join(ENGLISH + GERMAN)
-    needed = {"word": len({*" ".join(ENGLISH + GERMAN).split()}), "char": len({*text})}[
-        kind
-    ]  # a space is the word mark
-    assert make(config, tmp_path, kind=kind, vocab_size=10_000).source_vocab_size == needed + 4
+    words = {*" ".join(ENGLISH + GERMAN).split()}
+    needed = len(words if kind == "word" else {*text})  # the space is the word mark
+    assert make(config, tmp_path, kind=kind, vocab_size=10_000).source.size == needed + 4
 
 
-def test_a_vocabulary_shared_and_not(config, tmp_path):
+def test_separate_vocabularies_have_the_pieces_of_their_language(config, tmp_path):
     config.tokenizer.shared = False
     config.tokenizer.vocab_size = 40
     separate = make(config, tmp_path)
-    assert not any("ä" in piece for piece in separate.source_pieces)
-    assert any("ä" in piece for piece in separate.target_pieces)
+    assert not any("ä" in piece for piece in separate.source.pieces)
+    assert any("ä" in piece for piece in separate.target.pieces)
     again = Tokenizer.load(tmp_path / "workdir", config)
     assert again.fingerprint == separate.fingerprint
-    assert again.encode_target(GERMAN) == separate.encode_target(GERMAN)
+    assert again.target.encode(GERMAN) == separate.target.encode(GERMAN)
 
 
-def test_what_is_in_the_workdir_is_used_again(config, tmp_path):
+def test_the_tokenizer_in_the_workdir_is_reused(config, tmp_path):
     first = make(config, tmp_path)
     (tmp_path / "train.en").unlink()
     again = make(config, tmp_path)
@@ -80,7 +81,7 @@ def test_what_is_in_the_workdir_is_used_again(config, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.target.model"])
-def test_of_two_vocabularies_one_that_was_deleted_is_made_again(config, tmp_path, name):
+def test_one_deleted_vocabulary_of_two_is_trained_again(config, tmp_path, name):
     make(config, tmp_path, shared=False)
     file = tmp_path / "workdir" / name
     content = file.read_bytes()
@@ -89,37 +90,37 @@ def test_of_two_vocabularies_one_that_was_deleted_is_made_again(config, tmp_path
     assert file.read_bytes() == content
 
 
-def test_too_large_a_vocabulary_names_the_largest_that_works(config, tmp_path):
+def test_a_vocabulary_too_large_is_refused_with_the_largest_possible_size(config, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.vocab_size=5000: .*allows at most (\d+) bpe pieces") as raised:
         make(config, tmp_path, vocab_size=5000)
     assert not list((tmp_path / "workdir").iterdir())
     largest = int(str(raised.value).split("at most ")[1].split()[0])
-    assert make(config, tmp_path, vocab_size=largest).source_vocab_size == largest
+    assert make(config, tmp_path, vocab_size=largest).source.size == largest
 
 
-def test_too_small_a_vocabulary_names_the_smallest_that_works(config, tmp_path):
+def test_a_vocabulary_too_small_is_refused_with_the_smallest_possible_size(config, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.vocab_size=10: .*need at least (\d+)") as raised:
         make(config, tmp_path, vocab_size=10)
     smallest = int(str(raised.value).split("at least ")[1].split(";")[0])
-    assert make(config, tmp_path, vocab_size=smallest).source_vocab_size == smallest
+    assert make(config, tmp_path, vocab_size=smallest).source.size == smallest
 
 
-def test_unknown_characters(config, tmp_path):
-    assert UNK in make(config, tmp_path).encode_source(["a 犬"])[0]
+def test_unknown_characters_are_unk_or_bytes(config, tmp_path):
+    assert UNK in make(config, tmp_path).source.encode(["a 犬"])[0]
     (tmp_path / "workdir" / "tokenizer.model").unlink()
     with_bytes = make(config, tmp_path, byte_fallback=True, vocab_size=320)
-    ids = with_bytes.encode_source(["a 犬"])
-    assert UNK not in ids[0] and with_bytes.decode_target(ids) == ["a 犬"]
+    tokens = with_bytes.source.encode(["a 犬"])
+    assert UNK not in tokens[0] and with_bytes.target.decode(tokens) == ["a 犬"]
 
 
-def test_normalization_is_the_one_asked_for(config, tmp_path):
+def test_the_configured_normalization_is_used(config, tmp_path):
     lower = make(config, tmp_path, normalization="nmt_nfkc_cf")
-    assert lower.decode_target(lower.encode_target(["Das Haus"])) == ["das haus"]
+    assert lower.target.decode(lower.target.encode(["Das Haus"])) == ["das haus"]
 
 
-def test_a_given_model_keeps_its_pieces_and_gets_our_ids(config, tmp_path):
+def test_a_given_model_keeps_its_pieces_under_our_numbers(config, tmp_path):
     content = io.BytesIO()
-    # SentencePiece's own choice of ids: unknown first, no padding, and a control piece among the others.
+    # SentencePiece's default ids: unknown first and no padding; and a control symbol.
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(ENGLISH + GERMAN),
         model_writer=content,
@@ -131,25 +132,25 @@ def test_a_given_model_keeps_its_pieces_and_gets_our_ids(config, tmp_path):
     made = make(config, tmp_path, model_file=str(tmp_path / "given.model"))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
     assert theirs.unk_id() == 0 and theirs.pad_id() == -1
-    assert made.source_vocab_size == 40 - 4 + 4  # without <unk>, <s>, </s>, <x>; with the four
-    ids = made.encode_source(["the old dog 犬"])[0]
-    assert min(ids) == UNK
+    assert made.source.size == 40 - 4 + 4  # without <unk>, <s>, </s>, <x>; with the four
+    tokens = made.source.encode(["the old dog 犬"])[0]
+    assert min(tokens) == UNK
     expected = theirs.encode("the old dog 犬", out_type=str)
-    assert [made.source_pieces[id_] for id_ in ids if id_ != UNK] == [p for p in expected if p != "犬"]
-    assert made.decode_target(made.encode_target(GERMAN)) == GERMAN
+    assert [made.source.pieces[token] for token in tokens if token != UNK] == [p for p in expected if p != "犬"]
+    assert made.target.decode(made.target.encode(GERMAN)) == GERMAN
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_sampling_is_a_pure_function_of_text_and_seed(config, tmp_path, kind):
-    made = make(config, tmp_path, kind=kind, subword_sampling=0.3, vocab_size=40)
+    made = make(config, tmp_path, kind=kind, vocab_size=40)
     texts, seeds = ENGLISH * 5, list(range(20))
-    drawn = made.encode_source_sampled(texts, seeds)
-    in_other_process = list(workers.map_ordered(_Sampled(made, seeds), [texts] * 2, 2))
-    assert in_other_process == [drawn, drawn]
-    assert made.encode_source_sampled(texts[::-1], seeds[::-1]) == drawn[::-1]
-    assert made.decode_target(drawn) == texts
-    assert len({tuple(ids) for ids in drawn[::4]}) > 1  # one text, five seeds
-    assert drawn != made.encode_source(texts)
+    drawn = made.source.sample(texts, seeds, 0.3)
+    by_workers = list(workers.map_ordered(_Sampled(made, seeds), [texts] * 2, 2))
+    assert by_workers == [drawn, drawn]
+    assert made.source.sample(texts[::-1], seeds[::-1], 0.3) == drawn[::-1]
+    assert made.target.decode(drawn) == texts
+    assert len({tuple(tokens) for tokens in drawn[::4]}) > 1  # one text with five seeds
+    assert drawn != made.source.encode(texts)
 
 
 @dataclass
@@ -158,10 +159,10 @@ class _Sampled:
     seeds: list[int]
 
     def __call__(self, texts):
-        return self.tokenizer.encode_source_sampled(texts, self.seeds)
+        return self.tokenizer.source.sample(texts, self.seeds, 0.3)
 
 
-def test_training_text_is_a_bounded_sample_from_everywhere(tmp_path):
+def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
     pairs = [(f"a{number}", f"b{number}") for number in range(10_000)]
     write_pairs(tmp_path, "train", pairs)
     write_pairs(tmp_path, "packed", pairs, ending=".gz")
@@ -175,12 +176,12 @@ def test_training_text_is_a_bounded_sample_from_everywhere(tmp_path):
     assert all(abs(places.count(third) - len(plain) / 3) < 3 for third in range(3))
 
 
-def test_lines_that_are_not_utf8_do_not_stop_training(config, tmp_path):
+def test_training_skips_pairs_that_are_not_utf8(config, tmp_path):
     with (tmp_path / "train.en").open("ab") as file:
         file.write(b"caf\xe9\n")
     with (tmp_path / "train.de").open("ab") as file:
         file.write("Café\n".encode())
-    assert not any("é" in piece for piece in make(config, tmp_path).source_pieces)
+    assert not any("é" in piece for piece in make(config, tmp_path).source.pieces)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"{}", b'{"size": 3'])
@@ -190,51 +191,64 @@ def test_a_damaged_model_is_named(config, tmp_path, content):
         make(config, tmp_path)
 
 
-def test_a_missing_model_is_named(config, tmp_path):
+def test_missing_models_are_named(config, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.model: No such file"):
         Tokenizer.load(tmp_path / "workdir", config)
     with pytest.raises(UserError, match=r"nowhere\.model: No such file"):
         make(config, tmp_path, model_file="nowhere.model")
-    with pytest.raises(UserError, match="needs two, SOURCE,TARGET"):
+    with pytest.raises(UserError, match="needs two files, SOURCE,TARGET"):
         make(config, tmp_path, shared=False)
 
 
-def test_no_text_to_train_on(config, tmp_path):
+def test_training_without_text_is_refused(config, tmp_path):
     write_pairs(tmp_path, "train", [])
     with pytest.raises(UserError, match="no training pairs"):
         make(config, tmp_path)
     write_pairs(tmp_path, "train", [("", " ")] * 3)
-    with pytest.raises(UserError, match="the training text has no line to learn from") as raised:
+    with pytest.raises(UserError, match="the training text has no usable line") as raised:
         make(config, tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_integers(config, tmp_path):
+def test_integers_are_numbered_after_the_special_tokens(config, tmp_path):
     config.data.source, config.data.train_split = "ids", "numbers"
     write_pairs(tmp_path, "numbers", [("0 7 2", "1"), ("", "11 3")])
     made = make(config, tmp_path, kind="ids")
-    assert made.source_vocab_size == made.target_vocab_size == 11 + 1 + 4
-    assert made.encode_source(["0 7  11", "", "12"]) == [[4, 11, 15], [], [UNK]]
-    assert made.decode_target([[BOS, 4, 11, EOS, PAD], [UNK]]) == ["0 7", "<unk>"]
-    assert made.encode_source_sampled(["0 7"], [5]) == [[4, 11]]
-    with pytest.raises(UserError, match="'x': tokenizer.kind=ids takes space-separated integers"):
-        made.encode_source(["1 x"])
+    assert made.source.size == made.target.size == 11 + 1 + 4
+    assert made.source.encode(["0 7  11", "", "12"]) == [[4, 11, 15], [], [UNK]]
+    assert made.target.decode([[BOS, 4, 11, EOS, PAD], [UNK]]) == ["0 7", "<unk>"]
+    assert made.source.sample(["0 7"], [5], 0.3) == [[4, 11]]
+    with pytest.raises(UserError, match="'x': tokenizer.kind=ids reads space-separated non-negative integers"):
+        made.source.encode(["1 x"])
 
 
-def test_integers_with_separate_vocabularies_and_a_ceiling(config, tmp_path):
+def test_integers_with_separate_vocabularies_and_a_maximum(config, tmp_path):
     config.data.source, config.data.train_split = "ids", "numbers"
     write_pairs(tmp_path, "numbers", [("0 7 2", "1")])
     made = make(config, tmp_path, kind="ids", shared=False)
-    assert (made.source_vocab_size, made.target_vocab_size) == (12, 6)
-    assert isinstance(made.source, IdsVocabulary) and made.source_pieces[-1] == "7"
+    assert made.vocab_sizes == (12, 6)
+    assert isinstance(made.source, IdsVocabulary) and made.source.pieces[-1] == "7"
     (tmp_path / "workdir" / "tokenizer.model").unlink()
     with pytest.raises(UserError, match=r"vocab_size=11: the largest integer in .* is 7, which needs at least 12"):
         make(config, tmp_path, vocab_size=11)
 
 
-def test_our_own_models_are_not_renumbered(config, tmp_path):
+def test_models_trained_here_keep_their_ids(config, tmp_path):
     made = make(config, tmp_path)
     plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "workdir" / "tokenizer.model"))
-    assert made.encode_source(ENGLISH) == plain.encode(ENGLISH)
+    assert made.source.encode(ENGLISH) == plain.encode(ENGLISH)
     assert isinstance(made.source, SentencePieceVocabulary)
-    assert made.source_pieces == [plain.id_to_piece(id_) for id_ in range(60)]
+    assert made.source.pieces == [plain.id_to_piece(id_) for id_ in range(60)]
+
+
+def test_a_kind_in_the_table_can_be_named(config, tmp_path, monkeypatch):
+    def largest_only(options, source):
+        return (IdsVocabulary(options.vocab_size),) * 2
+
+    monkeypatch.setitem(tokenizer_training.TOKENIZERS, "largest", largest_only)
+    assert make(config, tmp_path, kind="largest").vocab_sizes == (60, 60)
+
+
+def test_an_unknown_kind_has_no_default(config, tmp_path):
+    with pytest.raises(KeyError, match="unknown"):
+        make(config, tmp_path, kind="unknown")

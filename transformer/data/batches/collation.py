@@ -15,7 +15,7 @@ class Sentences(Protocol):
 
     lengths: Int[np.ndarray, "N 2"]
 
-    def pieces(self, side: int, pairs: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " P"]: ...
+    def tokens(self, side: int, pairs: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " P"]: ...
 
     def epoch(self, epoch: int, seed: int) -> "Sentences": ...
 
@@ -60,7 +60,7 @@ def _pieces_and_end(
     pieces = np.full(lengths.sum(), EOS, np.int32)
     is_piece = np.ones(len(pieces), bool)
     is_piece[np.cumsum(lengths) - 1] = False
-    pieces[is_piece] = corpus.pieces(side, sentences)
+    pieces[is_piece] = corpus.tokens(side, sentences)
     return pieces
 
 

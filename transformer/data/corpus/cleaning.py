@@ -1,4 +1,4 @@
-"""Which training pairs are left out, and why."""
+"""The rules by which training pairs are dropped."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -6,7 +6,9 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Int, UInt64
 
-# Every reason there is, in the order in which they are looked for, with the words for a report.
+from transformer.config_types import Config
+
+# Reasons to drop a pair, in the order in which they are checked, and their names in the log.
 REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
@@ -18,20 +20,24 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Rules:
-    """What a training pair must satisfy, as in the config's group `data`."""
+    """The limits for training pairs, from the group `config.data`."""
 
     max_length: int
     max_length_ratio: float
     deduplicate: bool
 
     @classmethod
-    def of(cls, data) -> "Rules":
+    def of(cls, data: Config) -> "Rules":
         return cls(data.max_length, data.max_length_ratio, data.deduplicate)
 
 
-def length_fault(source_length: int, target_length: int, rules: Rules) -> str | None:
-    """The reason to drop a pair with so many pieces (at least 1, end of sentence not counted) a side, or None."""
+def fault(source_length: int, target_length: int, rules: Rules | None) -> str | None:
+    """Returns the reason to drop a pair, or None. The lengths do not count end-of-sentence."""
     longer, shorter = max(source_length, target_length), min(source_length, target_length)
+    if not shorter:
+        return "empty"
+    if rules is None:
+        return None
     if longer + 1 > rules.max_length:
         return "too_long"
     if rules.max_length_ratio and longer > rules.max_length_ratio * shorter:
@@ -40,19 +46,19 @@ def length_fault(source_length: int, target_length: int, rules: Rules) -> str | 
 
 
 def content_hash(source: str, target: str) -> int:
-    """64 bits that equal pairs share. Among 36 million pairs the chance that any two others do is 4 in 100,000."""
+    """Hashes a pair to 64 bits. Among 36 million different pairs the chance of any collision is 4 in 100,000."""
     digest = blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def first_occurrences(hashes: UInt64[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
-    """The ascending indices of the values not seen before."""
+    """Returns the ascending indices at which a value occurs for the first time."""
     _, first = np.unique(hashes, return_index=True)
     return np.sort(first)
 
 
 def summary(kept: int, dropped: dict[str, int]) -> str:
-    """One line for the log: "28,990 pairs kept, 10 dropped: 7 duplicates, 3 with an empty side"."""
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 duplicates, 3 with an empty side"."""
     total = sum(dropped.values())
     if not total:
         return f"{kept:,} pairs kept, none dropped"

@@ -1,8 +1,8 @@
-"""A split as token ids: made once, by several processes, and memory-mapped from the cache ever after."""
+"""A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
 import dataclasses
+import functools
 import itertools
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,96 +12,86 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int, Int32
 
-from transformer import cache, files
+from transformer import cache
+from transformer.config_types import Config
 from transformer.data.corpus import cleaning, storage
-from transformer.data.corpus.encoding import Encoder, RawPairs, Resampler
-from transformer.data.corpus.writer import append_all
-from transformer.data.sources import source as sources
+from transformer.data.corpus.encoding import Chunk, Encoder, Resampler
+from transformer.data.corpus.writer import write
+from transformer.data.sources.source import Source, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-_FORMAT = 3  # part of every key: raise it when the same inputs would give other files
-_STRETCH = 8192  # pairs encoded at once
-_REPORT = "corpus.json"
+_FORMAT = 4  # part of every key: raise it when the same inputs would give other files
+_CHUNK = 8192  # pairs encoded at once
 
 
 class Corpus:
-    """Pairs of sentences as ids, without special ones, in memory-mapped files.
+    """Pairs of sentences as tokens, without special tokens, in memory-mapped files.
 
     Attributes:
-      lengths: pieces of each source and target, each counted with the end-of-sentence that a batch adds.
-      report: `kept`, `dropped` by reason, and the `digest` of all pairs, in order.
+      lengths: tokens of each source and target, including the end-of-sentence that a batch adds.
+      report: `kept`, `dropped` by reason, and the `digest` of all pairs.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
     report: dict[str, Any]
 
-    def __init__(self, folder: Path, vocab_size: int, resample: Callable[[int, int], "Corpus"] | None) -> None:
-        self.report = _read_report(folder)
+    def __init__(self, folder: Path, resample: Callable[[int, int], "Corpus"] | None) -> None:
+        self.report = storage.read_report(folder)
         self.lengths = storage.open_array(folder, "lengths")
         self._offsets = storage.open_array(folder, "offsets")
-        self._ids = storage.open_array(folder, "ids", storage.ids_type(vocab_size))
+        self._tokens = storage.open_array(folder, "tokens", self.report["dtype"])
         self._resample = resample
 
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def source(self, index: int) -> Int32[np.ndarray, "S"]:
-        """The source ids of pair `index`."""
-        start = self._offsets[index]
-        return self._ids[start : start + self.lengths[index, 0] - 1].astype(np.int32)
-
-    def target(self, index: int) -> Int32[np.ndarray, "T"]:
-        """The target ids of pair `index`."""
-        start = self._offsets[index] + self.lengths[index, 0] - 1
-        return self._ids[start : start + self.lengths[index, 1] - 1].astype(np.int32)
-
-    def pieces(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
-        """The ids of many sentences one after the other; side 0 is the source, side 1 the target."""
+    def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
+        """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs] - 1
         starts = self._offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
-        wanted = lengths[:, side].astype(np.int64)
-        first = np.cumsum(wanted) - wanted
-        return self._ids[np.arange(wanted.sum()) + np.repeat(starts - first, wanted)].astype(np.int32)
+        counts = lengths[:, side].astype(np.int64)
+        first = np.cumsum(counts) - counts
+        return self._tokens[np.arange(counts.sum()) + np.repeat(starts - first, counts)].astype(np.int32)
 
     def epoch(self, epoch: int, seed: int) -> "Corpus":
-        """The same pairs as epoch number `epoch` sees them: with subword sampling encoded anew, else this very corpus.
+        """Returns the pairs as this epoch sees them: encoded again with subword sampling, else the corpus itself.
 
-        No side becomes longer than data.max_length. Files of earlier epochs of the seed, but the first, are deleted.
+        No side becomes longer than data.max_length. Epochs before the last three are deleted, except epoch 0.
         """
         return self if self._resample is None else self._resample(epoch, seed)
 
 
-def prepare(config, tokenizer: Tokenizer, split: str) -> Corpus:
-    """The corpus of a split, from the cache or made now. From a held-out one only pairs with an empty side are dropped.
+def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
+    """Loads the corpus of a split from the cache, after encoding it if it is missing.
+
+    Only the training split is cleaned; held-out splits lose only pairs with an empty side.
 
     Raises:
-      UserError: the data is not there or cannot be used, or nothing of it is left.
+      UserError: the data is missing or unusable, or no pair is left.
     """
-    source = sources.open_source(config.data, split)
+    source = open_source(config.data, split)
     rules = cleaning.Rules.of(config.data) if split == "train" else None
-    encoder = Encoder(source, tokenizer, rules, keep_text=split == "train" and config.tokenizer.subword_sampling > 0)
+    rate = config.tokenizer.subword_sampling if split == "train" else 0.0
+    encoder = Encoder(source, tokenizer, rules, keep_text=rate > 0)
     home = cache.folder(config.data) / "corpora"
     home.mkdir(exist_ok=True)
-    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_content(encoder))}"
-    vocab_size = max(tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_identity(encoder))}"
+    fill = functools.partial(_encode, encoder=encoder, wanted_workers=config.data.workers)
+    cache.make_once(folder, fill, config.data.wait_seconds)
 
     def resample(epoch: int, seed: int) -> Corpus:
-        resampler = Resampler(folder, tokenizer, config.data.max_length, seed, epoch)
+        resampler = Resampler(folder, tokenizer, config.data.max_length, rate, seed, epoch)
         with cache.turn(cache.lock_of(folder), config.data.wait_seconds):
-            return Corpus(_prepare_epoch(resampler, config.data.workers), vocab_size, None)
+            return Corpus(_prepare_epoch(resampler, config.data.workers), None)
 
-    def encode(unfinished: Path) -> None:
-        _encode(unfinished, encoder, config.data.workers)
-
-    cache.make_once(folder, encode, config.data.wait_seconds)
-    corpus = Corpus(folder, vocab_size, resample if encoder.keep_text else None)
+    corpus = Corpus(folder, resample if rate else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
 
 
-def _content(encoder: Encoder) -> dict[str, Any]:
-    """All that the corpus depends on."""
+def _identity(encoder: Encoder) -> dict[str, Any]:
+    """Everything that the files depend on."""
     return {
         "format": _FORMAT,
         "source": encoder.source.identity,
@@ -112,11 +102,10 @@ def _content(encoder: Encoder) -> dict[str, Any]:
 
 
 def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
-    """Fills `folder` with all pairs of the encoder's source that pass."""
+    """Fills `folder` with the pairs of the encoder's source that satisfy its rules."""
     source = encoder.source
-    description = f"Encoding {source.name}"
-    dropped = append_all(folder, encoder, _stretches(source), len(source), description, wanted_workers)
-    kept = (folder / "offsets").stat().st_size // 8 if (folder / "offsets").exists() else 0
+    chunks = _chunks(len(source), None if source.seekable else source)
+    kept, dropped = write(folder, encoder, chunks, len(source), f"Encoding {source.name}", wanted_workers)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
     if (folder / "hashes").exists():
@@ -124,54 +113,40 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
         dropped["duplicate"], kept = kept - len(rows), len(rows)
         storage.keep_rows(folder, rows)
         (folder / "hashes").unlink()
-    counts = {reason: dropped[reason] for reason in cleaning.REASONS}
-    report = {"source": source.identity, "kept": kept, "dropped": counts, "digest": storage.digest(folder)}
-    _write_report(folder, report)
-
-
-def _write_report(folder: Path, report: dict[str, Any]) -> None:
-    """The last file of a folder: it has the sizes of the others."""
-    files.write_json(folder / _REPORT, report | {"sizes": storage.sizes(folder)})
-
-
-def _read_report(folder: Path) -> dict[str, Any]:
-    """Raises UserError if a file is not as long as it was. (To read them all at every start would take too long.)"""
-    report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
-    found = storage.sizes(folder)
-    for name, size in report["sizes"].items():
-        if found.get(name) != size:
-            raise UserError(
-                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}, it is made again"
-            )
-    return report
-
-
-def _stretches(source: sources.Source) -> Iterator[tuple[int, int, RawPairs | None]]:
-    total = len(source)
-    pairs = None if source.seekable else source.pairs(0, total)
-    for start in range(0, total, _STRETCH):
-        stop = min(start + _STRETCH, total)
-        yield start, stop, None if pairs is None else list(itertools.islice(pairs, stop - start))
+    report = {
+        "source": source.identity,
+        "kept": kept,
+        "dropped": {reason: dropped[reason] for reason in cleaning.REASONS},
+        "digest": storage.digest(folder),
+        "dtype": str(storage.token_dtype(encoder.tokenizer.vocab_sizes)),
+    }
+    storage.write_report(folder, report)
 
 
 def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
-    """The folder of one epoch's encoding, inside its corpus, made if it is not there. The caller holds the lock."""
-    epochs = resampler.folder / f"epochs-{resampler.seed}-{resampler.tokenizer.sampling}"
+    """Returns the folder of an epoch, a subfolder of its corpus, made if missing. The caller holds the lock."""
+    epochs = resampler.folder / f"epochs-{resampler.seed}-{resampler.rate}"
     epochs.mkdir(exist_ok=True)
     folder = epochs / str(resampler.epoch)
     if not folder.exists():
         total = len(storage.open_array(resampler.folder, "text_offsets"))
-        stretches = [(start, min(start + _STRETCH, total)) for start in range(0, total, _STRETCH)]
-        description = f"Encoding epoch {resampler.epoch + 1}"
 
         def fill(unfinished: Path) -> None:
-            append_all(unfinished, resampler, stretches, total, description, wanted_workers)
-            _write_report(unfinished, _read_report(resampler.folder))
+            write(unfinished, resampler, _chunks(total), total, f"Encoding epoch {resampler.epoch + 1}", wanted_workers)
+            storage.write_report(unfinished, storage.read_report(resampler.folder))
 
         cache.make_folder(folder, fill)
     for earlier in epochs.iterdir():
-        # Epoch 0 stays: the shapes of batches are chosen by its lengths, at every start of the run. So do the two
-        # before this one, which another host may still be in: not every file system lets it keep what is deleted.
+        # Every start of the run chooses the shapes of batches by epoch 0. The two epochs before this one may be in use
+        # on another host, and not every file system keeps deleted files that are mapped elsewhere.
         if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch - 2:
-            shutil.rmtree(earlier)  # whoever has it mapped on this host keeps its content until they let go
+            shutil.rmtree(earlier)
     return folder
+
+
+def _chunks(total: int, sequential: Source | None = None) -> Iterator[Chunk]:
+    """Yields the chunks of `total` pairs, with their content if it has to be read sequentially."""
+    pairs = None if sequential is None else sequential.pairs(0, total)
+    for start in range(0, total, _CHUNK):
+        stop = min(start + _CHUNK, total)
+        yield Chunk(start, stop, pairs and list(itertools.islice(pairs, stop - start)))

@@ -1,40 +1,50 @@
-"""Arrays in files: appended to while a corpus is prepared, memory-mapped when it is used."""
+"""The files of a corpus: one flat array each, appended to during preparation and memory-mapped afterwards."""
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-# Name of a file to the type and row width of its entries. `ids` has the smallest type that holds the vocabulary.
-_TABLES = {
-    "offsets": (np.int64, 1),  # a pair's place among the ids: its source's, right before its target's
-    "lengths": (np.int32, 2),  # pieces of source and target, end-of-sentence included although it is not stored
-    "text": (np.uint8, 1),  # UTF-8, in the order of the ids
+from transformer import files
+from transformer.errors import UserError
+
+# The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
+_LAYOUT = {
+    "tokens": (None, 1),  # source, target, source, target, ... without special tokens
+    "offsets": (np.int64, 1),  # the index of a pair's first token
+    "lengths": (np.int32, 2),  # tokens of source and target; end-of-sentence is counted although it is not stored
+    "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
     "text_offsets": (np.int64, 1),
     "text_lengths": (np.int32, 2),  # bytes of source and target
     "hashes": (np.uint64, 1),
 }
-PER_PAIR = ("offsets", "lengths", "text_offsets", "text_lengths")
+_PER_PAIR = ("offsets", "lengths", "text_offsets", "text_lengths")
+_REPORT = "corpus.json"
 
 
-def ids_type(vocabulary_size: int) -> np.dtype:
-    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
+def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
+    return np.dtype(np.uint16 if max(vocab_sizes) <= 1 << 16 else np.int32)
 
 
-def open_array(folder: Path, name: str, dtype: np.dtype | None = None) -> np.ndarray:
-    """Maps a file that is not empty into memory, read-only. `dtype` is for `ids` alone."""
-    type_, width = (dtype, 1) if name == "ids" else _TABLES[name]
-    array = np.memmap(folder / name, type_, "r")
+def open_array(folder: Path, name: str, dtype: str | None = None) -> np.ndarray:
+    """Maps a nonempty file into memory, read-only. Only `tokens` needs the `dtype`."""
+    fixed, width = _LAYOUT[name]
+    array = np.memmap(folder / name, fixed or dtype, "r")
     return array if width == 1 else array.reshape(-1, width)
 
 
-def sizes(folder: Path) -> dict[str, int]:
-    """The bytes of each array's file."""
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name in (*_TABLES, "ids")}
+def keep_rows(folder: Path, rows: np.ndarray) -> None:
+    """Removes all other rows from the per-pair files. Their tokens and text stay in the other files, unused."""
+    for name in _PER_PAIR:
+        if (folder / name).exists():
+            kept = np.array(open_array(folder, name)[rows])
+            kept.tofile(folder / name)
 
 
 def digest(folder: Path) -> str:
-    """Equal for folders with the same arrays."""
+    """Returns a digest that is equal for folders with the same arrays."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
@@ -42,29 +52,22 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-class Appender:
-    """Writes files of a folder piece by piece. Used in a `with` statement."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = {}
-
-    def __enter__(self) -> "Appender":
-        return self
-
-    def __exit__(self, *_) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def append(self, name: str, array: np.ndarray) -> None:
-        if name not in self._files:
-            self._files[name] = (self._folder / name).open("wb")
-        self._files[name].write(np.ascontiguousarray(array).data)
+def write_report(folder: Path, report: dict[str, Any]) -> None:
+    """Writes the last file of a folder, with the sizes of the others."""
+    files.write_json(folder / _REPORT, report | {"sizes": _sizes(folder)})
 
 
-def keep_rows(folder: Path, rows: np.ndarray) -> None:
-    """Cuts the per-pair files down to some of their rows. What the others point at stays where it is, unused."""
-    for name in PER_PAIR:
-        if (folder / name).exists():
-            kept = np.array(open_array(folder, name)[rows])
-            kept.tofile(folder / name)
+def read_report(folder: Path) -> dict[str, Any]:
+    """Raises UserError if a file has another size than when it was written. Checksums at every start take too long."""
+    report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+    found = _sizes(folder)
+    for name, size in report["sizes"].items():
+        if found.get(name) != size:
+            raise UserError(
+                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}, it is made again"
+            )
+    return report
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name in _LAYOUT}

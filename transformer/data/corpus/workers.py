@@ -1,19 +1,18 @@
-"""Spreads work over processes that import nothing but what the work needs.
+"""Worker processes that import only what their work needs.
 
-`multiprocessing` does not fit here: its fork is unsafe once JAX has started threads, and its spawn imports the main
-module, JAX and all, anew in every process. So this module is itself the program that a worker runs: a loop that
-unpickles arguments from standard input and pickles results to standard output.
+`multiprocessing` does not fit: forking is unsafe after JAX has started threads, and spawned processes import the main
+module, and with it JAX, again. This module is itself the program of a worker: a loop that reads pickled arguments from
+standard input and writes pickled results to standard output.
 """
 
 import contextlib
+import itertools
 import os
 import pickle
-import queue
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from transformer.errors import UserError
@@ -22,8 +21,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-def available(wanted: int) -> int:
-    """How many worker processes to use: `wanted`, or if that is 0 as many as this process has cores."""
+def num_workers(wanted: int) -> int:
+    """Returns `wanted`, or the number of cores available to this process if it is 0."""
     if wanted:
         return wanted
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -32,99 +31,90 @@ def available(wanted: int) -> int:
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
     """Yields `function(argument)` for each argument, in order, computed by `workers` processes; with 1, by this one.
 
-    Arguments are taken only a little ahead of the results, so memory stays bounded. What the function raises in
-    a worker is raised here.
+    Each process has one argument at a time, so the memory is bounded. Exceptions of the function are raised here.
+
+    Raises:
+      UserError: a process died.
     """
     if workers == 1:
         yield from map(function, arguments)
         return
-    processes = [_Process(function) for _ in range(workers)]
-    idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-    for process in processes:
-        idle.put(process)
-
-    def call(argument: A) -> R:
-        process = idle.get()
-        try:
-            return process.call(argument)
-        finally:
-            idle.put(process)
-
-    threads = ThreadPoolExecutor(workers)
-    pending: deque[Future[R]] = deque()
-    try:
-        for argument in arguments:
-            pending.append(threads.submit(call, argument))
-            if len(pending) >= 2 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()  # ends the calls that are waiting for it
-        threads.shutdown()
-        for process in processes:
-            process.close()
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(_Worker(function)) for _ in range(workers)]
+        remaining, busy = iter(arguments), deque()
+        for worker, argument in zip(idle, remaining, strict=False):
+            worker.send(argument)
+            busy.append(worker)
+        while busy:
+            worker = busy.popleft()
+            result = worker.receive()
+            for argument in itertools.islice(remaining, 1):
+                worker.send(argument)  # before yielding, so that it works while the caller does
+                busy.append(worker)
+            yield result
 
 
-class _Process:
-    """One worker, sent the function with its first argument."""
+class _Worker:
+    """A worker process, which computes the function for one argument at a time."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function: Callable[[Any], Any] | None = function
-        self._popen = subprocess.Popen(
+        self._unsent = [function]
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "transformer.data.corpus.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # Ctrl-C is this process's to handle: it ends its workers itself
+            start_new_session=True,  # Ctrl-C reaches only the main process, which kills its workers
         )
 
-    def call(self, argument: Any) -> Any:
-        try:
-            if self._function is not None:
-                pickle.dump(self._function, self._popen.stdin)
-                self._function = None
-            pickle.dump(argument, self._popen.stdin)
-            self._popen.stdin.flush()
-            succeeded, result = pickle.load(self._popen.stdout)
-        except (EOFError, BrokenPipeError) as error:
-            code = self._popen.wait()
-            raise UserError(
-                f"data.workers: a worker process died (exit code {code}); if memory ran out, lower it"
-            ) from error
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def send(self, argument: Any) -> None:
+        with self._death_reported():
+            for value in (*self._unsent, argument):
+                pickle.dump(value, self._process.stdin, pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.flush()
+        self._unsent.clear()
+
+    def receive(self) -> Any:
+        with self._death_reported():
+            succeeded, result = pickle.load(self._process.stdout)
         if not succeeded:
             raise result
         return result
 
-    def kill(self) -> None:
-        self._popen.kill()
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # what it has not read is lost, and meant to be
-            self._popen.stdin.close()
-        self._popen.stdout.close()
-        self._popen.wait()
+    @contextlib.contextmanager
+    def _death_reported(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            code = self._process.wait()
+            raise UserError(
+                f"data.workers: a worker process died (exit code {code}); if memory ran out, lower it"
+            ) from error
 
 
 def _serve() -> None:
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # so that nothing a library prints can end up among the results
-    arguments = sys.stdin.buffer
-    function = pickle.load(arguments)
+    os.dup2(2, 1)  # what a library prints must not mix with the results
+    function = pickle.load(sys.stdin.buffer)
     while True:
-        try:
-            argument = pickle.load(arguments)
-        except EOFError:
-            return
+        argument = pickle.load(sys.stdin.buffer)
         try:
             answer = (True, function(argument))
-        except Exception as error:  # whatever it is, it belongs to the process that asked
+        except Exception as error:
             answer = (False, error)
-        pickle.dump(answer, results, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(answer, results, pickle.HIGHEST_PROTOCOL)
         results.flush()
 
 
 if __name__ == "__main__":
-    _serve()
+    try:
+        _serve()
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # the main process has ended; an ordinary exit would flush the results and complain

@@ -1,8 +1,9 @@
-"""Where sentence pairs come from: `data.source` names one of four kinds, all with the same few methods."""
+"""The interface of data sources, and the table of their kinds."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
+from transformer.config_types import Config
 from transformer.data.sources.lines import decode
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
@@ -10,55 +11,57 @@ from transformer.data.sources.tfds import TfdsSource
 from transformer.errors import UserError
 
 SPLITS = ("train", "valid", "test")
-_KINDS = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
+
+# The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
+SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
 
 
 @runtime_checkable
 class Source(Protocol):
-    """The pairs of one split, in a fixed order. It can be pickled, so that several processes can read parts of it."""
+    """The sentence pairs of one split, in a fixed order. Worker processes receive it pickled and read parts of it."""
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """The name used in messages."""
 
     @property
     def identity(self) -> dict:
-        """What the content depends on, in JSON's types: prepared corpora are cached by it."""
+        """Everything that the pairs depend on, as JSON types. It is part of the key of a cached corpus."""
 
     @property
     def seekable(self) -> bool:
-        """Whether `pairs` can start anywhere; otherwise it has to read all that comes before."""
+        """Whether `pairs` can start anywhere without reading the pairs before."""
 
     def __len__(self) -> int:
-        """How many pairs there are. May take one pass over the files. UserError if the sides differ in number."""
+        """Counts the pairs, which may take one pass over the files. Raises UserError if the sides differ in number."""
 
     def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs start to stop: source and target, meant to be UTF-8."""
+        """Yields the source and target of pairs start to stop. The bytes may not be valid UTF-8."""
 
     def where(self, index: int, side: int) -> str:
-        """Where the source (side 0) or target (side 1) of a pair stands, for messages."""
+        """Returns the position of a pair's source (side 0) or target (side 1), for messages."""
 
 
-def open_source(data, split: str) -> Source:
-    """The source that `data` describes, for split "train", "valid" or "test".
+def open_source(data: Config, split: str) -> Source:
+    """Opens the source that `data` describes, for split "train", "valid" or "test".
 
     Raises:
-      UserError: the split is not one of these, or its data is not there.
+      UserError: the split is none of these, or its data is missing.
     """
     if split not in SPLITS:
         raise UserError(f"split {split}: must be one of {', '.join(SPLITS)}")
-    return _KINDS[data.source].open(data, split)
+    return SOURCES[data.source].open(data, split)
 
 
-def read_pairs(data, split: str) -> tuple[list[str], list[str]]:
-    """The raw source sentences and references of a held-out split, in order, none left out.
+def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
+    """Reads all source sentences and references of a held-out split, in order and unchanged.
 
     Raises:
-      UserError: it has no pairs, or one that is not UTF-8: a score over mended references would not be comparable.
+      UserError: the split is empty or a sentence is not UTF-8. Repaired references would give incomparable scores.
     """
     source = open_source(data, split)
     if not len(source):
-        raise UserError(f"{source.name}: no sentences; give a split with at least one")
+        raise UserError(f"{source.name}: no sentences; name a split with at least one")
     pairs = enumerate(source.pairs(0, len(source)))
     texts = [[decode(line, source.where(index, side)) for side, line in enumerate(pair)] for index, pair in pairs]
     return [text for text, _ in texts], [text for _, text in texts]

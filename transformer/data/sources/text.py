@@ -1,4 +1,4 @@
-"""Parallel files: line N of one belongs to line N of the other, as text or as integers."""
+"""Parallel files: line N of the source file belongs to line N of the target file, as text or as integers."""
 
 import bisect
 import itertools
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer import files
+from transformer.config_types import Config
 from transformer.data.sources import downloads
-from transformer.data.sources.lines import LineFile, is_number
+from transformer.data.sources.lines import LineFile, is_natural_number
 from transformer.errors import UserError
 
 
 class FilePair(NamedTuple):
-    """One stem's two files."""
+    """The source and target files of one stem."""
 
     source: LineFile
     target: LineFile
@@ -23,30 +24,24 @@ class FilePair(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """The pairs of one or several pairs of files, one after the other."""
+    """The pairs of one or several pairs of files, concatenated."""
 
     parts: tuple[FilePair, ...]
 
-    kind = "text"
-
     @classmethod
-    def open(cls, data, split: str) -> "TextSource":
+    def open(cls, data: Config, split: str) -> "TextSource":
         """Finds the files of `data.{split}_split`, STEM or STEM+STEM, in `data.path` or among the downloads.
 
         Raises:
-          UserError: no folder is named, or a file is not in it.
+          UserError: no folder is named, or a file is missing.
         """
         folder = files.expanded(data.path) if data.path else downloads.fetch(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
         languages = (data.source_language, data.target_language)
         key = f"{split}_split"
-        return cls(
-            tuple(
-                FilePair(*(_find(folder, stem.strip(), language, key) for language in languages))
-                for stem in getattr(data, key).split("+")
-            )
-        )
+        stems = [stem.strip() for stem in getattr(data, key).split("+")]
+        return cls(tuple(FilePair(*(_find(folder, stem, language, key) for language in languages)) for stem in stems))
 
     @property
     def name(self) -> str:
@@ -58,11 +53,11 @@ class TextSource:
 
     @property
     def identity(self) -> dict:
-        return {"source": self.kind, "files": [[file.identity for file in part] for part in self.parts]}
+        return {"source": type(self).__name__, "files": [[file.identity for file in part] for part in self.parts]}
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The number of each part's first pair, and the number of pairs."""
+        """The number of each part's first pair, and the number of all pairs."""
         for source, target in self.parts:
             if len(source) != len(target):
                 raise UserError(
@@ -75,12 +70,10 @@ class TextSource:
         return self._starts[-1]
 
     def where(self, index: int, side: int) -> str:
-        """The file and line of a pair's source (side 0) or target (side 1), for messages."""
         part = bisect.bisect_right(self._starts, index) - 1
         return f"{self.parts[part][side].path}, line {index - self._starts[part] + 1}"
 
     def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs start to stop as bytes, which may not be UTF-8."""
         for first, (source, target) in zip(self._starts, self.parts, strict=False):
             low, high = max(start - first, 0), min(stop - first, len(source))
             if low < high:
@@ -91,14 +84,12 @@ class TextSource:
 class IdsSource(TextSource):
     """Pairs of integer sequences: lines of space-separated non-negative integers."""
 
-    kind = "ids"
-
     def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs start to stop. Raises UserError naming the file and line of anything that is not such an integer."""
+        """Yields pairs start to stop. Raises UserError, with file and line, for anything but integers."""
         for index, pair in enumerate(super().pairs(start, stop), start):
             for side, line in enumerate(pair):
                 for token in line.split():
-                    if not is_number(token):
+                    if not is_natural_number(token):
                         shown = token.decode(errors="backslashreplace")
                         raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
@@ -110,5 +101,5 @@ def _find(folder: Path, stem: str, language: str, key: str) -> LineFile:
             return LineFile((folder / name).resolve())
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
-    there = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
-    raise UserError(f"data.{key}={stem}: no {stem}.{language} or {stem}.{language}.gz in {folder}; there: {there}")
+    found = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
+    raise UserError(f"data.{key}={stem}: no {stem}.{language} or {stem}.{language}.gz in {folder}; found: {found}")

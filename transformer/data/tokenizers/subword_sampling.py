@@ -1,9 +1,9 @@
-"""Subword regularisation: a word's segmentation drawn at random.
+"""Subword regularization: segmentations of words drawn at random.
 
-BPE-dropout is Provilkov et al. 2020, Algorithm 1; sampling from a unigram model is Kudo 2018, section 3.
+BPE-dropout follows Provilkov et al. 2020, Algorithm 1; unigram sampling follows Kudo 2018, section 3.
 
-SentencePiece can do this too, but salts its generator anew in every process: not even a seed makes a run repeatable.
-Words are segmented one by one, since no piece reaches across the mark (U+2581) that starts a word.
+SentencePiece implements both, but seeds its generator from the system in every process, so draws cannot be repeated.
+Words are segmented one at a time: no piece extends over the mark (U+2581) at the start of a word.
 """
 
 import bisect
@@ -14,86 +14,87 @@ import random
 from dataclasses import dataclass
 
 _CACHED_WORDS = 1 << 16
-_NONE = -math.inf  # the score of what is no piece
+_NO_PIECE = -math.inf  # the score of a string that is not a piece
 
 
 class BpeDropout:
-    """Byte-pair encoding in which every possible merge is left out with probability `rate` > 0, anew at each step.
+    """Byte-pair encoding that skips every possible merge with probability `rate` > 0, drawn again at each step.
 
-    `scores` gives each piece's; the merge into the piece with the highest comes first. Where the merges of a word lead
-    is remembered, and a single draw says how many best merges in a row are made: most words need no other.
+    `scores` are those of the pieces; the merge into the piece with the highest score comes first. Most words follow the
+    greedy merges for a while, so the greedy path of each word is cached and one geometric draw gives the number of
+    merges until the first skipped one.
     """
 
     def __init__(self, scores: dict[str, float], rate: float) -> None:
         self._scores, self._rate = scores, rate
         self._per_merge = 1 / math.log1p(-rate)
-        self._begin = functools.lru_cache(_CACHED_WORDS)(self._begin)
+        self._first_path = functools.lru_cache(_CACHED_WORDS)(self._first_path)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
-        path = self._begin(word)
+        path = self._first_path(word)
         while True:
-            made = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
-            if made >= len(path) - 1:
+            merges = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
+            if merges >= len(path) - 1:
                 return path[-1].symbols
-            split = path[made]  # where the best merge is left out, and perhaps the next best too
-            at = next((place for place in split.possible()[1:] if generator.random() >= self._rate), None)
+            state = path[merges]  # its best merge is skipped; each of the others may be
+            at = next((place for place in state.merges()[1:] if generator.random() >= self._rate), None)
             if at is None:
-                return split.symbols
-            if at not in split.paths:
-                split.paths[at] = self._path(self._merged(split, at))
-            path = split.paths[at]
+                return state.symbols
+            if at not in state.paths:
+                state.paths[at] = self._greedy_path(self._merge(state, at))
+            path = state.paths[at]
 
-    def _begin(self, word: str) -> list["_Split"]:
-        pairs = itertools.pairwise(word)
-        return self._path(_Split(list(word), [self._score(first + second) for first, second in pairs], {}))
+    def _first_path(self, word: str) -> list["_Segmentation"]:
+        scores = [self._score(first + second) for first, second in itertools.pairwise(word)]
+        return self._greedy_path(_Segmentation(list(word), scores, {}))
 
-    def _path(self, split: "_Split") -> list["_Split"]:
-        """All that comes of making the best merge again and again."""
-        path = [split]
-        while (best := max(split.scores, default=_NONE)) > _NONE:
-            split = self._merged(split, split.scores.index(best))
-            path.append(split)
+    def _greedy_path(self, state: "_Segmentation") -> list["_Segmentation"]:
+        """The segmentations that follow from always making the best merge."""
+        path = [state]
+        while (best := max(state.scores, default=_NO_PIECE)) > _NO_PIECE:
+            state = self._merge(state, state.scores.index(best))
+            path.append(state)
         return path
 
-    def _merged(self, split: "_Split", at: int) -> "_Split":
-        symbols = [*split.symbols[:at], split.symbols[at] + split.symbols[at + 1], *split.symbols[at + 2 :]]
-        scores = [*split.scores[:at], *split.scores[at + 1 :]]
+    def _merge(self, state: "_Segmentation", at: int) -> "_Segmentation":
+        symbols = [*state.symbols[:at], state.symbols[at] + state.symbols[at + 1], *state.symbols[at + 2 :]]
+        scores = [*state.scores[:at], *state.scores[at + 1 :]]
         for changed in range(max(at - 1, 0), min(at + 1, len(scores))):
             scores[changed] = self._score(symbols[changed] + symbols[changed + 1])
-        return _Split(symbols, scores, {})
+        return _Segmentation(symbols, scores, {})
 
     def _score(self, pair: str) -> float:
-        return self._scores.get(pair, _NONE)
+        return self._scores.get(pair, _NO_PIECE)
 
 
 @dataclass(slots=True)
-class _Split:
-    """A word in symbols; the score of merging each with the next; and what follows those merges that were drawn."""
+class _Segmentation:
+    """A word as symbols, the score of merging each symbol with the next, and a cache of the paths from here."""
 
     symbols: list[str]
     scores: list[float]
-    paths: dict[int, list["_Split"]]
+    paths: dict[int, list["_Segmentation"]]  # greedy path after the merge at this position
 
-    def possible(self) -> list[int]:
-        """Where two symbols make a piece, best first."""
-        places = [place for place, score in enumerate(self.scores) if score > _NONE]
+    def merges(self) -> list[int]:
+        """Returns the positions where two symbols form a piece, best first."""
+        places = [place for place, score in enumerate(self.scores) if score > _NO_PIECE]
         return sorted(places, key=lambda place: -self.scores[place])
 
 
 class UnigramSampler:
-    """Draws a segmentation with probability proportional to that of its pieces to the power `alpha`.
+    """Draws a segmentation with probability proportional to the product of its pieces' probabilities, to the `alpha`.
 
-    `scores` gives the pieces' log-probabilities. A character that is no piece counts as one less likely than any.
+    `scores` are the log-probabilities of the pieces. An unknown character scores lower than any piece.
     """
 
     def __init__(self, scores: dict[str, float], alpha: float) -> None:
         self._scores, self._alpha = scores, alpha
         self._longest = max(map(len, scores))
         self._unknown = min(scores.values()) - 10.0  # SentencePiece's own penalty
-        self._last_pieces = functools.lru_cache(_CACHED_WORDS)(self._last_pieces)
+        self._forward = functools.lru_cache(_CACHED_WORDS)(self._forward)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
-        table, end, pieces = self._last_pieces(word), len(word), []
+        table, end, pieces = self._forward(word), len(word), []
         while end:
             starts, cumulative = table[end]
             start = starts[bisect.bisect(cumulative, generator.random() * cumulative[-1], hi=len(starts) - 1)]
@@ -101,10 +102,10 @@ class UnigramSampler:
             end = start
         return pieces[::-1]
 
-    def _last_pieces(self, word: str) -> list[tuple[list[int], list[float]]]:
-        """For each prefix of the word, where its last piece may start, and the cumulative weights of these starts."""
+    def _forward(self, word: str) -> list[tuple[list[int], list[float]]]:
+        """For each prefix of the word: where its last piece can start, and the cumulative weights of these starts."""
         table: list[tuple[list[int], list[float]]] = [([], [])]
-        log_sums = [0.0]  # of all segmentations of each prefix
+        log_sums = [0.0]  # over all segmentations of each prefix
         for end in range(1, len(word) + 1):
             starts, log_weights = [], []
             for start in range(max(0, end - self._longest), end):

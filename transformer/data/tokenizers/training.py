@@ -1,43 +1,49 @@
-"""Makes vocabularies from the training split alone."""
+"""Training of vocabularies, on the training split only."""
 
 import io
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import sentencepiece
 
+from transformer.config_types import Config
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers import vocabulary
-from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
+from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
-_BLOCK = 1024  # consecutive pairs taken from one place of a large corpus
-_THREADS = 16  # fixed: unigram's sums, and so its pieces, could depend on it
+_BLOCK = 1024  # consecutive pairs that a sample of a large corpus takes from one position
+_THREADS = 16  # fixed, since unigram's sums and so its pieces may depend on it
 
 
-def train(options, source: Source) -> tuple[vocabulary.Vocabulary, vocabulary.Vocabulary]:
-    """The vocabularies of both sides, as `options` (the config's group `tokenizer`) ask; one object if shared.
+def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
+    """Makes the vocabularies of both sides as the group `config.tokenizer` says; a shared one is the same object.
 
     Raises:
-      UserError: there is no text, or it cannot give the vocabulary asked for.
+      UserError: there is no text, or it does not allow such a vocabulary.
     """
-    if options.kind == "ids":
-        return _count_ids(options, source)
+    return TOKENIZERS[options.kind](options, source)
+
+
+def _train_sentencepiece(options: Config, source: Source, exact_size: bool) -> tuple[Vocabulary, Vocabulary]:
     if options.shared:
-        both = _train_one(options, itertools.chain.from_iterable(sample(source, options.sample_size)))
-        return both, both
-    sides = [_train_one(options, (pair[side] for pair in sample(source, options.sample_size))) for side in (0, 1)]
-    return sides[0], sides[1]
+        texts = itertools.chain.from_iterable(sample(source, options.sample_size))
+        shared = _train_one(options, texts, exact_size)
+        return shared, shared
+    source_texts = (text for text, _ in sample(source, options.sample_size))
+    target_texts = (text for _, text in sample(source, options.sample_size))
+    return _train_one(options, source_texts, exact_size), _train_one(options, target_texts, exact_size)
 
 
 def sample(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """At most `limit` pairs, in blocks spread evenly over the source; those that are not UTF-8 are left out."""
-    for line_pair in _sample_bytes(source, limit):
+    """Yields at most `limit` pairs, in blocks spread evenly over the source, except those that are not UTF-8."""
+    for pair in _sample_bytes(source, limit):
         try:
-            yield line_pair[0].decode(), line_pair[1].decode()
+            yield pair[0].decode(), pair[1].decode()
         except UnicodeDecodeError:
             continue
 
@@ -60,15 +66,15 @@ def _sample_bytes(source: Source, limit: int) -> Iterator[tuple[bytes, bytes]]:
         position = start + size
 
 
-def _train_one(options, sentences: Iterable[str]) -> SentencePieceVocabulary:
+def _train_one(options: Config, texts: Iterable[str], exact_size: bool) -> SentencePieceVocabulary:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=iter(texts),
             model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
-            hard_vocab_limit=options.kind in ("bpe", "unigram"),
+            hard_vocab_limit=exact_size,
             normalization_rule_name=options.normalization,
             character_coverage=options.character_coverage,
             byte_fallback=options.byte_fallback,
@@ -84,7 +90,7 @@ def _train_one(options, sentences: Iterable[str]) -> SentencePieceVocabulary:
     return SentencePieceVocabulary(model.getvalue())
 
 
-def _explain(options, message: str) -> str:
+def _explain(options: Config, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
@@ -95,28 +101,36 @@ def _explain(options, message: str) -> str:
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return (
-            f"tokenizer.kind={options.kind}: the training text has no line to learn from: none of at most 4,192 bytes "
-            "of UTF-8, without NULs, that is not blank"
+            f"tokenizer.kind={options.kind}: the training text has no usable line; one must have 1 to 4,192 bytes of "
+            "UTF-8, not only spaces, and no NUL"
         )
     reason = " ".join(message.split())
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
 
 
-def _count_ids(options, source: Source) -> tuple[IdsVocabulary, IdsVocabulary]:
-    """Vocabularies as large as the largest integer of the whole training split requires."""
+def _count_ids(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
+    """Makes vocabularies just large enough for the largest integer of the whole training split."""
     largest = [-1, -1]
     for pair in source.pairs(0, len(source)):
         for side, line in enumerate(pair):
             largest[side] = max(largest[side], max(map(int, line.split()), default=-1))
-    if options.shared:
-        largest = [max(largest)] * 2
-    sizes = [SPECIAL + 1 + number for number in largest]
-    if max(sizes) > options.vocab_size:
+    needed = max(largest) + SPECIAL + 1
+    if needed > options.vocab_size:
         raise UserError(
             f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {max(largest)}, "
-            f"which needs at least {max(sizes)}; raise it"
+            f"which needs at least {needed}; raise it"
         )
     if options.shared:
-        both = IdsVocabulary(sizes[0])
-        return both, both
-    return IdsVocabulary(sizes[0]), IdsVocabulary(sizes[1])
+        shared = IdsVocabulary(needed)
+        return shared, shared
+    return IdsVocabulary(largest[0] + SPECIAL + 1), IdsVocabulary(largest[1] + SPECIAL + 1)
+
+
+# The kinds that `tokenizer.kind` can name, with the functions that make the vocabularies of both sides.
+TOKENIZERS: dict[str, Callable[[Config, Source], tuple[Vocabulary, Vocabulary]]] = {
+    "bpe": partial(_train_sentencepiece, exact_size=True),
+    "unigram": partial(_train_sentencepiece, exact_size=True),
+    "word": partial(_train_sentencepiece, exact_size=False),
+    "char": partial(_train_sentencepiece, exact_size=False),
+    "ids": _count_ids,
+}

@@ -1,0 +1,109 @@
+"""Worker processes: order, bounded memory, errors, and their end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from transformer.data.corpus import workers
+from transformer.errors import UserError
+
+
+def loaded_modules(_):
+    return [name for name in ("jax", "tensorflow", "tests.conftest") if name in sys.modules]
+
+
+def square(number):
+    if number == 7:
+        raise UserError("seven")
+    if number == 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("not a result")
+    return number * number
+
+
+def process_id(_):
+    return os.getpid()
+
+
+def test_results_are_in_order():
+    assert list(workers.map_ordered(square, range(7), 3)) == [number**2 for number in range(7)]
+    assert list(workers.map_ordered(square, range(2), 3)) == [0, 1]
+    assert list(workers.map_ordered(square, [], 2)) == []
+
+
+def test_errors_of_the_function_and_of_the_arguments_are_raised():
+    with pytest.raises(UserError, match="seven"):
+        list(workers.map_ordered(square, range(5, 8), 2))
+    with pytest.raises(ZeroDivisionError):
+        list(workers.map_ordered(square, (1 // number for number in (1, 1, 1, 0)), 2))
+
+
+@pytest.mark.parametrize("arguments", [[8], [1, 8, 2, 3]])
+def test_a_dead_worker_is_an_error_of_one_line(arguments):
+    with pytest.raises(UserError, match=r"^data\.workers: a worker process died \(exit code -9\); [^\n]*$"):
+        list(workers.map_ordered(square, arguments, 2))
+
+
+def test_arguments_are_taken_only_as_workers_become_free():
+    taken = []
+    results = workers.map_ordered(square, (taken.append(number) or 1 for number in range(100)), 2)
+    next(results)
+    assert len(taken) == 3
+    results.close()
+
+
+def test_workers_import_only_what_the_work_needs():
+    assert list(workers.map_ordered(loaded_modules, range(2), 2)) == [[], []]
+    code = "import sys, transformer.data.corpus.corpus; assert 'jax' not in sys.modules and 'flax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_closing_the_results_ends_the_workers():
+    results = workers.map_ordered(process_id, range(9), 2)
+    processes = {next(results), next(results)}
+    assert len(processes) == 2
+    results.close()
+    assert not any(map(is_running, processes))
+
+
+PARENT = """
+import os, signal, sys
+from tests.data.corpus.test_workers import process_id
+from transformer.data.corpus import workers
+signal.signal(signal.SIGINT, signal.default_int_handler)
+results = workers.map_ordered(process_id, range(9), 2)
+print(next(results), next(results), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(signal_):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    processes = [int(word) for word in parent.stdout.readline().split()]
+    assert len(processes) == 2
+    os.killpg(parent.pid, signal_)
+    errors = parent.communicate(timeout=60)[1]
+    assert "BrokenPipe" not in errors and errors.count("Traceback") == (signal_ == signal.SIGINT)
+    deadline = time.monotonic() + 60
+    while any(map(is_running, processes)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
