@@ -1,30 +1,33 @@
-"""Varies keys of a configuration: trains every trial, or decodes an existing run anew, and says what was better.
+"""Varies keys of a configuration: trains a run for every trial, or decodes an existing run, and compares the results.
 
     python -m scripts.sweep --config=configs/X.py[:ARG] [--config.KEY=VALUE ...] --sweep=configs/sweeps/Y.py
         --workdir=DIR [--jobs=N] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
-Run again, it goes on where it was killed. On several machines, with one storage and one folder, they share the trials.
+The same command resumes a sweep. Several machines with one storage and one workdir share the trials.
 """
 
 import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
 from absl import logging
+from optuna.trial import TrialState
+from rich.console import Console
 
 from scripts import markdown
 from scripts.sweeping import description, results
-from scripts.sweeping.description import Sweep, Values, corners
-from scripts.sweeping.display import display
+from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import Folder, recorded_sweep
-from scripts.sweeping.ledger import Ledger
-from scripts.sweeping.storage import reach, shown, storage_errors
-from scripts.sweeping.supervisor import Supervisor
+from scripts.sweeping.study import SweepStudy, hide_password, storage_errors
 from scripts.sweeping.tasks import Decoding, Task, Training
+from scripts.sweeping.worker import run_trials
 from transformer import cli, files
-from transformer.checkpoints import restore as saved
+from transformer.checkpoints import restore
 from transformer.config import loading as configuration
 from transformer.config import python_file
 from transformer.config.keys import nearest, show
@@ -36,73 +39,45 @@ def main(arguments: argparse.Namespace) -> None:
     optuna.logging.disable_default_handler()
     folder = Folder(Path(arguments.workdir))
     url = folder.storage if arguments.storage is None else arguments.storage
-    shown(url)  # raises if it is none
+    hide_password(url)  # raises an error if it is not a URL
     with storage_errors(url):
         if arguments.report:
             record = folder.read()
-            folder.check_storage(record, url)
-            with Ledger(url, record["study"], recorded_sweep(record), make=False) as ledger:
-                report(ledger, folder, arguments.readme)
-            return
-        sweep, task = check(arguments, folder)
-        with enter(folder, sweep, task, url) as ledger:
-            begin(ledger, arguments.retry_failed)
-            with display(ledger, task, arguments.jobs) as show_progress:
-                Supervisor(ledger, task, arguments.jobs, folder.logs).run(show_progress)
-            report(ledger, folder, arguments.readme)
+            study = SweepStudy(url, record["study"], recorded_sweep(record), folder.lock)
+        else:
+            sweep, task = check(arguments, folder)
+            study = open_study(folder, sweep, task, url)
+            if arguments.retry_failed:
+                study.retry_failed()
+            with progress(study, arguments.jobs) as update:
+                run_trials(study, task, folder.logs, arguments.jobs, update)
+        report(study, folder, arguments.readme)
 
 
 def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
-    """What is to be done. Raises UserError for all that can be found wrong with it before anything is made."""
-    check_flags(arguments)
+    """Returns the sweep and its task. Raises UserError for invalid flags, sweep files and values of any trial."""
+    if arguments.sweep is None:
+        raise UserError("--sweep=FILE is needed: the keys to vary; configs/sweeps has examples")
+    if (arguments.config is None) == (arguments.source is None):
+        raise UserError("give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run")
+    if arguments.source is not None and arguments.overrides:
+        raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
+    if arguments.jobs < 1:
+        raise UserError(f"--jobs={arguments.jobs}: must be at least 1")
     sweep, task = load_sweep(Path(arguments.sweep)), make_task(arguments, folder)
-    check_trials(sweep, task)
+    check_values(sweep, task)
     return sweep, task
 
 
-def enter(folder: Folder, sweep: Sweep, task: Task, url: str) -> Ledger:
-    """Makes the sweep's folder and ledger, or takes up those that are there."""
-    folder.record_of(sweep, task.identity, url)  # before anything is made where something else may be
-    if url != folder.storage:
-        reach(url)
-    make_folder(folder.path)
-    with folder.turn(task.config.data.wait_seconds):
-        record = folder.record_of(sweep, task.identity, url)
-        ledger = Ledger(url, record["study"], sweep)
-        folder.write(record)
-        ledger.mend()  # in turn: otherwise all that start together add rows for the same trials
-    return ledger
-
-
-def begin(ledger: Ledger, retry_failed: bool) -> None:
-    """Says what has failed before, and has it tried again if that is wanted."""
-    if retry_failed:
-        ledger.retry_failed()
-    elif failed := [str(trial) for trial, standing in enumerate(ledger.standings()) if standing.state == "failed"]:
-        logging.warning("Failed earlier: trials %s. --retry_failed tries them again.", ", ".join(failed))
-
-
-def check_flags(arguments: argparse.Namespace) -> None:
-    if arguments.sweep is None:
-        raise UserError("--sweep=FILE is needed: what to vary; configs/sweeps has some")
-    if (arguments.config is None) == (arguments.source is None):
-        raise UserError("give --config=FILE to train every trial, or --from=WORKDIR to decode a run; one of the two")
-    if arguments.source is not None and arguments.overrides:
-        raise UserError(f"--config.{arguments.overrides[0][0]}: --from takes the configuration of its run as it is")
-    if arguments.jobs < 1:
-        raise UserError(f"--jobs={arguments.jobs}: must be at least 1")
-
-
 def load_sweep(path: Path) -> Sweep:
-    """What the sweep file says. Raises UserError if it cannot be used."""
+    """Calls `get_sweep` of the sweep file. Raises UserError if the file is missing or wrong."""
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
         raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
     sweep = python_file.call(path, "get_sweep", description)
     if not isinstance(sweep, Sweep):
-        raise UserError(
-            f"--sweep={path}: get_sweep() returned {type(sweep).__name__}, must return listed() or search()"
-        )
+        name = type(sweep).__name__
+        raise UserError(f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()")
     return sweep
 
 
@@ -111,45 +86,67 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
         return Training(configuration.load_file(arguments.config, arguments.overrides), folder)
     source = Path(arguments.source)
     _, config = open_existing(source)
-    # The checkpoint that it began with, although the run may have gone on.
+    # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
     step = folder.read()["task"].get("step") if folder.record.exists() else None
-    return Decoding(config, source, saved.choose(source, "best") if step is None else step, folder)
+    return Decoding(config, source, restore.choose(source, "best") if step is None else step, folder)
 
 
-def check_trials(sweep: Sweep, task: Task) -> None:
-    """Raises UserError unless every listed trial, and every bound and choice of the space, can be run."""
+def check_values(sweep: Sweep, task: Task) -> None:
+    """Raises UserError unless every listed trial, and every bound and choice of the space, is valid."""
     if sweep.objective not in task.objectives:
         raise UserError(f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here")
-    for trial, values in enumerate(sweep.trials):
-        checked(f"trial {trial}", task, values, sweep)
+    checks: list[tuple[str, Values]] = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
     for key, distribution in sweep.space.items():
-        for value in corners(distribution):
-            # Beside the first of the trials: all have the same keys.
-            checked(f"{key}={show(value)}", task, sweep.trials[0] | {key: value}, sweep)
+        checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]
+    for name, values in checks:
+        try:
+            task.check(values, sweep.objective)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
 
 
-def checked(name: str, task: Task, values: Values, sweep: Sweep) -> None:
-    try:
-        task.check(values, sweep.objective)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
+    """Returns the study of the sweep, which is created unless the folder has one."""
+    folder.check(sweep, task.identity)  # before anything is created
+    make_folder(folder.path)
+    with folder.lock():
+        is_new = not folder.record.exists()
+        record = folder.check(sweep, task.identity)
+        study = SweepStudy(url, record["study"], sweep, folder.lock)
+        if not is_new:
+            study.load()  # raises an error in another storage than before
+        study.create()
+        folder.write(record)
+    if failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
+        logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
+    return study
 
 
-def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
-    """Writes `trials.csv`, prints the table. Raises UserError if no trial is complete."""
-    standings, sweep = ledger.standings(), ledger.sweep
-    if any(standing.rows for standing in standings):
-        files.write_text(folder.table, results.make_csv(standings, sweep, folder.workdirs(len(standings))))
-    if results.best(standings, sweep) is None:
-        failed = [standing.error.splitlines()[-1] for standing in standings if standing.state == "failed"]
-        why = f"{len(failed)} failed, the first with: {failed[0]}" if failed else "none has been run to its end"
+@contextlib.contextmanager
+def progress(study: SweepStudy, jobs: int) -> Iterator[Callable[[], None]]:
+    """Yields a function that updates the status line, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with Console(stderr=True).status("") as line:
+        yield lambda: line.update(results.summary(study.trials(), study.sweep, jobs))
+
+
+def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
+    """Writes `trials.csv` and prints the table. Raises UserError if no trial is complete."""
+    trials, sweep = study.trials(), study.sweep
+    source = folder.read()["task"].get("from")
+    workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
+    files.write_text(folder.table, results.make_csv(trials, sweep, workdirs))
+    logging.info("%s", results.summary(trials, sweep, 1))
+    if not any(trial.state == TrialState.COMPLETE for trial in trials):
+        failed = [trial.user_attrs["error"] for trial in trials if trial.state == TrialState.FAIL]
+        why = f"{len(failed)} failed, the first with: {failed[0].splitlines()[-1]}" if failed else "none has ended"
         raise UserError(f"{folder.path}: no trial is complete; {why}")
-    table = markdown.table(results.make_table(standings, sweep))
-    shares = results.importances(ledger)
-    if shares:
+    table = markdown.table(results.make_table(trials, sweep))
+    if shares := results.importances(study):
         listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
         table += f"\nShares in the variance of {sweep.objective}: {listed}.\n"
-    logging.info("%s", results.summary(standings, sweep, 1))
     if readme is None:
         print(table, end="")
     else:
@@ -159,14 +156,14 @@ def report(ledger: Ledger, folder: Folder, readme: str | None) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="of the sweep; trials have theirs in it")
-    parser.add_argument("--sweep", metavar="FILE.py", help="what to vary; configs/sweeps has some")
-    parser.add_argument("--config", metavar="FILE.py[:ARG]", help="what every trial trains, but for what is varied")
+    parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
+    parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trials at a time, of this process (1)")
-    parser.add_argument("--storage", metavar="URL", help="PostgreSQL, to share the sweep (SQLite in DIR)")
-    parser.add_argument("--retry_failed", action="store_true", help="try again what failed in an earlier start")
-    parser.add_argument("--report", action="store_true", help="run nothing: print what there is")
-    parser.add_argument("--readme", metavar="FILE", help="put the table between this file's marks")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trials at a time in this process (1)")
+    parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
+    parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
+    parser.add_argument("--report", action="store_true", help="run nothing; print the table")
+    parser.add_argument("--readme", metavar="FILE", help="write the table between this file's marks")
     return parser
 
 

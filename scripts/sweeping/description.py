@@ -1,8 +1,7 @@
-"""What a sweep file says: which keys vary, what is sought, and when a trial is given up.
+"""Descriptions of sweeps: the trials, the objective and the pruner. Sweep files get this module as their argument.
 
-A sweep file defines `get_sweep(sweep)`, whose argument is this module, and returns `sweep.listed(...)` or
-`sweep.search(...)`. Keys are written with their group, "optimizer.learning_rate". Listed trials are dictionaries, which
-`product`, `zipped` and `seeds` make:
+A sweep file defines `get_sweep(sweep)` and returns `sweep.listed(...)` or `sweep.search(...)`. Keys are written with
+their group, "optimizer.learning_rate". Listed trials are dictionaries, which `product`, `zipped` and `seeds` make:
 
     product({"model.dropout": [0.1, 0.3]}, zipped({"model.d_model": [256, 512], "model.d_ff": [1024, 2048]}), seeds(3))
 
@@ -13,33 +12,32 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
-from optuna.storages import InMemoryStorage
-from optuna.trial import Trial
 
 from transformer.config.keys import show
 from transformer.errors import UserError
 
-Value = None | bool | int | float | str  # what Optuna's storages hold
+Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]
 MAXIMIZED = ("bleu", "chrf", "bleu_lowercase_tokenized", "accuracy", "exact_match")
 MINIMIZED = ("loss", "nll", "perplexity")
-REHEARSED = 12  # trials of a search: by default samplers draw the first 10 at random
+DRY_RUN_TRIALS = 12  # more than the random trials with which TPE, CMA-ES and GP begin: 10, 1 and 10
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Attributes:
-    trials: what each trial sets by listing, in order.
-    space: where an Optuna sampler chooses the other keys of every trial; empty if all is listed.
-    objective: the validation metric that is sought.
-    sampler: called with a seed; it makes what chooses from `space`.
-    pruner: gives up trials whose objective falls behind the others'; None: every trial is finished.
+    """The trials of a sweep.
+
+    Attributes:
+      trials: the listed values of each trial; empty dictionaries for a search.
+      space: the distributions from which a sampler draws the values of a search; empty for listed trials.
+      objective: the validation metric to optimize.
+      sampler: a function from a seed to a sampler for `space`.
+      pruner: stops trials whose objective is worse than that of the others; None finishes every trial.
     """
 
     trials: tuple[Values, ...]
@@ -54,27 +52,33 @@ class Sweep:
 
     @property
     def best(self) -> Callable:
-        """`max` or `min`: what finds the best of several values."""
+        """`max` or `min`, by the direction of the objective."""
         return max if self.direction == "maximize" else min
 
     @property
     def keys(self) -> list[str]:
-        """All that vary, in the order in which the file names them."""
+        """The varied keys, in the order of the sweep file."""
         return list(dict.fromkeys(key for values in (*self.trials, self.space) for key in values))
 
     def distributions(self, trial: int) -> dict[str, BaseDistribution]:
-        """For Optuna: of every key that the trial has. A listed key spans what is listed for it."""
-        listed = {key: _span([values[key] for values in self.trials if key in values]) for key in self.trials[trial]}
-        return listed | self.space
+        """Returns a distribution for every key of the trial; that of a listed key spans its listed values."""
+        if self.space:
+            return self.space
+        return {key: _span([values[key] for values in self.trials if key in values]) for key in self.trials[trial]}
 
 
 def listed(trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None) -> Sweep:
-    """A sweep of just these trials. Raises UserError if there are none, or one is there twice."""
-    trials = _part(trials)
+    """Returns a sweep of the given trials.
+
+    Raises:
+      UserError: there are no trials, two are the same, or one is not a table of keys and values.
+    """
+    trials = _check_trials(trials)
     for number, values in enumerate(trials):
         if values in trials[:number]:
-            raise UserError(f"trials {trials.index(values)} and {number} are the same: {_describe(values)}")
-    return _checked(Sweep(tuple(trials), {}, objective, lambda seed: RandomSampler(seed), pruner))
+            shown = ", ".join(f"{key}={show(value)}" for key, value in values.items())
+            raise UserError(f"trials {trials.index(values)} and {number} are the same: {shown}")
+    return _check_sweep(Sweep(tuple(trials), {}, objective, RandomSampler, pruner))
 
 
 def search(
@@ -85,148 +89,102 @@ def search(
     sampler: Callable[[int], BaseSampler],
     pruner: BasePruner | None,
 ) -> Sweep:
-    """A sweep of so many trials that a sampler chooses one after the other, learning from those that are done.
+    """Returns a sweep in which a sampler chooses the values of each trial from the results of earlier ones.
 
     Args:
-      space: of each key, as `log_uniform`, `uniform`, `integers` and `choices` make it.
-      sampler: such as `lambda seed: optuna.samplers.TPESampler(seed=seed)`; each trial has a seed of its own.
+      space: the distribution of each key: `uniform`, `log_uniform`, `integers`, `choices`, or another of Optuna's.
+      trials: the number of trials.
+      objective: the validation metric to optimize.
+      sampler: for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every trial has its own seed, so that
+        neither a restart nor another machine draws the same values again.
+      pruner: one of Optuna's, or None.
     """
-    if not space:
-        raise UserError("search: the space is empty; give at least one key")
+    if not space or not all(isinstance(distribution, BaseDistribution) for distribution in space.values()):
+        raise UserError("search: the space must map keys to uniform(), log_uniform(), integers() or choices()")
     if trials < 1:
         raise UserError(f"search: trials={trials}, must be at least 1")
-    for key, distribution in space.items():
-        if not isinstance(distribution, BaseDistribution):
-            raise UserError(f"{key}: must be log_uniform(...), uniform(...), integers(...) or choices(...)")
     if not callable(sampler) or not isinstance(sampler(0), BaseSampler):
-        raise UserError("search: sampler must make one of Optuna's samplers from a seed, such as lambda seed: ...")
-    sweep = _checked(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
-    _rehearse(sweep)
+        raise UserError("search: sampler must be a function from a seed to one of Optuna's samplers")
+    sweep = _check_sweep(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
+    _check_sampler(sweep)
     return sweep
 
 
-def _rehearse(sweep: Sweep) -> None:
-    """Has the sampler choose a few trials in memory. Raises UserError if it cannot, as some do only after a while."""
-    first = sweep.sampler(0)
-    name = type(first).__name__
-    if isinstance(first, GridSampler | BruteForceSampler):
-        raise UserError(f"search: {name} goes through a list; make it by listed(product(...)) instead")
-    storage = InMemoryStorage()
-    study = optuna.create_study(storage=storage, direction=sweep.direction)
-    study_id = storage.get_study_id_from_name(study.study_name)
-    try:
-        for number in range(min(len(sweep.trials), REHEARSED)):
-            study.sampler = sweep.sampler(number)
-            trial = Trial(study, storage.create_new_trial(study_id))
-            for key, distribution in sweep.space.items():
-                suggest(trial, key, distribution)
-            study.tell(trial, float(number))
-    except Exception as error:
-        raise UserError(f"search: {name} cannot choose from this space; {type(error).__name__}: {error}") from error
-
-
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
-    """Every combination. A part is a table of keys and their values, or a list of trials; the last varies fastest."""
+    """Returns all combinations. A part maps keys to values, or is a list of trials. The last part varies fastest."""
     axes: list[list[Values]] = []
     for part in parts:
-        axes += [_values(key, values) for key, values in part.items()] if isinstance(part, Mapping) else [_part(part)]
-    combined = []
+        if isinstance(part, Mapping):
+            axes += [[{key: value} for value in _check_values(key, values)] for key, values in part.items()]
+        else:
+            axes.append(_check_trials(part))
+    combinations = []
     for choice in itertools.product(*axes):
-        merged: Values = {}
-        for values in choice:
-            if twice := merged.keys() & values.keys():
-                raise UserError(f"product: {min(twice)} is varied by two of its parts; name each key once")
-            merged |= values
-        combined.append(merged)
-    return combined
+        merged = {key: value for values in choice for key, value in values.items()}
+        if len(merged) < sum(map(len, choice)):
+            raise UserError("product: a key is in two of the parts; name each key once")
+        combinations.append(merged)
+    return combinations
 
 
 def zipped(table: Mapping[str, Sequence[Value]]) -> list[Values]:
-    """The first value of every key, then the second, and so on. Raises UserError if one has more than another."""
-    columns = [_values(key, values) for key, values in table.items()]
-    lengths = {key: len(column) for key, column in zip(table, columns, strict=True)}
+    """Returns the trial of the first value of every key, that of the second values, and so on."""
+    lengths = {key: len(_check_values(key, values)) for key, values in table.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"zipped: {', '.join(f'{key} has {n} values' for key, n in lengths.items())}; give all as many")
-    return [{key: value for values in row for key, value in values.items()} for row in zip(*columns, strict=True)]
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def seeds(count: int) -> list[Values]:
-    """Trials that differ in nothing but their seed, from 0 on."""
+    """Returns trials that differ only in their seed: 0, 1, ..."""
     if count < 1:
         raise UserError(f"seeds({count}): must be at least 1")
     return [{"seed": seed} for seed in range(count)]
 
 
-def log_uniform(low: float, high: float) -> FloatDistribution:
-    """Numbers whose logarithm is uniform between those of the bounds, both of which can be drawn."""
-    _check_bounds("log_uniform", low, high)
-    if low <= 0:
-        raise UserError(f"log_uniform({low}, {high}): the lower bound must be above 0")
-    return FloatDistribution(low, high, log=True)
-
-
 def uniform(low: float, high: float) -> FloatDistribution:
-    _check_bounds("uniform", low, high)
     return FloatDistribution(low, high)
 
 
+def log_uniform(low: float, high: float) -> FloatDistribution:
+    return FloatDistribution(low, high, log=True)
+
+
 def integers(low: int, high: int, step: int) -> IntDistribution:
-    """low, low + step, ... up to `high` at most."""
-    _check_bounds("integers", low, high)
-    if step < 1:
-        raise UserError(f"integers({low}, {high}, {step}): the step must be at least 1")
-    return IntDistribution(low, low + (high - low) // step * step, step=step)
+    """Returns the distribution over low, low + step, ..., high."""
+    return IntDistribution(low, high, step=step)
 
 
 def choices(*values: Value) -> CategoricalDistribution:
-    if not values:
-        raise UserError("choices(): give at least one value")
-    return CategoricalDistribution([_checked_value("choices", value) for value in values])
+    return CategoricalDistribution(values)
 
 
-def suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Value:
-    """What the study's sampler chooses for the key, or what the trial has of it already."""
-    if isinstance(distribution, CategoricalDistribution):
-        return trial.suggest_categorical(key, distribution.choices)
-    choose = trial.suggest_float if isinstance(distribution, FloatDistribution) else trial.suggest_int
-    return choose(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-
-
-def corners(distribution: BaseDistribution) -> list[Value]:
-    """The values that say whether all can be had: the bounds, or every choice."""
+def extremes(distribution: BaseDistribution) -> list[Value]:
+    """Returns the values that a configuration must accept: every choice, or the bounds."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     return [distribution.low, distribution.high]
 
 
-def _check_bounds(name: str, low: float, high: float) -> None:
-    if not (low <= high and math.isfinite(low) and math.isfinite(high)):
-        raise UserError(f"{name}({low}, {high}): needs two finite numbers, the lower one first")
+def _check_values(key: str, values: Sequence[Value]) -> Sequence[Value]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise UserError(f"{key}: must be a list of at least one value, is {values!r}")
+    for value in values:
+        if not isinstance(value, None | bool | int | float | str):
+            raise UserError(f"{key}={value!r}: a value must be a number, text, true, false or None")
+    return values
 
 
-def _values(key: str, values: Sequence[Value]) -> list[Values]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise UserError(f"{key}: must be a list of values, is {values!r}")
-    if not values:
-        raise UserError(f"{key}: has no values; give at least one")
-    return [{key: _checked_value(key, value)} for value in values]
+def _check_trials(trials: Sequence[Mapping[str, Value]]) -> list[Values]:
+    if not isinstance(trials, Sequence) or not trials or not all(isinstance(each, Mapping) and each for each in trials):
+        raise UserError(f"{trials!r}: must be a list of at least one trial, each a table of keys and values")
+    for trial in trials:
+        for key, value in trial.items():
+            _check_values(key, [value])
+    return [dict(trial) for trial in trials]
 
 
-def _checked_value(key: str, value: Any) -> Value:
-    if not isinstance(value, None | bool | int | float | str):
-        raise UserError(f"{key}={value!r}: a sweep varies numbers, text, true or false, and None")
-    return value
-
-
-def _part(trials: Sequence[Mapping[str, Value]]) -> list[Values]:
-    if not isinstance(trials, Sequence) or not all(isinstance(values, Mapping) and values for values in trials):
-        raise UserError(f"{trials!r}: must be a list of trials, each a table of its keys and values")
-    if not trials:
-        raise UserError("the list of trials is empty; give at least one")
-    return [{key: _checked_value(key, value) for key, value in values.items()} for values in trials]
-
-
-def _checked(sweep: Sweep) -> Sweep:
+def _check_sweep(sweep: Sweep) -> Sweep:
     if sweep.objective not in MAXIMIZED + MINIMIZED:
         raise UserError(f"objective={sweep.objective}: must be one of {', '.join(MAXIMIZED + MINIMIZED)}")
     if sweep.pruner is not None and not isinstance(sweep.pruner, BasePruner):
@@ -234,15 +192,25 @@ def _checked(sweep: Sweep) -> Sweep:
     return sweep
 
 
+def _check_sampler(sweep: Sweep) -> None:
+    """Draws a few trials in memory: some samplers fail only after several trials, for want of a package."""
+    sampler = sweep.sampler(0)
+    name = type(sampler).__name__
+    if isinstance(sampler, GridSampler | BruteForceSampler):
+        raise UserError(f"search: {name} tries every combination; use listed(product(...)) instead")
+    study = optuna.create_study(sampler=sampler, direction=sweep.direction)
+    try:
+        for number in range(min(len(sweep.trials), DRY_RUN_TRIALS)):
+            study.tell(study.ask(sweep.space), float(number))
+    except Exception as error:
+        raise UserError(f"search: {name} cannot sample this space; {type(error).__name__}: {error}") from error
+
+
 def _span(values: Sequence[Value]) -> BaseDistribution:
-    """Numbers are an axis in plots and importances; anything else is a choice."""
-    kinds = {type(value) for value in values}
-    if kinds == {int}:
+    """Returns a range for numbers, which plots and importances treat as an axis, and choices for anything else."""
+    types = {type(value) for value in values}
+    if types == {int}:
         return IntDistribution(min(values), max(values))
-    if kinds <= {int, float} and all(math.isfinite(value) for value in values):
+    if types <= {int, float} and all(math.isfinite(value) for value in values):
         return FloatDistribution(min(values), max(values))
     return CategoricalDistribution(list(dict.fromkeys(values)))
-
-
-def _describe(values: Values) -> str:
-    return ", ".join(f"{key}={show(value)}" for key, value in values.items())

@@ -1,0 +1,173 @@
+"""The Optuna study of a sweep, which several processes on one or several machines may share.
+
+A trial of the sweep is one trial of the study, or several. Optuna's `RetryHeartbeatStaleTrialCallback` enqueues a copy
+with the same values when a process died, was interrupted, or a failed trial is retried. The user attribute "trial" is
+the number in the sweep, and the latest copy has its state. The queue is changed only under a file lock: `Study.ask`
+would create a trial if another process had just taken the last one, and SQLite does not lock rows.
+"""
+
+import contextlib
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from scripts.sweeping.description import Sweep, Values
+from transformer.errors import UserError
+
+HEARTBEAT = 5  # seconds between the heartbeats of a running trial
+GRACE_PERIOD = 60  # seconds without a heartbeat after which a trial is taken from its process
+PROCESS = f"process {os.getpid()} on {platform.node()}"
+STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
+
+
+class SweepStudy:
+    """The study of a sweep. Threads may share it."""
+
+    def __init__(
+        self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager], grace: int = GRACE_PERIOD
+    ) -> None:
+        """Connects to the storage and creates Optuna's tables if they are missing.
+
+        Args:
+          lock: returns a context manager that excludes all other processes and threads of the sweep.
+          grace: seconds without a heartbeat after which a trial is taken from its process.
+
+        Raises:
+          UserError: the URL's driver is missing, or the tables are of another version of Optuna.
+        """
+        self.url, self.name, self.sweep, self.lock = url, name, sweep, lock
+        wait = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
+        escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
+        try:
+            with _no_warnings():
+                self.retry = RetryHeartbeatStaleTrialCallback()
+                self.storage = RDBStorage(
+                    escaped,
+                    {"connect_args": wait, "pool_pre_ping": True},
+                    heartbeat_interval=HEARTBEAT,
+                    grace_period=grace,
+                    heartbeat_stale_trial_callback=self.retry,
+                )
+        except (ImportError, RuntimeError) as error:
+            raise UserError(f"--storage={hide_password(url)}: {str(error).splitlines()[0]}") from error
+
+    def create(self) -> None:
+        """Creates the study and enqueues the trials that it does not have. The caller holds the lock."""
+        study = optuna.create_study(
+            storage=self.storage, study_name=self.name, direction=self.sweep.direction, load_if_exists=True
+        )
+        enqueued = {trial.user_attrs["trial"] for trial in study.get_trials(deepcopy=False)}
+        for number, values in enumerate(self.sweep.trials):
+            if number not in enqueued:
+                study.enqueue_trial(values, user_attrs={"trial": number})
+
+    def load(self, seed: int = 0) -> optuna.Study:
+        """Returns Optuna's study, with a sampler of the given seed. Raises UserError if the storage does not have it."""
+        sampler, pruner = self.sweep.sampler(seed), self.sweep.pruner or optuna.pruners.NopPruner()
+        try:
+            return optuna.load_study(study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner)
+        except KeyError:
+            url = hide_password(self.url)
+            raise UserError(f"--storage={url}: has no study {self.name}; give the storage of this sweep") from None
+
+    def claim(self) -> Trial | None:
+        """Returns the next waiting trial, which this process now runs; None if no trial is waiting.
+
+        Trials without a heartbeat for the grace period are enqueued first.
+        """
+        with self.lock(), _no_warnings():
+            study = self.load()
+            optuna.storages.fail_stale_trials(study)
+            waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if not waiting:
+                return None
+            # The heartbeat is first: Optuna never takes a trial without one from a process that dies here.
+            self.storage.record_heartbeat(self._id(waiting[0]))
+            number = waiting[0].user_attrs["trial"]
+            trial = self.load(seed=number).ask(self.sweep.distributions(number))
+            trial.set_user_attr("process", PROCESS)
+            return trial
+
+    def update(self, trial: Trial, objective: dict[int, float]) -> bool:
+        """Records a heartbeat and the objective by step. Returns whether the trial is to be pruned.
+
+        Raises:
+          UpdateFinishedTrialError: another process has taken the trial after the grace period.
+        """
+        self.storage.record_heartbeat(self._id(trial))
+        stored = self.storage.get_trial(self._id(trial))
+        if stored.state != TrialState.RUNNING:
+            raise UpdateFinishedTrialError
+        new = [step for step in objective if step not in stored.intermediate_values]
+        for step in new:
+            trial.report(objective[step], step)
+        return bool(new) and trial.should_prune()
+
+    def requeue(self, trial: Trial) -> None:
+        """Enqueues an interrupted trial, for any process to continue."""
+        with self.lock():
+            if self.storage.get_trial(self._id(trial)).state == TrialState.RUNNING:
+                trial.study.tell(trial, state=TrialState.FAIL)
+                self.retry(trial.study, self.storage.get_trial(self._id(trial)))
+
+    def retry_failed(self) -> None:
+        """Enqueues all failed trials."""
+        with self.lock():
+            for trial in self.trials():
+                if trial.state == TrialState.FAIL:
+                    self.retry(self.load(), trial)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Returns the latest copy of every trial, by its number in the sweep."""
+        latest = {trial.user_attrs["trial"]: trial for trial in self.load().get_trials()}
+        return [latest[number] for number in range(len(self.sweep.trials))]
+
+    def _id(self, trial: Trial | FrozenTrial) -> int:
+        study_id = self.storage.get_study_id_from_name(self.name)
+        return self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+
+
+def values(trial: FrozenTrial) -> Values:
+    """Returns the varied values of a trial, as far as they are known: a waiting trial of a search has none."""
+    return trial.system_attrs.get("fixed_params", {}) | trial.params
+
+
+@contextlib.contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turns errors of the database into a `UserError` that names its URL without the password."""
+    try:
+        yield
+    except STORAGE_ERRORS as error:
+        raise UserError(f"--storage={hide_password(url)}: {reason(error)}; then run the same command again") from error
+
+
+def reason(error: Exception) -> str:
+    """Returns the database's own message, in one line."""
+    cause = error.__cause__ or error
+    return str(getattr(cause, "orig", None) or cause).splitlines()[0]
+
+
+def hide_password(url: str) -> str:
+    """Returns the URL without its password. Raises UserError if it is not a URL."""
+    try:
+        return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        example = "postgresql://user:password@host/database or sqlite:///file.db"
+        raise UserError(f"--storage: must be a URL such as {example}") from None
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Ignores Optuna's warnings that heartbeats are experimental and meant for `Study.optimize`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Heartbeat of storage")
+        yield

@@ -1,0 +1,196 @@
+"""Workers, each of which claims trials of a study and runs them in child processes, one after the other."""
+
+import concurrent.futures
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from absl import logging
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import Trial, TrialState
+
+from scripts.sweeping.results import show_values
+from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, PROCESS, STORAGE_ERRORS, SweepStudy, reason
+from scripts.sweeping.tasks import Task
+from transformer import cli
+from transformer.errors import UserError
+
+POLL = 0.5  # seconds between looks at a child process
+OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
+LAST_LINES = 5  # lines of a failed trial's log that are reported
+INTERRUPTED = (0, 130, -signal.SIGTERM)  # the exit codes of commands that a signal has stopped
+
+T = TypeVar("T")
+
+
+def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int, update: Callable[[], None]) -> None:
+    """Runs trials, `jobs` at a time, until none is left in any process; calls `update` every second.
+
+    Raises:
+      KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
+    """
+    stop = threading.Event()
+    logs.mkdir(exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        workers = [Worker(study, task, logs, environment, stop) for environment in _environments(jobs)]
+        running = futures = [pool.submit(worker.run) for worker in workers]
+        try:
+            while running and not any(future.done() and future.exception() for future in futures):
+                running = concurrent.futures.wait(running, timeout=1.0).not_done
+                update()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; the same command continues with the remaining trials") from None
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
+
+
+class Worker:
+    """A loop that claims and runs trials, for a thread. `stop` interrupts it."""
+
+    def __init__(
+        self, study: SweepStudy, task: Task, logs: Path, environment: dict[str, str], stop: threading.Event
+    ) -> None:
+        self.study, self.task, self.logs, self.environment, self.stop = study, task, logs, environment, stop
+        self.waits_for = ""
+
+    def run(self) -> None:
+        """Returns when no trial is waiting or running, in any process, or when `stop` is set."""
+        while not self.stop.is_set():
+            if trial := self._retry(self.study.claim):
+                number = trial.user_attrs["trial"]
+                logging.info("Trial %d: %s", number, show_values(trial.params))
+                try:
+                    self._run_trial(number, trial)
+                except UpdateFinishedTrialError:  # after an outage of the storage, or while this machine slept
+                    logging.warning("Trial %d was taken by another process.", number)
+            elif self._retry(self._others_are_running):
+                self.stop.wait(HEARTBEAT)
+            else:
+                return
+
+    def _run_trial(self, number: int, trial: Trial) -> None:
+        pruned, error = False, ""
+        try:
+            self._wait_for_workdir(number, trial)
+            if not (self.stop.is_set() or self.task.is_complete(number)):
+                pruned, error = self._run_process(number, trial)
+        except UserError as invalid_values:
+            error = str(invalid_values)
+        if cli.DISK_IS_FULL in error:
+            self._retry(self.study.requeue, trial)
+            raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
+        if self.task.is_complete(number):
+            self._tell(number, trial, *self._best(number))
+        elif error or pruned:
+            self._tell(number, trial, None, error)
+        else:
+            self._retry(self.study.requeue, trial)
+            logging.warning("Trial %d was interrupted; it continues later.", number)
+
+    def _tell(self, number: int, trial: Trial, value: float | None, error: str) -> None:
+        """Tells the study the trial's result: its value, an error, or neither if it was pruned."""
+        if error:
+            self._retry(trial.set_user_attr, "error", error)
+            logging.error("Trial %d failed: %s", number, error)
+        elif value is None:
+            logging.info("Trial %d was pruned.", number)
+        else:
+            logging.info("Trial %d is complete: %s %.4g", number, self.study.sweep.objective, value)
+        state = TrialState.FAIL if error else TrialState.PRUNED if value is None else TrialState.COMPLETE
+        self._retry(lambda: trial.study.tell(trial, value, state, skip_if_finished=True))
+
+    def _best(self, number: int) -> tuple[float | None, str]:
+        """Returns the best validation result, by which training chooses a checkpoint too, or the lack of one."""
+        objective = self.study.sweep.objective
+        finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
+        return (self.study.sweep.best(finite), "") if finite else (None, f"{objective} was never finite")
+
+    def _run_process(self, number: int, trial: Trial) -> tuple[bool, str]:
+        """Returns whether the trial was pruned, and the error of its process."""
+        module, *flags = self.task.command(number, trial.params)
+        log, output = self.logs / f"{number:04}.txt", self.task.output(number)
+        start = log.stat().st_size if log.exists() else 0  # earlier attempts wrote before it
+        with contextlib.ExitStack() as stack:
+            stderr = stack.enter_context(log.open("ab"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scripts.sweeping.child", module, *flags],
+                stdin=subprocess.PIPE,
+                stdout=stderr if output is None else stack.enter_context(output.open("wb")),
+                stderr=stderr,
+                env=self.environment,
+                start_new_session=True,  # Ctrl-C in a terminal reaches only the sweep
+            )
+        pruned, next_update = False, 0.0
+        try:
+            while process.poll() is None and not (pruned or self.stop.is_set()):
+                if time.monotonic() >= next_update:
+                    pruned = self._retry(self._update, number, trial)
+                    next_update = time.monotonic() + HEARTBEAT
+                time.sleep(POLL)
+        finally:
+            process.terminate()  # it saves and exits
+            while process.poll() is None:  # saving may take longer than the grace period
+                with contextlib.suppress(UpdateFinishedTrialError, *STORAGE_ERRORS):
+                    self._update(number, trial)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(HEARTBEAT)
+            process.stdin.close()
+        self._retry(self._update, number, trial)
+        if process.returncode in INTERRUPTED:
+            return pruned, ""
+        code = process.returncode
+        lines = log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return pruned, "\n".join([f"{how}; the end of {log}:", *lines])
+
+    def _update(self, number: int, trial: Trial) -> bool:
+        return self.study.update(trial, self.task.measured(number, self.study.sweep.objective))
+
+    def _wait_for_workdir(self, number: int, trial: Trial) -> None:
+        """Waits while another process uses the workdir: the child of a sweep that was killed may still be saving."""
+        while not self.stop.is_set() and (process := self.task.in_use(number)):
+            logging.warning("Trial %d waits: %s", number, process)
+            self._retry(self._update, number, trial)
+            self.stop.wait(HEARTBEAT)
+
+    def _others_are_running(self) -> bool:
+        """Returns whether trials are left, which this process continues if their processes die."""
+        left = [trial for trial in self.study.trials() if not trial.state.is_finished()]
+        others = [trial for trial in left if trial.user_attrs.get("process") not in (None, PROCESS)]
+        waits_for = ", ".join(f"trial {each.user_attrs['trial']} ({each.user_attrs['process']})" for each in others)
+        if waits_for not in ("", self.waits_for):
+            self.waits_for = waits_for
+            logging.info("Waiting for %s; taken over after %d s without a heartbeat.", waits_for, GRACE_PERIOD)
+        return bool(left)
+
+    def _retry(self, call: Callable[..., T], *arguments: object) -> T:
+        """Calls the function again while the storage fails, for at most `OUTAGE` seconds."""
+        limit = time.monotonic() + OUTAGE
+        while True:
+            try:
+                return call(*arguments)
+            except STORAGE_ERRORS as error:
+                if self.stop.is_set() or time.monotonic() > limit:
+                    raise
+                logging.warning("The storage fails (%s); trying again for %d minutes.", reason(error), OUTAGE // 60)
+                self.stop.wait(HEARTBEAT)
+
+
+def _environments(jobs: int) -> list[dict[str, str]]:
+    """Returns the environment of each worker's children: they share the GPUs of $CUDA_VISIBLE_DEVICES if enough."""
+    devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    share = len(devices) // jobs
+    if jobs == 1 or not share:
+        return [dict(os.environ)] * jobs
+    shares = [",".join(devices[slot * share : (slot + 1) * share]) for slot in range(jobs)]
+    return [os.environ | {"CUDA_VISIBLE_DEVICES": each} for each in shares]
