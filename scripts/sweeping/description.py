@@ -68,17 +68,12 @@ class Sweep:
 
 
 def listed(trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None) -> Sweep:
-    """Returns a sweep of the given trials.
-
-    Raises:
-      UserError: there are no trials, two are the same, or one is not a table of keys and values.
-    """
-    trials = _check_trials(trials)
+    """Returns a sweep of the given trials. Raises UserError if two are the same."""
     for number, values in enumerate(trials):
         if values in trials[:number]:
             shown = ", ".join(f"{key}={show(value)}" for key, value in values.items())
             raise UserError(f"trials {trials.index(values)} and {number} are the same: {shown}")
-    return _check_sweep(Sweep(tuple(trials), {}, objective, RandomSampler, pruner))
+    return _check(Sweep(tuple(map(dict, trials)), {}, objective, RandomSampler, pruner))
 
 
 def search(
@@ -99,25 +94,17 @@ def search(
         neither a restart nor another machine draws the same values again.
       pruner: one of Optuna's, or None.
     """
-    if not space or not all(isinstance(distribution, BaseDistribution) for distribution in space.values()):
-        raise UserError("search: the space must map keys to uniform(), log_uniform(), integers() or choices()")
-    if trials < 1:
-        raise UserError(f"search: trials={trials}, must be at least 1")
-    if not callable(sampler) or not isinstance(sampler(0), BaseSampler):
-        raise UserError("search: sampler must be a function from a seed to one of Optuna's samplers")
-    sweep = _check_sweep(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
-    _check_sampler(sweep)
-    return sweep
+    return _check(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
 
 
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
     """Returns all combinations. A part maps keys to values, or is a list of trials. The last part varies fastest."""
-    axes: list[list[Values]] = []
+    axes: list[Sequence[Mapping[str, Value]]] = []
     for part in parts:
         if isinstance(part, Mapping):
-            axes += [[{key: value} for value in _check_values(key, values)] for key, values in part.items()]
+            axes += [[{key: value} for value in values] for key, values in part.items()]
         else:
-            axes.append(_check_trials(part))
+            axes.append(part)
     combinations = []
     for choice in itertools.product(*axes):
         merged = {key: value for values in choice for key, value in values.items()}
@@ -129,7 +116,7 @@ def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]
 
 def zipped(table: Mapping[str, Sequence[Value]]) -> list[Values]:
     """Returns the trial of the first value of every key, that of the second values, and so on."""
-    lengths = {key: len(_check_values(key, values)) for key, values in table.items()}
+    lengths = {key: len(values) for key, values in table.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"zipped: {', '.join(f'{key} has {n} values' for key, n in lengths.items())}; give all as many")
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
@@ -166,44 +153,25 @@ def extremes(distribution: BaseDistribution) -> list[Value]:
     return [distribution.low, distribution.high]
 
 
-def _check_values(key: str, values: Sequence[Value]) -> Sequence[Value]:
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise UserError(f"{key}: must be a list of at least one value, is {values!r}")
-    for value in values:
-        if not isinstance(value, None | bool | int | float | str):
-            raise UserError(f"{key}={value!r}: a value must be a number, text, true, false or None")
-    return values
-
-
-def _check_trials(trials: Sequence[Mapping[str, Value]]) -> list[Values]:
-    if not isinstance(trials, Sequence) or not trials or not all(isinstance(each, Mapping) and each for each in trials):
-        raise UserError(f"{trials!r}: must be a list of at least one trial, each a table of keys and values")
-    for trial in trials:
-        for key, value in trial.items():
-            _check_values(key, [value])
-    return [dict(trial) for trial in trials]
-
-
-def _check_sweep(sweep: Sweep) -> Sweep:
+def _check(sweep: Sweep) -> Sweep:
+    """Runs a few trials in memory: some samplers fail only after several trials, when a package is missing."""
     if sweep.objective not in MAXIMIZED + MINIMIZED:
         raise UserError(f"objective={sweep.objective}: must be one of {', '.join(MAXIMIZED + MINIMIZED)}")
-    if sweep.pruner is not None and not isinstance(sweep.pruner, BasePruner):
-        raise UserError("pruner: must be one of Optuna's pruners, or None")
-    return sweep
-
-
-def _check_sampler(sweep: Sweep) -> None:
-    """Draws a few trials in memory: some samplers fail only after several trials, for want of a package."""
-    sampler = sweep.sampler(0)
-    name = type(sampler).__name__
-    if isinstance(sampler, GridSampler | BruteForceSampler):
-        raise UserError(f"search: {name} tries every combination; use listed(product(...)) instead")
-    study = optuna.create_study(sampler=sampler, direction=sweep.direction)
+    if not sweep.trials:
+        raise UserError("the sweep has no trials; give every key at least one value")
     try:
+        sampler = sweep.sampler(0)
+        if isinstance(sampler, GridSampler | BruteForceSampler):
+            raise ValueError("it tries every combination; use listed(product(...)) instead")
+        study = optuna.create_study(sampler=sampler, pruner=sweep.pruner, direction=sweep.direction)
         for number in range(min(len(sweep.trials), DRY_RUN_TRIALS)):
-            study.tell(study.ask(sweep.space), float(number))
+            trial = study.ask(sweep.distributions(number))
+            trial.report(0.0, step=1)
+            trial.should_prune()
+            study.tell(trial, float(number))
     except Exception as error:
-        raise UserError(f"search: {name} cannot sample this space; {type(error).__name__}: {error}") from error
+        raise UserError(f"the sampler or pruner cannot be used; {type(error).__name__}: {error}") from error
+    return sweep
 
 
 def _span(values: Sequence[Value]) -> BaseDistribution:

@@ -51,7 +51,7 @@ class SweepStudy:
                 self.retry = RetryHeartbeatStaleTrialCallback()
                 self.storage = RDBStorage(
                     escaped,
-                    {"connect_args": wait, "pool_pre_ping": True},
+                    {"connect_args": wait, "poolclass": sqlalchemy.pool.NullPool},
                     heartbeat_interval=HEARTBEAT,
                     grace_period=grace,
                     heartbeat_stale_trial_callback=self.retry,
@@ -70,7 +70,7 @@ class SweepStudy:
                 study.enqueue_trial(values, user_attrs={"trial": number})
 
     def load(self, seed: int = 0) -> optuna.Study:
-        """Returns Optuna's study, with a sampler of the given seed. Raises UserError if the storage does not have it."""
+        """Returns Optuna's study, with a sampler of the seed. Raises UserError if the storage does not have it."""
         sampler, pruner = self.sweep.sampler(seed), self.sweep.pruner or optuna.pruners.NopPruner()
         try:
             return optuna.load_study(study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner)
@@ -109,7 +109,7 @@ class SweepStudy:
         new = [step for step in objective if step not in stored.intermediate_values]
         for step in new:
             trial.report(objective[step], step)
-        return bool(new) and trial.should_prune()
+        return bool(new and trial.should_prune())
 
     def requeue(self, trial: Trial) -> None:
         """Enqueues an interrupted trial, for any process to continue."""

@@ -46,10 +46,8 @@ class Training:
         path = self.folder.configs / f"{trial:04}"  # not in the workdir, which training compares with it
         path.mkdir(parents=True, exist_ok=True)
         configuration.save(configuration.with_values(self.config, values), path)
-        return ["transformer.train", f"--config={path / configuration.FILE_NAME}", f"--workdir={self.workdir(trial)}"]
-
-    def workdir(self, trial: int) -> Path:
-        return self.folder.workdir(trial)
+        flags = (f"--config={path / configuration.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
+        return ["transformer.train", *flags]
 
     def output(self, trial: int) -> Path | None:
         """Returns the file for the command's standard output; None if it prints nothing."""
@@ -58,17 +56,17 @@ class Training:
     def in_use(self, trial: int) -> str:
         """Returns which process holds the trial's workdir; empty if none does."""
         try:
-            with workdirs.lock(self.workdir(trial)):
+            with workdirs.lock(self.folder.workdir(trial)):
                 return ""
         except InUse as error:
             return str(error)
 
     def is_complete(self, trial: int) -> bool:
-        return Workdir(self.workdir(trial)).is_complete()
+        return Workdir(self.folder.workdir(trial)).is_complete()
 
     def measured(self, trial: int, objective: str) -> dict[int, float]:
         """Returns the validation results by step."""
-        lines = read_lines(Workdir(self.workdir(trial)).metrics)
+        lines = read_lines(Workdir(self.folder.workdir(trial)).metrics)
         return {line["step"]: line[objective] for line in lines if line["split"] == "valid" and objective in line}
 
 
@@ -104,9 +102,6 @@ class Decoding:
         settings = [f"--{key}={show(value)}" for key, value in values.items()]
         flags = (f"--workdir={self.source}", "--split=valid", f"--checkpoint={self.step}")
         return ["transformer.evaluate", *flags, *settings]
-
-    def workdir(self, trial: int) -> Path:
-        return self.source
 
     def output(self, trial: int) -> Path | None:
         return self.folder.trials / f"{trial:04}.json"

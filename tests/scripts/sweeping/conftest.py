@@ -1,6 +1,6 @@
-"""The storages that a sweep can share: tests that take `storage` run once with each.
+"""The storages of a sweep: tests with the fixture `storage` run with SQLite and PostgreSQL.
 
-What starts processes, which takes half a minute, takes `shared_storage`: the fast suite has it with SQLite only.
+Tests that start processes use `shared_storage`, which is PostgreSQL only in the slow suite.
 """
 
 from pathlib import Path

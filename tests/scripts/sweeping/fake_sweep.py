@@ -1,6 +1,6 @@
 """`scripts.sweep` with trials of two seconds that train nothing: python -m tests.scripts.sweeping.fake_sweep FLAGS
 
-A trial's nll falls by its learning rate at each of four steps.
+The nll of a trial falls by its learning rate at each of four steps.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from transformer.config import loading as configuration
 
 
 @dataclasses.dataclass(frozen=True)
-class Rated(Fake):
+class FakeWithRate(Fake):
     def command(self, trial: int, values: Values) -> list[str]:
         return super().command(trial, {"slope": values["optimizer.learning_rate"]})
 
 
-def make_task(arguments: argparse.Namespace, folder: Folder) -> Rated:
-    return Rated(config=configuration.load_file(arguments.config, arguments.overrides), folder=folder, seconds=0.5)
+def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
+    return FakeWithRate(configuration.load_file(arguments.config, arguments.overrides), folder, seconds=0.5)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Stands in for training: python -m tests.scripts.sweeping.fake_trial FOLDER STEPS SECONDS SLOPE
+"""A stand-in for training: python -m tests.scripts.sweeping.fake_trial FOLDER STEPS SECONDS SLOPE
 
-Each step takes so many seconds and adds a line to the record, from where it stopped; SIGTERM ends it with 0. With
-"fail" or "full" for the slope it fails.
+Each step takes SECONDS and adds a line to the metrics, after those of earlier attempts. SIGTERM exits with 0. With
+"fail" or "full" as the slope it fails.
 """
 
 import json

@@ -3,30 +3,45 @@
 import dataclasses
 from pathlib import Path
 
-from scripts.sweeping.description import Values
+from scripts.sweeping.description import Sweep, Values, listed, product
 from scripts.sweeping.folder import Folder
+from scripts.sweeping.study import GRACE_PERIOD, SweepStudy
 from scripts.sweeping.tasks import Training
 
 
 @dataclasses.dataclass(frozen=True)
 class Fake(Training):
-    """As training, but for what is run. `seconds` is the length of a step."""
+    """Training with another command. `seconds` is the duration of a step."""
 
     seconds: float = 0.05
-    steps_wanted: int = 4
+    steps: int = 4
 
     def command(self, trial: int, values: Values) -> list[str]:
-        flags = [str(self.folder.workdir(trial)), str(self.steps_wanted), str(self.seconds), str(values["slope"])]
+        flags = [str(self.folder.workdir(trial)), str(self.steps), str(self.seconds), str(values["slope"])]
         return ["tests.scripts.sweeping.fake_trial", *flags]
-
-    def steps(self, trial: int, values: Values) -> tuple[int, int]:
-        return len(self.measured(trial, "nll")), self.steps_wanted
 
 
 def fake(path: Path, **settings) -> Fake:
     return Fake(config=None, folder=Folder(path), **settings)
 
 
+def slopes(values: list, pruner=None) -> Sweep:
+    return listed(product({"slope": values}), objective="nll", pruner=pruner)
+
+
+def make_study(path: Path, sweep: Sweep, url: str | None = None, name: str = "study", grace=GRACE_PERIOD) -> SweepStudy:
+    """Opens the study, as each process of a sweep does."""
+    folder = Folder(path)
+    with folder.lock():
+        study = SweepStudy(url or folder.storage, name, sweep, folder.lock, grace)
+        study.create()
+    return study
+
+
+def states(study: SweepStudy) -> list[str]:
+    return [trial.state.name.lower() for trial in study.trials()]
+
+
 def starts(path: Path, trial: int) -> int:
-    """How often the trial's process has been started."""
+    """Returns how often the trial's process was started."""
     return len((Folder(path).workdir(trial) / "starts").read_text().splitlines())

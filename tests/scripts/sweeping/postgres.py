@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test's own, where the programs of one are installed: on a socket in a folder, no port."""
+"""A PostgreSQL server for the tests, on a socket in a temporary folder, if PostgreSQL is installed."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ FOLDERS = (*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), Pat
 
 
 def programs() -> Path | None:
-    """The folder of `initdb` and `postgres`, or None."""
+    """Returns the folder of `initdb` and `postgres`, or None."""
     on_path = shutil.which("initdb")
     candidates = [Path(on_path).resolve().parent] if on_path else []
     return next((folder for folder in (*candidates, *FOLDERS) if (folder / "postgres").exists()), None)
@@ -20,10 +20,10 @@ def programs() -> Path | None:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Runs it during the block and yields its URL."""
+    """Runs a server during the block and yields its URL."""
     bin_, folder = programs(), Path(tempfile.mkdtemp(prefix="postgres-"))
     data = folder / "data"
-    # It refuses to be run by root; Debian's package makes a user for it.
+    # The server refuses to run as root; Debian's package creates a user for it.
     user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
     if user:
         shutil.chown(folder, "postgres", "postgres")

@@ -1,4 +1,4 @@
-"""What a sweep file can say, and what it is told when it says something impossible."""
+"""Descriptions of sweeps, and the errors for invalid ones."""
 
 import optuna
 import pytest
@@ -6,7 +6,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from scripts.sweeping.description import (
     choices,
-    corners,
+    extremes,
     integers,
     listed,
     log_uniform,
@@ -24,7 +24,7 @@ def random(seed: int) -> optuna.samplers.BaseSampler:
 
 
 class Late(optuna.samplers.RandomSampler):
-    """Needs, after the first trials, what is not installed."""
+    """A sampler that needs a missing package after ten trials."""
 
     def sample_independent(self, study, *arguments):
         if len(study.trials) > 10:
@@ -36,7 +36,7 @@ def search_by(sampler, trials: int = 20):
     return search({"a": uniform(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None)
 
 
-def test_a_sampler_that_is_never_asked_for_what_it_cannot_do_is_let_be():
+def test_a_sampler_is_accepted_if_it_can_draw_all_trials():
     assert len(search_by(Late, trials=10).trials) == 10
 
 
@@ -68,20 +68,20 @@ def test_listed_trials_may_have_different_keys():
         ([None, 64], CategoricalDistribution([None, 64])),
     ],
 )
-def test_what_is_listed_of_a_key_spans_its_distribution(values, expected):
+def test_the_distribution_of_a_key_spans_its_listed_values(values, expected):
     sweep = listed(product({"key": values}), objective="bleu", pruner=None)
     assert sweep.distributions(0)["key"] == expected
 
 
-def test_a_search_has_the_same_space_for_each_of_its_trials():
+def test_all_trials_of_a_search_have_the_same_space():
     sweep = search({"a": uniform(0, 1)}, trials=3, objective="loss", sampler=random, pruner=None)
     assert [sweep.distributions(trial) for trial in range(3)] == [{"a": FloatDistribution(0, 1)}] * 3
 
 
-def test_corners_are_bounds_or_choices():
-    assert corners(log_uniform(1e-4, 1e-2)) == [1e-4, 1e-2]
-    assert corners(integers(2, 7, step=2)) == [2, 6]
-    assert corners(choices("a", None)) == ["a", None]
+def test_extremes_are_bounds_or_choices():
+    assert extremes(log_uniform(1e-4, 1e-2)) == [1e-4, 1e-2]
+    assert extremes(integers(2, 6, step=2)) == [2, 6]
+    assert extremes(choices("a", None)) == ["a", None]
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -89,30 +89,20 @@ def test_corners_are_bounds_or_choices():
     ("make", "message"),
     [
         (lambda: zipped({"a": [1, 2], "b": [1]}), "a has 2 values, b has 1 values"),
-        (lambda: product({"a": []}), "a: has no values"),
-        (lambda: product({"a": "xy"}), "a: must be a list"),
-        (lambda: product({"a": [1]}, {"a": [2]}), "a is varied by two"),
-        (lambda: product({"a": [(1, 2)]}), "numbers, text, true or false, and None"),
-        (lambda: product([]), "list of trials is empty"),
+        (lambda: product({"a": [1]}, {"a": [2]}), "a key is in two of the parts"),
         (lambda: seeds(0), r"seeds\(0\)"),
-        (lambda: log_uniform(0, 1), "must be above 0"),
-        (lambda: uniform(2, 1), "the lower one first"),
-        (lambda: uniform(0, float("inf")), "finite"),
-        (lambda: integers(1, 4, step=0), "step must be at least 1"),
-        (lambda: choices(), "at least one"),
-        (lambda: listed([], objective="bleu", pruner=None), "empty"),
+        (lambda: listed(product({"a": []}), objective="bleu", pruner=None), "no trials; give every key"),
         (lambda: listed([{"a": 1}, {"a": 1}], objective="bleu", pruner=None), "trials 0 and 1 are the same: a=1"),
         (lambda: listed([{"a": 1}], objective="blue", pruner=None), "objective=blue"),
-        (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner"),
-        (lambda: search({"a": uniform(0, 1)}, trials=1, objective="nll", sampler=random(0), pruner=None), "sampler"),
-        (lambda: search_by(Late), "Late cannot choose from this space; ModuleNotFoundError: No module named 'torch'"),
-        (lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})), "GridSampler goes through a list"),
-        (lambda: search_by(lambda seed: optuna.samplers.BruteForceSampler(seed)), "BruteForceSampler.*listed"),
-        (lambda: search({}, trials=1, objective="bleu", sampler=random, pruner=None), "space is empty"),
-        (lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None), "a: must be"),
-        (lambda: search({"a": uniform(0, 1)}, trials=0, objective="bleu", sampler=random, pruner=None), "trials=0"),
+        (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner cannot be used"),
+        (lambda: search_by(random(0)), "sampler or pruner cannot be used; TypeError"),
+        (lambda: search_by(Late), "cannot be used; ModuleNotFoundError: No module named 'torch'"),
+        (lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})), "tries every combination"),
+        (lambda: search_by(lambda seed: optuna.samplers.BruteForceSampler(seed)), "tries every combination.*listed"),
+        (lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None), "cannot be used"),
+        (lambda: search_by(random, trials=0), "no trials"),
     ],
 )
-def test_what_cannot_be_says_why(make, message):
+def test_invalid_descriptions_are_refused(make, message):
     with pytest.raises(UserError, match=message):
         make()

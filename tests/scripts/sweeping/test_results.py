@@ -1,4 +1,4 @@
-"""The table, the file and the importances of trials whose values are known."""
+"""The table, `trials.csv` and the importances of trials whose values are known."""
 
 import csv
 import io
@@ -6,33 +6,34 @@ import math
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from optuna.trial import TrialState
 
 from scripts import markdown
 from scripts.sweeping import results
-from scripts.sweeping.description import listed, product, seeds
-from scripts.sweeping.display import render
-from scripts.sweeping.jobs import Job
-from scripts.sweeping.ledger import Ledger
-from tests.scripts.sweeping.fakes import fake
+from scripts.sweeping.description import Sweep, listed, product, seeds
+from scripts.sweeping.study import SweepStudy
+from tests.scripts.sweeping.fakes import make_study
 
 SWEEP = listed(product({"model.dropout": [0.1, 0.3]}, seeds(2)), objective="bleu", pruner=None)
 
 
+def complete(path: Path, sweep: Sweep, objective: list[float | None]) -> SweepStudy:
+    """Returns a study whose trials have these values; None fails a trial."""
+    study = make_study(path, sweep)
+    for value in objective:
+        trial = study.claim()
+        trial.study.tell(trial, value, TrialState.FAIL if value is None else TrialState.COMPLETE)
+    return study
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    """Dropout 0.1: BLEU 30 and 32; dropout 0.3: 35, and a failed trial."""
-    with Ledger(f"sqlite:///{tmp_path / 'study.db'}", "study", SWEEP) as ledger:
-        ledger.mend()
-        for value in (30.0, 32.0, 35.0):
-            ledger.complete(ledger.claim(), value)
-        ledger.fail(ledger.claim(), "exit code 2;\nout of luck")
-        yield ledger
+def study(tmp_path):
+    return complete(tmp_path, SWEEP, [30.0, 32.0, 35.0, None])
 
 
-def test_the_table_has_mean_and_deviation_over_seeds_best_first_and_whole_rows_before_others(ledger):
-    table = results.make_table(ledger.standings(), SWEEP)
-    # Of 30 and 32: mean 31, sample standard deviation sqrt(2). The lost seed of the other might have been worse.
+def test_the_table_has_mean_and_deviation_over_seeds_best_first_and_partial_rows_last(study):
+    table = results.make_table(study.trials(), SWEEP)
+    # The mean of 30 and 32 is 31, the sample standard deviation sqrt(2).
     assert table == [
         ("bleu", "model.dropout", "trials"),
         (f"31 ± {math.sqrt(2):.1f}", "0.1", "0, 1"),
@@ -45,21 +46,18 @@ def test_the_table_has_mean_and_deviation_over_seeds_best_first_and_whole_rows_b
     ]
 
 
-def test_what_is_minimized_is_sorted_the_other_way(tmp_path):
+def test_the_lowest_of_a_minimized_objective_is_first(tmp_path):
     sweep = listed(product({"model.dropout": [0.1, 0.3]}), objective="nll", pruner=None)
-    with Ledger(f"sqlite:///{tmp_path / 'study.db'}", "study", sweep) as ledger:
-        ledger.mend()
-        for value in (2.0, 1.0):
-            ledger.complete(ledger.claim(), value)
-        assert [row[0] for row in results.make_table(ledger.standings(), sweep)[1:]] == ["1", "2"]
-        assert results.best(ledger.standings(), sweep) == 1
+    trials = complete(tmp_path, sweep, [2.0, 1.0]).trials()
+    assert [row[0] for row in results.make_table(trials, sweep)[1:]] == ["1", "2"]
+    assert "best nll 1 (trial 1)" in results.summary(trials, sweep, 1)
 
 
-def test_the_file_has_a_row_a_trial(ledger):
+def test_the_file_has_a_row_for_each_trial(study):
     workdirs = [Path(f"trials/{trial}") for trial in range(4)]
-    rows = list(csv.DictReader(io.StringIO(results.make_csv(ledger.standings(), SWEEP, workdirs))))
+    rows = list(csv.DictReader(io.StringIO(results.make_csv(study.trials(), SWEEP, workdirs))))
     assert [row["number"] for row in rows] == ["0", "1", "2", "3"]
-    assert [row["state"] for row in rows] == ["complete", "complete", "complete", "failed"]
+    assert [row["state"] for row in rows] == ["complete", "complete", "complete", "fail"]
     assert [row["bleu"] for row in rows] == ["30.0", "32.0", "35.0", ""]
     assert [row["model.dropout"] for row in rows] == ["0.1", "0.1", "0.3", "0.3"]
     assert [row["seed"] for row in rows] == ["0", "1", "0", "1"]
@@ -67,36 +65,25 @@ def test_the_file_has_a_row_a_trial(ledger):
     assert all(float(row["seconds"]) >= 0 for row in rows)
 
 
-def test_a_key_that_decides_all_has_all_the_importance(tmp_path):
+def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):
     sweep = listed(product({"x": [1, 2, 3], "y": [1, 2, 3]}), objective="nll", pruner=None)
-    with Ledger(f"sqlite:///{tmp_path / 'study.db'}", "study", sweep) as ledger:
-        ledger.mend()
-        assert results.importances(ledger) == {}
-        for attempt in iter(ledger.claim, None):
-            ledger.complete(attempt, float(attempt.values["x"] ** 2))
-        shares = results.importances(ledger)
+    assert results.importances(make_study(tmp_path, sweep)) == {}
+    study = complete(tmp_path, sweep, [float(values["x"] ** 2) for values in sweep.trials])
+    shares = results.importances(study)
     assert shares["x"] > 0.95
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
 def test_keys_that_not_all_trials_have_are_left_out_of_the_importances(tmp_path):
     sweep = listed([{"x": 1, "y": 1}, {"x": 2}, {"x": 3}], objective="nll", pruner=None)
-    with Ledger(f"sqlite:///{tmp_path / 'study.db'}", "study", sweep) as ledger:
-        ledger.mend()
-        for attempt in iter(ledger.claim, None):
-            ledger.complete(attempt, float(attempt.values["x"]))
-        assert results.importances(ledger) == {"x": 1.0}
+    assert results.importances(complete(tmp_path, sweep, [1.0, 2.0, 3.0])) == {"x": 1.0}
 
 
-def test_the_display_says_how_the_sweep_stands(ledger, tmp_path):
-    assert results.summary(ledger.standings(), SWEEP, 1) == (
-        "3 of 4 trials done  0 running  0 pruned  1 failed  best bleu 35 (trial 2)"
+def test_the_summary_counts_the_trials_and_estimates_the_remaining_time(study):
+    assert results.summary(study.trials(), SWEEP, 1) == (
+        "3 of 4 trials complete, 0 running, 0 pruned, 1 failed, best bleu 35 (trial 2)"
     )
-    ledger.retry_failed()
-    task = fake(tmp_path)
-    job = Job(task, ledger.claim(), 0, 1, tmp_path)
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(render(ledger.standings(), ledger, task, [job], 1))
-    text = console.export_text()
-    assert "1 running" in text and "0 failed" in text and "left" in text
-    assert "0/4" in text and "model.dropout=0.3, seed=1" in text
+    study.retry_failed()
+    study.claim()
+    summary = results.summary(study.trials(), SWEEP, 1)
+    assert "1 running" in summary and "0 failed" in summary and "left" in summary

@@ -1,0 +1,253 @@
+"""Trials as processes: their results, failures and interruptions, and the death of the sweep itself."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+
+from scripts.sweeping import worker
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.study import SweepStudy
+from scripts.sweeping.worker import Worker
+from tests.scripts.sweeping.fake_trial import ERRORS
+from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states
+from transformer import workdir as workdirs
+from transformer.errors import UserError
+
+PRUNER = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch):
+    monkeypatch.setattr(worker, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(worker, "POLL", 0.05)
+
+
+def run(study: SweepStudy, task: Fake, jobs: int = 1, update=lambda: None) -> None:
+    worker.run_trials(study, task, task.folder.logs, jobs, update)
+
+
+def error(study: SweepStudy, trial: int) -> str:
+    return study.trials()[trial].user_attrs["error"]
+
+
+def test_every_trial_is_run_once_and_its_best_value_is_recorded(tmp_path):
+    study = make_study(tmp_path, slopes([1.0, 2.0, -1.0]))
+    run(study, fake(tmp_path), jobs=2)
+    assert [trial.value for trial in study.trials()] == [6.0, 2.0, 11.0]
+    assert [starts(tmp_path, trial) for trial in range(3)] == [1, 1, 1]
+
+
+def test_a_failed_trial_is_reported_with_its_last_lines_and_stops_no_other(tmp_path):
+    log = tmp_path / "logs" / "0000.txt"
+    log.parent.mkdir()
+    log.write_text(f"error: {ERRORS['full']}\n")  # of an earlier attempt
+    study = make_study(tmp_path, slopes(["fail", "1"]))
+    run(study, fake(tmp_path))
+    assert states(study) == ["fail", "complete"]
+    assert error(study, 0).startswith("exit code 2; the end of ")
+    assert error(study, 0).splitlines()[1:] == ["first line", "error: out of luck"]
+    run(study, fake(tmp_path))
+    assert starts(tmp_path, 0) == 1
+    study.retry_failed()
+    run(study, fake(tmp_path))
+    assert starts(tmp_path, 0) == 2
+
+
+def test_a_trial_without_a_finite_value_fails(tmp_path):
+    study = make_study(tmp_path, slopes(["nan"]))
+    run(study, fake(tmp_path))
+    assert (states(study), error(study, 0)) == (["fail"], "nll was never finite")
+
+
+def test_a_pruned_trial_is_stopped(tmp_path):
+    study = make_study(tmp_path, slopes([1.0, -1.0], PRUNER))
+    run(study, fake(tmp_path, seconds=0.5, steps=8))
+    assert states(study) == ["complete", "pruned"]
+    assert len((tmp_path / "trials" / "0001" / "metrics.jsonl").read_text().splitlines()) < 8
+
+
+def test_a_resumed_trial_is_not_pruned_for_its_earlier_values(tmp_path):
+    """Its first values are worse than those of the other trial, and its last is better."""
+    record = tmp_path / "trials" / "0001" / "metrics.jsonl"
+    record.parent.mkdir(parents=True)
+    lines = [{"step": step, "split": "valid", "nll": nll} for step, nll in [(1, 20.0), (2, 20.0), (3, 1.0)]]
+    record.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    study = make_study(tmp_path, slopes([1.0, 2.0], PRUNER))
+    run(study, fake(tmp_path))
+    assert states(study) == ["complete", "complete"]
+
+
+def test_a_trial_with_invalid_values_fails(tmp_path):
+    class Refusing(Fake):
+        def command(self, trial, values):
+            if values["slope"] == 2.0:
+                raise UserError("config.model.num_heads=3: does not divide 128")
+            return super().command(trial, values)
+
+    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0]))
+    run(study, Refusing(config=None, folder=Folder(tmp_path)))
+    assert states(study) == ["complete", "fail", "complete"]
+    assert "does not divide" in error(study, 1)
+
+
+def test_a_full_disk_ends_the_sweep_and_fails_no_trial(tmp_path):
+    study = make_study(tmp_path, slopes(["full", "1"]))
+    with pytest.raises(UserError, match="trial 0: the disk is full"):
+        run(study, fake(tmp_path))
+    assert states(study) == ["waiting", "waiting"]
+
+
+def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
+    """As it is by a process that the death of an earlier sweep has left."""
+    study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
+    with workdirs.lock(tmp_path / "trials" / "0000"):
+        thread = threading.Thread(target=Worker(study, fake(tmp_path), tmp_path / "logs", {}, stop).run)
+        thread.start()
+        wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 20)
+        stop.set()
+        thread.join()
+    assert states(study) == ["waiting"]
+    assert not (tmp_path / "trials" / "0000" / "starts").exists()
+
+
+def test_a_trial_that_is_terminated_from_outside_is_resumed(tmp_path):
+    def terminate_once():
+        record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+        if record.exists() and starts(tmp_path, 0) == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGTERM)
+
+    study = make_study(tmp_path, slopes([1.0]))
+    run(study, fake(tmp_path, seconds=0.8), update=terminate_once)
+    assert (states(study), starts(tmp_path, 0)) == (["complete"], 2)
+
+
+def test_a_trial_that_is_killed_from_outside_fails(tmp_path):
+    def kill():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGKILL)
+
+    study = make_study(tmp_path, slopes([1.0]))
+    run(study, fake(tmp_path, seconds=2.0), update=kill)
+    assert states(study) == ["fail"]
+    assert error(study, 0).startswith("killed by signal 9")
+
+
+def test_a_trial_that_another_process_has_taken_is_stopped(tmp_path, monkeypatch, caplog):
+    def update(trial, objective):
+        if objective:
+            study.requeue(trial)  # as `claim` of another process does after the grace period
+            monkeypatch.undo()
+            raise UpdateFinishedTrialError
+        return False
+
+    study = make_study(tmp_path, slopes([1.0]))
+    monkeypatch.setattr(study, "update", update)
+    run(study, fake(tmp_path, seconds=0.4))
+    assert "Trial 0 was taken by another process" in caplog.text
+    assert (states(study), starts(tmp_path, 0)) == (["complete"], 2)
+    assert len((tmp_path / "trials" / "0000" / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("failures", [3, None])
+def test_calls_to_a_storage_that_fails_are_repeated_for_a_while(tmp_path, monkeypatch, failures):
+    study = make_study(tmp_path, slopes([1.0]))
+    claim, calls = study.claim, []
+
+    def fails_at_first():
+        calls.append(None)
+        if failures is None or len(calls) <= failures:
+            raise StorageInternalError from OSError("gone")
+        return claim()
+
+    monkeypatch.setattr(worker, "OUTAGE", 1.0 if failures is None else 900.0)
+    monkeypatch.setattr(study, "claim", fails_at_first)
+    with pytest.raises(StorageInternalError) if failures is None else contextlib.nullcontext():
+        run(study, fake(tmp_path))
+    assert len(calls) > 3
+    assert states(study) == ["complete" if failures else "waiting"]
+
+
+def test_jobs_share_the_gpus(monkeypatch):
+    def shares(devices: str, jobs: int) -> list[str]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        return [environment["CUDA_VISIBLE_DEVICES"] for environment in worker._environments(jobs)]
+
+    assert shares("0,1,2,3", 4) == ["0", "1", "2", "3"]
+    assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
+    assert shares("0,1,2,3", 1) == ["0,1,2,3"]
+    assert shares("0", 2) == ["0", "0"]
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from scripts.sweeping import worker
+from tests.scripts.sweeping.fakes import fake, make_study, slopes
+folder = Path(sys.argv[1])
+worker.HEARTBEAT = 0.5
+study = make_study(folder, slopes([1.0, 2.0, 3.0, 4.0]), sys.argv[2], "killed", grace=5)
+worker.run_trials(study, fake(folder, seconds=0.3, steps=10), folder / "logs", 1, lambda: None)
+"""
+
+
+def start(tmp_path: Path, url: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), url], stdout=subprocess.PIPE, text=True)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    return False
+
+
+def wait_until(condition, seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, tmp_path):
+    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0, 4.0]), shared_storage, "killed")
+    processes = [start(tmp_path, shared_storage) for _ in range(2)]
+    wait_until(lambda: record.exists() and len(record.read_text().splitlines()) >= 2, 60)
+    owner = study.trials()[0].user_attrs["process"]
+    killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in owner)
+    child = int((record.parent / "pid").read_text())
+    killed.kill()
+    killed.communicate()
+    wait_until(lambda: not is_alive(child), 10)  # it ends with its parent
+    assert len(record.read_text().splitlines()) < 10
+    other.communicate(timeout=120)
+    assert other.returncode == 0
+    assert states(study) == ["complete"] * 4
+    # The trial was resumed: each of its steps was made once.
+    assert [starts(tmp_path, trial) for trial in range(4)] == [2, 1, 1, 1]
+    for trial in range(4):
+        assert len((tmp_path / "trials" / f"{trial:04}" / "metrics.jsonl").read_text().splitlines()) == 10
+
+
+def test_an_interrupted_sweep_ends_its_trials_and_is_resumed(tmp_path):
+    process = start(tmp_path, Folder(tmp_path).storage)
+    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
+    wait_until(record.exists, 60)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0, 4.0]), name="killed")
+    assert states(study) == ["waiting"] * 4
+    assert not is_alive(int((record.parent / "pid").read_text()))
+    run(study, fake(tmp_path, seconds=0.01, steps=10), jobs=4)
+    assert states(study) == ["complete"] * 4
