@@ -1,1 +1,1 @@
-"""What `scripts.sweep` is made of: a description, the trials' ledger, their processes, and what came of them."""
+"""Parts of `scripts.sweep`: sweep descriptions, the Optuna study, workers with child processes, and results."""
