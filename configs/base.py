@@ -149,7 +149,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.checkpoint = checkpoint = ml_collections.ConfigDict()
     checkpoint.every = Key(1000, at_least(1))  # steps between checkpoints
-    checkpoint.keep = Key(5, at_least(1))  # newest checkpoints kept, in addition to the best
+    checkpoint.keep = Key(5, at_least(1))  # newest checkpoints kept, and as many at or before the best
     checkpoint.keep_every = Key(0, at_least(0))  # checkpoints at multiples of this step are kept forever; 0: none
     checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
 

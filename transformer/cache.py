@@ -1,4 +1,4 @@
-"""The folder of all that is prepared once for many runs, and how processes take turns in it."""
+"""The cache: a folder of tokenizers, corpora and downloads that many runs share."""
 
 import hashlib
 import json
@@ -12,13 +12,19 @@ from transformer import files, locks
 from transformer.errors import UserError
 
 
-def folder(data) -> Path:
-    """`data.cache_dir`, or the user's cache by the XDG convention; made when missing. UserError if it cannot be."""
-    if data.cache_dir:
-        path = files.expanded(data.cache_dir)
+def folder(cache_dir: str) -> Path:
+    """Returns the cache folder, and creates it if missing.
+
+    Args:
+      cache_dir: `config.data.cache_dir`; "" means `transformer` in $XDG_CACHE_HOME or ~/.cache.
+
+    Raises:
+      UserError: the folder cannot be created.
+    """
+    if cache_dir:
+        path = files.expanded(cache_dir)
     else:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        path = Path(home) / "transformer"
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transformer"
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -28,30 +34,30 @@ def folder(data) -> Path:
     return path.resolve()
 
 
-def turn(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """`locks.turn` among processes that prepare data."""
-    return locks.turn(lock, "another process that prepares data", "see whether it still does", seconds)
+def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
+    """Holds a lock file that processes preparing data share, as `locks.exclusive` does."""
+    return locks.exclusive(lock, "another process that prepares data", "check whether it still runs", seconds)
 
 
-def lock_of(folder: Path) -> Path:
-    """The lock file that those take turns with who make the folder, or what is in it."""
+def lock_path(folder: Path) -> Path:
+    """Returns the lock file that guards the creation of a folder."""
     return folder.with_name(f".{folder.name}.lock")
 
 
 def key(content: object) -> str:
-    """Equal for equal content, which is what JSON holds: part of a folder's name."""
+    """Returns a digest of a JSON value, for use in a folder's name."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Makes `folder` unless it is there. Of the processes that want it one makes it; the others wait, as in `turn`."""
-    with turn(lock_of(folder), seconds):
+    """Creates `folder` with `fill` unless it exists. One process creates it while the others wait."""
+    with exclusive(lock_path(folder), seconds):
         if not folder.exists():
             make_folder(folder, fill)
 
 
 def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Makes `folder`, whole or not at all. The caller holds its lock, so what is unfinished is nobody's."""
+    """Creates `folder` atomically: fills a temporary folder, then renames it. The caller holds the lock."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

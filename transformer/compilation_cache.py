@@ -1,4 +1,4 @@
-"""Compiled programs, kept: a run that goes on, or is evaluated again, does not wait for the compiler a second time."""
+"""JAX's persistent compilation cache: a resumed run or a second evaluation does not compile again."""
 
 import hashlib
 import platform
@@ -7,29 +7,32 @@ from pathlib import Path
 import jax
 
 from transformer import cache
-from transformer.config_types import Config
 from transformer.errors import UserError
 
-MINIMUM_SECONDS = 0.5  # of compilation, below which a program is not worth a file
+MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
-def enable_compilation_cache(data: Config) -> None:
-    """Keeps what JAX compiles beside the prepared corpora, unless $JAX_COMPILATION_CACHE_DIR says where.
+def enable_compilation_cache(cache_dir: str = "") -> None:
+    """Enables JAX's compilation cache in the folder `compiled` of the cache.
 
-    `data` is the group `config.data`. A convenience: where its folder cannot be written, nothing is kept.
+    JAX executes what it finds there, so the folder must come from the user's own settings and never from a workdir that
+    is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder cannot be created, nothing is cached.
+
+    Args:
+      cache_dir: as for `cache.folder`.
     """
     if jax.config.jax_compilation_cache_dir is not None:
         return
     try:
-        folder = cache.folder(data) / "compiled" / _processor()
+        folder = cache.folder(cache_dir) / "compiled" / _processor()
     except UserError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", MINIMUM_SECONDS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
 
 
 def _processor() -> str:
-    """A name for this kind of processor: code compiled for another may use instructions that it lacks."""
+    """Returns a digest of the processor's features: code compiled for others may use instructions it lacks."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,4 +1,4 @@
-"""Locks on files: a process that dies lets go of them, so none is left behind."""
+"""Waiting for other processes, with a deadline: file locks, and polling."""
 
 import contextlib
 import fcntl
@@ -7,14 +7,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from absl import logging
+
 from transformer.errors import UserError
-from transformer.polling import poll_until
+
+FIRST_WARNING = 10  # seconds of waiting before the first log line
+WARNING_INTERVAL = 60  # seconds between later ones
 
 
-def taken(file: IO[str]) -> bool:
-    """Whether the file's lock is now this process's, which lets go of it when it closes the file or dies.
+def poll_until(what: str, advice: str, seconds: int) -> Iterator[None]:
+    """Yields before each attempt of a polling loop, and logs what it waits for.
 
-    Raises UserError if its file system has no locks.
+    Raises:
+      UserError: the loop still runs after `seconds`.
+    """
+    started, next_warning = time.monotonic(), FIRST_WARNING
+    while True:
+        yield
+        waited = time.monotonic() - started
+        if waited > seconds:
+            raise UserError(f"waited {waited:.0f} s for {what}; {advice}, or raise config.data.wait_seconds={seconds}")
+        if waited > next_warning:
+            next_warning = waited + WARNING_INTERVAL
+            logging.warning("Waiting for %s: %.0f of at most %d s.", what, waited, seconds)
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Locks an open file if no other process has. The lock ends when the file is closed or the process dies.
+
+    Raises:
+      UserError: the file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -26,14 +48,21 @@ def taken(file: IO[str]) -> bool:
 
 
 @contextlib.contextmanager
-def turn(lock: Path, process: str, advice: str, seconds: int) -> Iterator[None]:
-    """Holds the lock file while the block runs.
+def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
+    """Holds the lock file during the block.
 
-    Raises UserError, with the advice, if `process`, another one, has held it for so many seconds.
+    Args:
+      lock: the lock file, created if missing.
+      holder: the process that may hold the lock, for messages.
+      advice: what the user can do if the wait takes too long.
+      seconds: the longest wait.
+
+    Raises:
+      UserError: the lock is not free within `seconds`.
     """
     with lock.open("w") as file:
-        for _ in poll_until(f"{process} ({lock})", advice, seconds):
-            if taken(file):
+        for _ in poll_until(f"{holder} ({lock})", advice, seconds):
+            if try_lock(file):
                 break
             time.sleep(0.1)
         yield

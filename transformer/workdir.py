@@ -137,7 +137,7 @@ def lock(path: Path) -> Iterator[None]:
     """
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
-        if not locks.taken(file):
+        if not locks.try_lock(file):
             file.seek(0)
             raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another")
         file.truncate(0)

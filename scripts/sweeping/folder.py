@@ -38,7 +38,7 @@ class Folder:
     def lock(self) -> AbstractContextManager[None]:
         """Excludes all other processes and threads of the sweep while the block runs."""
         path = self.path / ".sweep.lock"  # not .lock, which is that of a training run
-        return locks.turn(path, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
+        return locks.exclusive(path, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
 
     def check(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
         """Returns the sweep's record, with the study's name.

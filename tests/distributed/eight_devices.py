@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jax
 
+from tests.checkpoints.saved_runs import read_run
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
-from transformer.checkpoints.restore import load_parameters
 from transformer.distributed.sharding import make_mesh
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
@@ -71,7 +71,7 @@ def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
     return {
         "restored": distance(kept, jax.device_get(restored.parameters)),
-        "loaded_without_a_mesh": distance(kept, load_parameters(folder, "last", 1)[0]),
+        "loaded_without_a_mesh": distance(kept, read_run(folder)[0]),
         "losses": losses(there, restored, SAVED, STEPS)[1],
     }
 

@@ -16,9 +16,9 @@ import ml_collections
 import pytest
 
 from tests.training.tiny import flags, record, run, tiny_config
-from transformer import cache, train
+from transformer import train
 from transformer import workdir as workdirs
-from transformer.checkpoints.restore import load_parameters
+from transformer.checkpoints.restore import choose_step
 from transformer.config import loading as configuration
 from transformer.distributed import coordination as distributed
 from transformer.distributed import launch as joining
@@ -80,7 +80,7 @@ def interrupted(workdir: Path, step: int, **settings) -> list[str]:
         ends = two.end()
     # Each ends by the signal that it got itself: none, or Ctrl-C.
     assert [code for code, _ in ends] == [0, 130]
-    saved = load_parameters(workdir, "last", 1)[1]
+    saved = choose_step(workdir, "last")
     assert step <= saved < settings["training__steps"] and record(workdir)[-1]["step"] == saved
     for _, errors in ends:
         assert f"nterrupted; step {saved} is saved" in errors.splitlines()[-1]
@@ -257,14 +257,6 @@ def test_a_service_that_is_gone_is_not_waited_for(silent, monkeypatch):
     monkeypatch.setattr(silent, "error", "UNAVAILABLE: no connection")
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
         distributed.await_value("key", "process 0", 1000)
-
-
-def test_waiting_for_a_lock_has_an_end(tmp_path):
-    held = "waited 0 s for another process that prepares data .*lock.; see .*data.wait_seconds=0"
-    with cache.turn(tmp_path / "lock", 0), pytest.raises(UserError, match=held), cache.turn(tmp_path / "lock", 0):
-        pass
-    with cache.turn(tmp_path / "lock", 0):
-        pass
 
 
 def test_what_the_others_get_does_nothing(monkeypatch):

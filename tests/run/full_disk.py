@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from tests.checkpoints.saved_runs import read_run
 from tests.training.tiny import flags, record
-from transformer.checkpoints.restore import load_parameters, steps_in
+from transformer.checkpoints.restore import choose_step, steps_in
 
 ALONE = ["unshare", "--map-root-user", "--mount"]
 SIZES = ("64k", "1m")  # of the disk: not enough for a checkpoint; enough for a few
@@ -52,7 +53,7 @@ def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
         "code": code,
         "errors": errors,
         "saved": saved,
-        "loaded": [load_parameters(workdir, "last", 1)[1]] if saved else [],
+        "loaded": [choose_step(workdir, "last")] if saved else [],
         "lines": [line["step"] for line in record(workdir) if line["split"] == "train"] if saved else [],
     }
     subprocess.run(["mount", "-o", "remount,size=16m", folder], check=True)
@@ -61,7 +62,7 @@ def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
     return found | {
         "code_with_room": code,
         "errors_with_room": errors,
-        "same_parameters": same(*(load_parameters(each, "last", 1) for each in (workdir, straight))),
+        "same_parameters": same(*(read_run(each) for each in (workdir, straight))),
         "same_record": record(workdir) == record(straight),
         "same_checkpoints": checkpoints == others,
     }

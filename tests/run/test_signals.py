@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
+from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, run
-from transformer.checkpoints.restore import load_parameters, read_progress
+from transformer.checkpoints.restore import choose_step, read_progress
 from transformer.run.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
 
@@ -47,15 +48,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
         at_step(patch, step, action)
         assert run(workdir, **settings) == code
     assert not (workdir / "complete.json").exists()
-    assert load_parameters(workdir, "last", 1)[1] == saved
+    assert choose_step(workdir, "last") == saved
     if action is interrupt:
         assert f"step {saved} is saved: the same command goes on" in capsys.readouterr().err.splitlines()[-1]
     assert run(workdir, **settings) == 0
     assert f"Going on from the checkpoint of step {saved}." in capsys.readouterr().err
     assert record(workdir) == record(expected)
     for which in ("last", "best"):
-        (tree, *steps), (other, *other_steps) = (load_parameters(each, which, 1) for each in (workdir, expected))
-        assert steps == other_steps
+        (tree, step), (other, other_step) = (read_run(each, which) for each in (workdir, expected))
+        assert step == other_step
         jax.tree.map(np.testing.assert_array_equal, tree, other)
     assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
 
@@ -139,8 +140,8 @@ def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatc
     assert run(tmp_path / "run", **settings) == 0
     assert capsys.readouterr().err.splitlines()[-1].endswith("Done: 8 steps; the best loss was at step 4.")
     assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
-    assert load_parameters(tmp_path / "run", "best", 1)[1] == 4
-    assert load_parameters(tmp_path / "run", "last", 1)[1] == 8
+    assert choose_step(tmp_path / "run", "best") == 4
+    assert choose_step(tmp_path / "run", "last") == 8
     assert run(tmp_path / "run", **settings) == 0
     assert "This run is complete." in capsys.readouterr().err
 
@@ -161,7 +162,7 @@ def test_a_validation_that_a_signal_cut_short_is_done_later_and_recorded_once(st
     assert run(tmp_path / "whole", **settings) == 0
     left = [False, True]  # the second is cut short
     assert run(tmp_path / "run", **settings) == 0
-    assert load_parameters(tmp_path / "run", "last", 1)[1] == 4 and record(tmp_path / "run")[-1]["split"] == "train"
+    assert choose_step(tmp_path / "run", "last") == 4 and record(tmp_path / "run")[-1]["split"] == "train"
     with monkeypatch.context() as patch:
         at_step(patch, 4, crash)  # with the validation done and recorded, but not saved
         assert run(tmp_path / "run", **settings) == 1
@@ -225,7 +226,7 @@ def test_a_signal_saves_and_says_how_to_go_on(straight, tmp_path, number, code):
     finally:
         process.kill()
     assert (process.returncode, output) == (code, "")
-    step = load_parameters(tmp_path / "run", "last", 1)[1]
+    step = choose_step(tmp_path / "run", "last")
     assert step >= 2
     last = errors.splitlines()[-1]
     assert last.lower().endswith(f"interrupted; step {step} is saved: the same command goes on")

@@ -63,7 +63,7 @@ def test_a_difference_anywhere_changes_its_digest(tmp_path):
     before = digests(tmp_path / "before", progress, line, **values)
 
     def changed(progress=progress, line=line, **changes) -> set[str]:
-        found = digests(tmp_path / "after", progress, line, **values | changes)
+        found = digests(Path(tempfile.mkdtemp(dir=tmp_path)), progress, line, **values | changes)
         return {name for name in before | found if found[name] != before[name]}
 
     assert changed() == changed(dataclasses.replace(progress, seconds=4.0), line | {"seconds": 4.0}) == set()

@@ -1,36 +1,58 @@
-"""The seal of a checkpoint: size and digest of every file in it, so that damage is seen before it does harm."""
+"""The record of a checkpoint: what the run needs besides arrays, and a checksum of every file."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from transformer import files
 
-NAME = "seal.json"
+NAME = "checkpoint.json"
 
 
-def write(folder: Path) -> None:
-    """Seals what is in the folder's own folders, one an item; files beside them are Orbax's notes on its progress."""
-    files.write_json(folder / NAME, {name: _describe(folder / name) for name in _names(folder)})
+def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None) -> None:
+    """Writes a checkpoint's record, atomically.
+
+    Args:
+      folder: the checkpoint, with one folder for each item. Files beside these are Orbax's own notes.
+      contents: the record's other entries.
+      checksums: the checksums of the files if they are known; None to compute them.
+    """
+    if checksums is None:
+        checksums = {name: _checksum(folder / name) for name in _names(folder)}
+    record = {**contents, "files": checksums}
+    files.write_text(folder / NAME, json.dumps(record | {"checksum": _digest(record)}))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Returns a checkpoint's record. Raises ValueError if it is damaged, OSError if it cannot be read."""
+    record = json.loads((folder / NAME).read_bytes())
+    if not isinstance(record, dict) or record.pop("checksum", None) != _digest(record):
+        raise ValueError(f"{NAME} does not match its checksum")
+    return record
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the folder's files, or None."""
+    """Describes the first damaged file of a checkpoint. None if all files match their checksums."""
     try:
-        sealed = json.loads((folder / NAME).read_bytes())
-        missing = sorted(set(sealed) - set(_names(folder)))
-        if missing:
+        recorded = read(folder)["files"]
+        if missing := sorted(set(recorded) - set(_names(folder))):
             return f"damaged: {missing[0]} is missing"
-        changed = [name for name, description in sealed.items() if _describe(folder / name) != description]
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"damaged: its seal cannot be checked ({type(error).__name__}: {error})"
-    return f"damaged: {changed[0]} is not as it was written" if changed else None
+        changed = [name for name, checksum in recorded.items() if _checksum(folder / name) != checksum]
+    except (OSError, ValueError, RecursionError) as error:
+        return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
+    return f"damaged: {changed[0]} does not match its checksum" if changed else None
 
 
 def _names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob("*/**/*") if path.is_file())
 
 
-def _describe(path: Path) -> list[int | str]:
+def _checksum(path: Path) -> list[int | str]:
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "blake2b").hexdigest()[:32]]
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,8 +1,9 @@
-"""Reading checkpoints: what a run goes on from, and what decoding takes from it."""
+"""Reading checkpoints: which exist, what they record, and their parameters for decoding."""
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,162 +13,189 @@ import orbax.checkpoint as ocp
 from absl import logging
 from flax.nnx import statelib
 
-from transformer.checkpoints import checksums as seal
-from transformer.config import loading as configuration
+from transformer.checkpoints import checksums
+from transformer.config.checking import checked
+from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
-def load_parameters(workdir: Path, which: str, average: int) -> tuple[dict, int, list[int]]:
-    """Parameters to decode with, as NumPy arrays, from a run's workdir.
+def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
+    """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
     Args:
       workdir: the run's folder.
-      which: "best", "last" or a step.
-      average: how many checkpoints to take the mean of: the newest at or before the chosen one.
-
-    Returns:
-      (parameters, the chosen step, the steps averaged, oldest first). With training.ema_decay, the averages.
+      steps: the checkpoints.
+      expected: the abstract parameters of the model, compared with the checkpoints before any array is read.
+      config: the configuration of the model, to explain differences.
 
     Raises:
-      UserError: there is no such checkpoint, or it cannot be read.
+      UserError: a checkpoint cannot be read or holds other arrays.
     """
-    folder = Workdir(workdir).checkpoints.resolve()  # Orbax takes no relative path
-    steps, step = steps_in(folder), choose(workdir, which)
-    chosen = [other for other in steps if other <= step][-average:]
-    if len(chosen) < average:
-        logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(chosen), average, step)
+    folders = [checkpoints_folder(workdir) / str(step) for step in steps]
+    for folder in folders:
+        with readable(folder, "try another"):
+            check_same_arrays(folder, {eval_item(folder): expected}, config)
     total = None
-    for each in chosen:
-        with readable(folder / str(each), "try another"):
-            parameters = _load(folder / str(each))
-            total = parameters if total is None else jax.tree.map(np.add, total, parameters)
-    return jax.tree.map(lambda x: x / np.float32(len(chosen)), total), step, chosen
+    for folder in folders:
+        parameters = read_parameters(folder)
+        total = parameters if total is None else jax.tree.map(np.add, total, parameters)
+    return jax.tree.map(lambda x: x / np.float32(len(folders)), total)
+
+
+def checkpoints_folder(workdir: Path) -> Path:
+    """Returns the absolute path of a run's checkpoints; Orbax refuses relative paths."""
+    return Workdir(workdir).checkpoints.resolve()
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a run's folder of them, oldest first."""
+    """Returns the steps of the checkpoints in a folder, in ascending order."""
     names = [path.name for path in folder.glob("*") if path.is_dir()]
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def choose(workdir: Path, which: str) -> int:
-    """The step of the checkpoint that "best", "last" or a step's number names. Raises UserError if there is none.
+def choose_steps(workdir: Path, which: str, average: int) -> list[int]:
+    """Returns the `average` newest steps at or before the checkpoint `which`, in ascending order."""
+    step = choose_step(workdir, which)
+    steps = [other for other in steps_in(checkpoints_folder(workdir)) if other <= step][-average:]
+    if len(steps) < average:
+        logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(steps), average, step)
+    return steps
 
-    A damaged one is not the last.
+
+def choose_step(workdir: Path, which: str) -> int:
+    """Returns the step of the checkpoint that "best", "last" or a number names. "last" skips damaged checkpoints.
+
+    Raises:
+      UserError: there is no such checkpoint.
     """
-    folder = Workdir(workdir).checkpoints.resolve()
+    folder = checkpoints_folder(workdir)
     steps = steps_in(folder)
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
+    listed = ", ".join(map(str, steps))
     if which not in ("best", "last"):
         if which not in map(str, steps):
-            raise UserError(f"--checkpoint={which}: must be best, last or a step there is: {_listed(steps)}")
+            raise UserError(f"--checkpoint={which}: must be best, last or one of the steps {listed}")
         return int(which)
-    last = _last_whole(folder, steps)
+    last = _last_undamaged(folder, steps)
     best = read_progress(folder / str(last)).best_step
     if which == "last" or best is None:
         return last
     if best not in steps:
-        raise UserError(f"--checkpoint=best: {folder / str(best)} is gone; name last or one of {_listed(steps)}")
+        raise UserError(f"--checkpoint=best: {folder / str(best)} is missing; name last or one of the steps {listed}")
     return best
 
 
-def _last_whole(folder: Path, steps: list[int]) -> int:
+def _last_undamaged(folder: Path, steps: list[int]) -> int:
     for step in reversed(steps):
-        damage = seal.damage(folder / str(step))
+        damage = checksums.damage(folder / str(step))
         if damage is None:
             return step
-        logging.warning("%s: %s; the one before is used.", folder / str(step), damage)
-    raise UserError(f"{folder}: no checkpoint is whole")
+        logging.warning("%s: %s; using the previous checkpoint.", folder / str(step), damage)
+    raise UserError(f"{folder}: all checkpoints are damaged")
 
 
-def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps))
+def read_parameters(folder: Path) -> dict:
+    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays.
+
+    Raises:
+      UserError: the checkpoint is damaged or has another schema version.
+    """
+    with readable(folder, "try another"):
+        if damage := checksums.damage(folder):
+            raise ValueError(damage)
+        read_progress(folder)  # checks the schema version
+        return statelib.restore_int_paths(read_arrays(folder, eval_item(folder)))
 
 
-def _load(folder: Path) -> dict:
-    if damage := seal.damage(folder):
-        raise ValueError(damage)
-    read_progress(folder)  # of a version that this code reads
-    return statelib.restore_int_paths(read_arrays(folder, evaluated_item(folder)))
-
-
-def evaluated_item(folder: Path) -> str:
-    """The item of a checkpoint that decoding takes: the averaged parameters if it has them, else the parameters."""
+def eval_item(folder: Path) -> str:
+    """Returns the item of a checkpoint to decode with: the averaged parameters if there are any."""
     return "average" if (folder / "average").exists() else "parameters"
 
 
 def read_arrays(folder: Path, item: str) -> Any:
-    """The tree of an item of a checkpoint, "parameters", "optimizer" or "average", as NumPy arrays."""
+    """Returns an item of a checkpoint, "parameters", "optimizer" or "average", as a tree of NumPy arrays.
+
+    Raises:
+      UserError: the arrays are larger than this machine's memory.
+    """
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
         tree = checkpointer.metadata(folder).item_metadata[item].tree
+        needed = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > memory:
+            raise UserError(
+                f"{folder}: its {item} take {needed / 2**30:,.0f} GiB, more than this machine's memory "
+                f"({memory / 2**30:,.0f} GiB)"
+            )
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         arguments = ocp.args.PyTreeRestore(restore_args=as_numpy)
         return checkpointer.restore(folder, args=ocp.args.Composite(**{item: arguments}))[item]
 
 
 def read_progress(folder: Path) -> Progress:
-    """How far the run had got. Raises UserError if it cannot be read or a newer version of this code has written it."""
+    """Returns the progress that a checkpoint records.
+
+    Raises:
+      UserError: the record cannot be read, or has another schema version.
+    """
     with readable(folder, "try another"):
-        values = json.loads((folder / "progress" / "metadata").read_bytes())
-        version = values.pop("schema_version")
+        record = checksums.read(folder)
+        version = record["schema_version"]
         if version != SCHEMA_VERSION:
             advice = "update this code" if version > SCHEMA_VERSION else "use the commit that made the run"
             raise UserError(
                 f"{folder}: this checkpoint has schema version {version}, this code reads {SCHEMA_VERSION}; {advice}"
             )
-        return Progress(**values)
+        return Progress(**record["progress"])
 
 
-def check_same_arrays(folder: Path, wanted: Mapping[str, Any], config: Config) -> None:
-    """Raises UserError, naming the first arrays that differ and why, unless the checkpoint has just those wanted.
+def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
+    """Compares the shapes in a checkpoint's metadata with the expected ones. Reads no array.
 
     Args:
       folder: the checkpoint.
-      wanted: abstract trees by item.
-      config: the configuration that makes them.
+      expected: abstract trees by item.
+      config: the configuration that the trees come from.
+
+    Raises:
+      UserError: they differ. The message names the first arrays and the configuration keys that differ.
     """
-    handlers = {item: ocp.PyTreeCheckpointHandler() for item in wanted}
+    handlers = {item: ocp.PyTreeCheckpointHandler() for item in expected}
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers)) as checkpointer:
-        found = checkpointer.metadata(folder).item_metadata
+        metadata = checkpointer.metadata(folder).item_metadata
     differing = []
-    for item, tree in wanted.items():
-        stored = {} if found[item] is None else _shapes(found[item].tree)
-        expected = _shapes(tree)
-        for name in sorted(stored | expected):
-            one, other = (_show_shape(shapes, name) for shapes in (stored, expected))
-            if one != other:
-                differing.append(f"{item}.{name}: {one} there, {other} wanted")
+    for item, tree in expected.items():
+        saved, wanted = _shapes(metadata[item].tree) if metadata[item] else {}, _shapes(tree)
+        for name in sorted(saved | wanted):
+            if saved.get(name) != wanted.get(name):
+                differing.append(f"{item}.{name}: found {saved.get(name, 'none')}, expected {wanted.get(name, 'none')}")
     if differing:
-        saved = configuration.checked(json.loads((folder / "config" / "metadata").read_bytes()))
-        causes = [f"{key}: {values}" for key, values in configuration.difference(saved, config).items()]
+        saved_config = checked(checksums.read(folder)["config"])
+        causes = [f"{key}: {values}" for key, values in difference(saved_config, config).items()]
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise UserError(
-            f"{folder}: holds other arrays than this run ({'; '.join(differing[:3])}{more}); "
-            f"the configuration differs by {'; '.join(causes) or 'nothing: the code or the vocabulary has changed'}"
+            f"{folder}: holds other arrays than this model ({'; '.join(differing[:3])}{more}); the configuration "
+            f"differs in {'; '.join(causes) or 'nothing, so the code or the vocabulary has changed'}"
         )
 
 
-def _shapes(tree) -> dict[str, tuple[int, ...]]:
-    """Of every array, by its name in dots."""
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every array by its dotted name."""
     return {name: tuple(leaf.shape) for name, leaf in ocp.tree.to_flat_dict(tree, sep=".").items()}
-
-
-def _show_shape(shapes: dict[str, tuple[int, ...]], name: str) -> str:
-    return str(shapes[name]) if name in shapes else "none"
 
 
 @contextlib.contextmanager
 def readable(folder: Path, advice: str) -> Iterator[None]:
-    """Turns what Orbax raises for files that are missing or damaged into a UserError."""
+    """Turns the errors that missing or damaged files cause in Orbax into a UserError."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # The message of a KeyError is quoted by str().
+        # str() of a KeyError is in quotes.
         message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
         raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error

@@ -1,10 +1,9 @@
-"""What training left in workdirs, ready to decode with: one model, or several that translate together."""
+"""Trained models, ready to decode with: one model, or several as an ensemble."""
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import ml_collections
@@ -12,9 +11,9 @@ from absl import logging
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer import fingerprints as contents
+from transformer import fingerprints
 from transformer import workdir as workdirs
-from transformer.checkpoints.restore import check_same_arrays, evaluated_item, load_parameters, readable
+from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config import loading as configuration
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -26,7 +25,7 @@ from transformer.workdir import Workdir
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where one model's parameters come from. `averaged`: the steps whose mean they are; `step` is the last of them."""
+    """The source of a model's parameters: the mean over the steps `averaged`, of which `step` is the last."""
 
     workdir: str
     step: int
@@ -49,27 +48,27 @@ class Trained:
 
 
 def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
-    """The models of one workdir, or of several with commas between them, as an ensemble.
+    """Loads the model of one workdir, or those of several workdirs as an ensemble.
 
     Args:
       names: DIR or DIR,DIR,...
-      which: "best", "last" or a step, of each workdir.
-      average: how many checkpoints of each, up to that one, to take the mean of.
-      overrides: of the first workdir's decoding keys, as typed.
+      which: "best", "last" or a step, in each workdir.
+      average: the number of checkpoints to average in each workdir: the newest at or before `which`.
+      overrides: decoding keys and their values, as typed, applied to the first workdir's configuration.
 
     Raises:
-      UserError: a workdir, checkpoint, key or value cannot be used, a tokenizer is not the one that its run was trained
-        with, a checkpoint has other arrays than its model, or the workdirs' tokenizers differ.
+      UserError: a workdir, checkpoint, key or value cannot be used; a tokenizer is not the one that its run was trained
+        with; a checkpoint has other arrays than its model; or the workdirs' tokenizers differ.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
+    enable_compilation_cache()
     opened = [workdirs.open_existing(Path(name)) for name in names.split(",")]
     first, first_config = opened[0]
-    enable_compilation_cache(first_config.data)
     config = configuration.override(first_config, overrides, flag="--")
     tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
     for (other, _), tokenizer in zip(opened, tokenizers, strict=True):
-        contents.check(other.path, {contents.VOCABULARY: tokenizer.fingerprint})
+        fingerprints.check(other.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={names}: {first.path} and {other.path} have different tokenizers; models that translate "
@@ -79,23 +78,14 @@ def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, st
     parameters, checkpoints = [], []
     on_device = NamedSharding(one_device(), PartitionSpec())
     for each, settings in opened:
-        tree, step, averaged = load_parameters(each.path, which, average)
-        _check_arrays(each, averaged, settings, sizes)
+        steps = choose_steps(each.path, which, average)
+        expected = jax.eval_shape(functools.partial(init_parameters, settings, *sizes))
         # As NumPy arrays they would be copied to the device for every batch.
-        parameters.append(jax.device_put(tree, on_device))
-        checkpoints.append(Checkpoint(str(each.path), step, tuple(averaged)))
+        parameters.append(jax.device_put(load_parameters(each.path, steps, expected, settings), on_device))
+        checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(steps)))
         logging.info("%s: %s", each.path, describe(checkpoints[-1]))
     graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)
     return Trained(first, config, tokenizers[0], graphs, tuple(parameters), tuple(checkpoints))
-
-
-def _check_arrays(workdir: Workdir, steps: Sequence[int], config: Any, vocab_sizes: tuple[int, int]) -> None:
-    """Raises UserError unless these checkpoints have the arrays of the model that this configuration describes."""
-    wanted = jax.eval_shape(functools.partial(init_parameters, config, *vocab_sizes))
-    for step in steps:
-        folder = workdir.checkpoints.resolve() / str(step)  # Orbax takes no relative path
-        with readable(folder, "try another"):
-            check_same_arrays(folder, {evaluated_item(folder): wanted}, config)
 
 
 def describe(checkpoint: Checkpoint) -> str:

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError
-from transformer.polling import poll_until
+from transformer.locks import poll_until
 
 failures: list[str] = []  # of other processes, as far as this one has heard
 _calls = itertools.count()  # every process makes the same calls in the same order
@@ -111,7 +111,7 @@ def await_value(key: str, what: str, seconds: int) -> str:
             raise UserError(failures[0])
 
 
-def lost_another(error: BaseException | None) -> bool:
+def is_collective_failure(error: BaseException | None) -> bool:
     """Whether a collective operation has failed, as it does on hosts without accelerators when a process dies."""
     return "Gloo" in str(error)  # of several types, depending on who was waiting for the result
 

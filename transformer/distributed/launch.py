@@ -50,7 +50,7 @@ def joined(arguments: argparse.Namespace) -> Iterator[None]:
         yield
     except BaseException as error:
         tell(error)
-        if distributed.lost_another(error):
+        if distributed.is_collective_failure(error):
             time.sleep(2 * LISTEN_SECONDS)  # if it had something to say, that is the reason
             reason = (distributed.failures or ["another process of this run has died"])[0]
             logging.error("%s; the same command, started in all of them, goes on", reason)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import jax
 
-from transformer.checkpoints.manager import kept_by_number
+from transformer.checkpoints.manager import max_checkpoints
 from transformer.checkpoints.restore import steps_in
 from transformer.data.batches.loader import Loader, Position
 from transformer.run.preparation import Run
@@ -50,9 +50,9 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     run.train_step.compile_largest(state, loader.buckets)
     yield f"largest     {costs(run.train_step.compiled.values())}"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
-    every, last = config.checkpoint.every, config.training.steps
-    kept = len(kept_by_number([*range(every, last, every), last], config.checkpoint)) + 1  # and the best
-    yield f"checkpoints {kept} kept, {state_bytes / 2**20:,.0f} MiB each, {kept * state_bytes / 2**20:,.0f} MiB of disk"
+    kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
+    mebibytes = state_bytes / 2**20
+    yield f"checkpoints at most {kept}, {mebibytes:,.0f} MiB each, {kept * mebibytes:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
     per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
     done = max(steps_in(run.workdir.checkpoints), default=0)

@@ -93,7 +93,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     not what the run began with.
     """
     check_files(config.model)
-    enable_compilation_cache(config.data)
+    enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with distributed.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         tokenizer = tokenizers.prepare(config, workdir.path)

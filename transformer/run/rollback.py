@@ -38,7 +38,7 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     skipped = int(diverged.state.skipped)
     for leaf in jax.tree.leaves(diverged.state):
         leaf.delete()  # there may be no room for two states
-    checkpoints.drop_skipping()
+    checkpoints.delete_diverged()
     state, progress = run.newest(checkpoints)
     logging.warning(
         "Step %d: %d updates in a row were skipped, their losses or gradients not being finite. "

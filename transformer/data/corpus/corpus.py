@@ -74,7 +74,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     rules = cleaning.Rules.of(config.data) if split == "train" else None
     rate = config.tokenizer.subword_sampling if split == "train" else 0.0
     encoder = Encoder(source, tokenizer, rules, keep_text=rate > 0)
-    home = cache.folder(config.data) / "corpora"
+    home = cache.folder(config.data.cache_dir) / "corpora"
     home.mkdir(exist_ok=True)
     folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_identity(encoder))}"
     fill = functools.partial(_encode, encoder=encoder, wanted_workers=config.data.workers)
@@ -82,7 +82,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     def resample(epoch: int, seed: int) -> Corpus:
         resampler = Resampler(folder, tokenizer, config.data.max_length, rate, seed, epoch)
-        with cache.turn(cache.lock_of(folder), config.data.wait_seconds):
+        with cache.exclusive(cache.lock_path(folder), config.data.wait_seconds):
             return Corpus(_prepare_epoch(resampler, config.data.workers), None)
 
     corpus = Corpus(folder, resample if rate else None)

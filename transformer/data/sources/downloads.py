@@ -30,9 +30,9 @@ def fetch(data: Config) -> Path:
         if Path(name).name != name:
             raise UserError(f"data.downloads: {name} must be a file name without a folder")
     key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
-    folder = cache.folder(data) / "downloads" / f"{Path(data.name).name}-{key}"
+    folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
-    with cache.turn(folder / ".lock", data.wait_seconds):
+    with cache.exclusive(folder / ".lock", data.wait_seconds):
         for name, url, sha256 in data.downloads:
             if not (folder / name).exists():
                 _download(url, folder / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])

@@ -81,7 +81,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     key = cache.key([settings, source.identity, importlib.metadata.version("sentencepiece")])
-    home = cache.folder(config.data) / "tokenizers"
+    home = cache.folder(config.data.cache_dir) / "tokenizers"
     home.mkdir(exist_ok=True)
     folder = home / f"{config.data.name.replace('/', '-')}-{key}"
     cache.make_once(folder, lambda unfinished: _train(config, source).save(unfinished), config.data.wait_seconds)

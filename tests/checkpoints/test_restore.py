@@ -1,0 +1,92 @@
+"""Which checkpoints decoding can name, and what it reads from them."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.checkpoints.damages import DAMAGES, HUGE, declare_huge
+from tests.checkpoints.saved_runs import abstract_state, read_run, refusal, save_run
+from tests.training.tiny import tiny_config
+from transformer.checkpoints import restore
+from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.restore import choose_step, choose_steps, load_parameters, read_parameters
+from transformer.workdir import Workdir
+
+# TensorStore reports damaged arrays a second time, from threads of its own.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """Returns a run with checkpoints 10, 20 (the best), 40 and 50."""
+    return save_run(tmp_path_factory.mktemp("saved"), 2, {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0, 50: None})
+
+
+def load(workdir: Path, steps: list[int]) -> dict:
+    return load_parameters(workdir, steps, abstract_state().parameters, tiny_config())
+
+
+@pytest.mark.parametrize(
+    ("which", "average", "steps"),
+    [("best", 1, [20]), ("last", 1, [50]), ("20", 1, [20]), ("50", 2, [40, 50]), ("best", 2, [10, 20])],
+)
+def test_the_chosen_checkpoints_are_averaged(saved, which, average, steps):
+    assert choose_steps(saved, which, average) == steps
+    parameters, mean = load(saved, steps), np.float32(np.mean(steps))
+    np.testing.assert_array_equal(parameters["layers"][0]["kernel"], np.full((2, 3), mean))
+    np.testing.assert_array_equal(parameters["layers"][1]["bias"], [mean, -mean])
+    assert all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(parameters))
+
+
+def test_averaging_fewer_checkpoints_than_requested_gives_a_warning(saved, caplog):
+    assert choose_steps(saved, "best", 5) == [10, 20]
+    assert "Averaging 2 checkpoints, not 5: no more are kept up to step 20." in caplog.text
+
+
+def test_a_workdir_can_be_relative_to_the_current_folder(saved, monkeypatch):
+    monkeypatch.chdir(saved.parent)
+    assert read_run(Path(saved.name))[1] == 50
+
+
+def test_a_checkpoint_that_does_not_exist_is_refused(saved, tmp_path):
+    assert f"--workdir={tmp_path}: has no checkpoint yet" in refusal(choose_step, tmp_path, "best")
+    for name in ("30", "frist", "-1", "5.0", ""):
+        message = refusal(choose_step, saved, name)
+        assert f"--checkpoint={name}: must be best, last or one of the steps 10, 20, 40, 50" in message
+    shutil.copytree(saved, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "20")
+    assert "20 is missing; name last or one of the steps 10, 40, 50" in refusal(choose_step, tmp_path / "run", "best")
+
+
+def test_an_unfinished_checkpoint_is_ignored(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    shutil.copytree(saved / "checkpoints" / "50", tmp_path / "run" / "checkpoints" / "60.orbax-checkpoint-tmp")
+    assert choose_step(tmp_path / "run", "last") == 50
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_decoding_falls_back_from_a_damaged_checkpoint_unless_its_step_is_named(saved, tmp_path, caplog, damage):
+    shutil.copytree(saved, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "50"
+    DAMAGES[damage](checkpoint)
+    assert choose_step(tmp_path / "run", "last") == 40
+    (warning,) = [each.getMessage() for each in caplog.records if "using the previous" in each.getMessage()]
+    assert warning.startswith(f"{checkpoint}: damaged: ")
+    assert f"{checkpoint}: this checkpoint cannot be read (" in refusal(load, tmp_path / "run", [50])
+
+
+def test_a_checkpoint_that_declares_terabytes_is_refused_before_it_is_read(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "50"
+    declare_huge(checkpoint)
+    with monkeypatch.context() as patch:
+        patch.setattr(restore, "read_arrays", lambda *_: pytest.fail("arrays are read before shapes are compared"))
+        message = refusal(load, tmp_path / "run", [40, 50])
+    assert f"parameters.layers.0.kernel: found {HUGE}, expected (2, 3)" in message
+    with Checkpoints(Workdir(tmp_path / "run"), tiny_config()) as checkpoints:
+        assert f"found {HUGE}, expected (2, 3)" in refusal(checkpoints.restore, abstract_state())
+    # A configuration that declares the same size is refused too, as long as no machine has such a memory.
+    assert "its parameters take 4,096 GiB, more than this machine's memory" in refusal(read_parameters, checkpoint)

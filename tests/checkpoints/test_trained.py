@@ -1,0 +1,40 @@
+"""Models loaded from workdirs."""
+
+import jax
+import pytest
+
+from tests.checkpoints.saved_runs import refusal
+from tests.checkpoints.workdirs import make_workdir
+from transformer.checkpoints import trained
+
+
+@pytest.fixture
+def no_compilation_cache(monkeypatch):
+    """Restores JAX's state before the first call of `enable_compilation_cache`."""
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+def test_a_workdir_does_not_choose_the_compilation_cache(tmp_path, monkeypatch, no_compilation_cache):
+    foreign, own = tmp_path / "foreign", tmp_path / "own"
+    workdir = make_workdir(tmp_path / "run", **{"data.cache_dir": str(foreign)})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own))
+    trained.load(str(workdir), "best", 1, [])
+    assert jax.config.jax_compilation_cache_dir.startswith(f"{own}/transformer/compiled/")
+
+
+def test_the_best_checkpoint_can_be_averaged_with_those_before_it(tmp_path):
+    workdir = make_workdir(tmp_path / "run", steps=tuple(range(10, 110, 10)), **{"checkpoint.keep": "2"})
+    (checkpoint,) = trained.load(str(workdir), "best", 2, []).checkpoints
+    assert checkpoint == trained.Checkpoint(str(workdir), 20, (10, 20))
+    assert trained.describe(checkpoint) == "the average of steps 10, 20"
+
+
+def test_a_model_of_another_size_is_refused(tmp_path):
+    make_workdir(tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"d_ff": 8', '"d_ff": 16'))
+    assert "holds other arrays than this model" in refusal(trained.load, str(tmp_path / "run"), "last", 1, [])

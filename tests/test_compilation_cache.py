@@ -1,0 +1,35 @@
+"""The folder of JAX's compilation cache."""
+
+import jax
+import pytest
+
+from transformer.compilation_cache import enable_compilation_cache
+
+
+@pytest.fixture
+def configured(monkeypatch) -> dict:
+    """Records what is configured, as if nothing had been before."""
+    values: dict = {}
+    monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", property(lambda _: None), raising=False)
+    monkeypatch.setattr(jax.config, "update", values.__setitem__)
+    return values
+
+
+def test_the_folder_is_in_the_users_cache(tmp_path, monkeypatch, configured):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    enable_compilation_cache()
+    assert configured["jax_compilation_cache_dir"].startswith(f"{tmp_path}/transformer/compiled/")
+    enable_compilation_cache(str(tmp_path / "chosen"))
+    assert configured["jax_compilation_cache_dir"].startswith(f"{tmp_path}/chosen/compiled/")
+
+
+def test_nothing_is_cached_where_the_folder_cannot_be_created(tmp_path, configured):
+    (tmp_path / "file").write_text("")
+    enable_compilation_cache(str(tmp_path / "file" / "cache"))
+    assert configured == {}
+
+
+def test_the_environment_variable_takes_precedence(tmp_path, monkeypatch):
+    before = jax.config.jax_compilation_cache_dir
+    enable_compilation_cache(str(tmp_path))
+    assert jax.config.jax_compilation_cache_dir == before is not None
