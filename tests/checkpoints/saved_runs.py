@@ -16,7 +16,6 @@ from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
-
 OPTIMIZER = optax.adam(optax.constant_schedule(0.1))
 
 
