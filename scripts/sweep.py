@@ -88,7 +88,7 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
     _, config = open_existing(source)
     # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
     step = folder.read()["task"].get("step") if folder.record.exists() else None
-    return Decoding(config, source, restore.choose(source, "best") if step is None else step, folder)
+    return Decoding(config, source, restore.choose_step(source, "best") if step is None else step, folder)
 
 
 def check_values(sweep: Sweep, task: Task) -> None:
