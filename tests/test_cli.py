@@ -52,7 +52,7 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
     decoding = configuration.override(config, arguments.overrides, flag="--").decoding
     assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
     arguments = EVALUATE.parse(["--decoding.beam_sise=1"])
-    with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size\?"):
+    with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."):
         configuration.override(config, arguments.overrides, flag="--")
 
 

@@ -1,6 +1,7 @@
 """Rules of single keys and combinations of keys: each one rejects a value at its bound and accepts the next."""
 
 import math
+import re
 
 import pytest
 
@@ -234,8 +235,10 @@ def test_a_possible_combination_is_accepted(changes):
 
 def test_an_unknown_key_is_named_with_the_nearest_keys():
     message = error_of({"model.d_modle": 3})
-    assert message.startswith("config.model.d_modle=3: there is no key model.d_modle; did you mean model.d_model or ")
-    assert message.count(" or ") == 2
+    assert re.fullmatch(
+        r"config\.model\.d_modle=3: there is no key model\.d_modle; did you mean model\.d_model, [\w.]+ or [\w.]+\?",
+        message,
+    )
     assert "did you mean model.d_model" in error_of({"modle.d_model": 3})
     assert error_of({"zzzzzz": 3}).endswith("configs/base.py explains every key")
 

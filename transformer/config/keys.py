@@ -55,7 +55,8 @@ def type_name(key: Key) -> str:
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
     close = difflib.get_close_matches(name, list(candidates), n=count)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    suggestion = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
+    return f"; did you mean {suggestion}?" if close else ""
 
 
 def show(value: Any) -> str:

@@ -1,0 +1,94 @@
+"""The number of places that a change takes: one table entry for an implementation, one declaration for a key."""
+
+import importlib
+
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+from configs import base
+from configs.rules import Key, at_least
+from transformer.config import loading as configuration
+from transformer.config.checking import checked
+from transformer.config.keys import declared_keys, flatten
+from transformer.errors import UserError
+from transformer.model import layers
+from transformer.training import optimizer as optimizers
+
+BASE = base.get_config()
+TABLES = {
+    "model.activation": "transformer.model.feed_forward:ACTIVATIONS",
+    "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
+    "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
+    "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
+}
+
+
+@pytest.fixture
+def add(monkeypatch):
+    """A function that adds an entry "added" to the table of a key and returns a configuration that names it."""
+
+    def add(key: str, implementation: object):
+        module, _, dictionary = TABLES[key].partition(":")
+        monkeypatch.setitem(getattr(importlib.import_module(module), dictionary), "added", implementation)
+        return configuration.load_file("configs/base.py", [(key, "added"), ("model.dtype", "float32")])
+
+    return add
+
+
+@pytest.mark.parametrize("key", TABLES)
+def test_the_allowed_names_are_those_of_the_table(key, add):
+    with pytest.raises(UserError, match=f"config.{key}=added: must be one of "):
+        checked(flatten(BASE) | {key: "added"})
+    assert flatten(add(key, None))[key] == "added"
+
+
+def test_an_optimizer_takes_one_table_entry(add):
+    config = add("optimizer.name", lambda config, schedule: optax.sgd(schedule))
+    optimizer = optimizers.make_optimizer(config.optimizer, optax.constant_schedule(0.5))
+    gradient = jnp.ones(3)
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    assert updates.tolist() == [-0.5] * 3
+
+
+def test_a_schedule_takes_one_table_entry(add):
+    config = add("optimizer.schedule", lambda config, d_model, steps: optax.constant_schedule(d_model * steps))
+    assert optimizers.make_schedule(config.optimizer, 2, 3)(0) == 6
+
+
+def test_an_activation_takes_one_table_entry(add):
+    config = add("model.activation", jnp.negative)
+    module = layers.feed_forward(config.model, nnx.Rngs(0))
+    x = jnp.ones((1, 1, config.model.d_model))
+    assert jnp.allclose(module(x), module.outer(-module.inner(x)))
+
+
+@pytest.mark.parametrize(
+    ("key", "use"),
+    [
+        ("model.activation", lambda config: layers.feed_forward(config.model, nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
+        ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
+        ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
+    ],
+)
+def test_an_unknown_name_reaches_no_implementation(key, use):
+    config = base.get_config()
+    config.update_from_flattened_dict({key: "unknown"})  # as no check would let it pass
+    with pytest.raises(KeyError, match="unknown"):
+        use(config)
+
+
+def test_a_scalar_key_takes_one_declaration(monkeypatch, tmp_path):
+    configuration.save(BASE, tmp_path)  # before the key exists
+    keys = base.get_keys()
+    keys.training.added = Key(3, at_least(1))
+    monkeypatch.setattr(base, "get_keys", lambda: keys)
+    assert declared_keys()["training.added"].default == 3
+    assert configuration.load_file("configs/big.py", []).training.added == 3
+    assert configuration.load_file("configs/big.py", [("training.added", "5")]).training.added == 5
+    assert configuration.load(tmp_path).training.added == 3
+    with pytest.raises(UserError, match="config.training.added=0: must be at least 1"):
+        configuration.load_file("configs/big.py", [("training.added", "0")])
+    with pytest.raises(UserError, match="config.training.added=1.5: must be an integer"):
+        configuration.load_file("configs/big.py", [("training.added", "1.5")])
