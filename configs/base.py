@@ -6,7 +6,7 @@ Expect:    the paper reports BLEU 27.3 on newstest2014 (Table 2), tokenized and 
 
 Every other config starts from this one and sets what differs. No default is defined anywhere else.
 `Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose
-names are the allowed values. An `optional` key is None by default, and its comment says what None means.
+names are the allowed values. An `optional` key is None by default; its comment explains None.
 """
 
 import ml_collections
@@ -64,7 +64,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
     # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
     model.positions = Key("sinusoidal", one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary"))
-    model.max_positions = Key(1024, at_least(1))  # learned positions: rows of the table; the others have no limit
+    model.max_positions = Key(1024, at_least(1))  # learned positions: rows of the table; sinusoids and rotations need none
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
     model.share_embeddings = Key("all", one_of("all", "target", "none"))
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
