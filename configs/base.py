@@ -64,7 +64,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
     # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
     model.positions = Key("sinusoidal", one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary"))
-    model.max_positions = Key(1024, at_least(1))  # learned positions: rows of the table; sinusoids and rotations need none
+    model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
     model.share_embeddings = Key("all", one_of("all", "target", "none"))
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
