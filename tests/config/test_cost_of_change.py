@@ -12,12 +12,17 @@ from configs.rules import Key, at_least
 from transformer.config import loading as configuration
 from transformer.config.checking import checked
 from transformer.config.keys import declared_keys, flatten
+from transformer.data.sources.source import open_source
+from transformer.data.tokenizers import training as tokenizers
 from transformer.errors import UserError
 from transformer.model import layers
 from transformer.training import optimizer as optimizers
 
 BASE = base.get_config()
+PAIRS = open_source(configuration.load_file("configs/quickstart.py", []).data, "train")
 TABLES = {
+    "data.source": "transformer.data.sources.source:SOURCES",
+    "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
     "model.activation": "transformer.model.feed_forward:ACTIVATIONS",
     "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
@@ -64,9 +69,20 @@ def test_an_activation_takes_one_table_entry(add):
     assert jnp.allclose(module(x), module.outer(-module.inner(x)))
 
 
+def test_a_data_source_takes_one_table_entry(add):
+    class Added:
+        @staticmethod
+        def open(data, split):
+            return PAIRS
+
+    assert open_source(add("data.source", Added).data, "valid") is PAIRS
+
+
 @pytest.mark.parametrize(
     ("key", "use"),
     [
+        ("data.source", lambda config: open_source(config.data, "train")),
+        ("tokenizer.kind", lambda config: tokenizers.train(config.tokenizer, PAIRS)),
         ("model.activation", lambda config: layers.feed_forward(config.model, nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
         ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
