@@ -1,75 +1,113 @@
-"""Evaluations as `transformer.evaluate` leaves them in workdirs: what the scripts that report and compare share."""
+"""Evaluations that `transformer.evaluate` wrote into workdirs, as `scripts.report` and `scripts.compare` read them."""
 
 import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ml_collections
 
+from transformer import workdir as workdirs
 from transformer.config.keys import flatten
+from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 from transformer.workdir import MAY_DIFFER, Workdir
 
-WHERE = (*MAY_DIFFER, "seed")  # what runs of one system may differ in
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
-EVALUATION = {  # what every reader needs of one
-    "split": str | None,
-    "step": int,
-    "averaged": int,
-    "models": list,
-    "decoding": dict,
-    **{name: int | float for name in SCORES},
-    **{f"{name}_signature": str for name in SCORES},
-}
-ENVIRONMENT = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
+RESULT_KEYS = {"split", "step", "averaged", "models", "decoding", "sentences"}
+RESULT_KEYS |= {*SCORES, *(f"{name}_signature" for name in SCORES)}
+ENVIRONMENT_KEYS = {"commit", "uncommitted_changes", "cpu_count", "devices"}
 
 
-def read(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
-    """What is in the .json file of an evaluation. Raises UserError unless it is one and has what `kinds` asks for."""
-    return _read_object(path, kinds, "must be an evaluation; run transformer.evaluate to write it anew")
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of one run.
+
+    path: its .json file. config, environment: those of the run. result: the JSON object, without derived values.
+    """
+
+    path: Path
+    config: ml_collections.FrozenConfigDict
+    environment: dict[str, Any]
+    result: dict[str, Any]
+
+    @property
+    def workdir(self) -> Path:
+        return self.path.parent.parent
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(".json")
+
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        """The configuration without the seed and the keys that say where a run is, such as data.path."""
+        return {key: value for key, value in flatten(self.config).items() if key not in (*MAY_DIFFER, "seed")}
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        return self.result["decoding"]
+
+    @property
+    def commit(self) -> str:
+        """The abbreviated commit of the run, with + for uncommitted changes."""
+        changed = "+" if self.environment["uncommitted_changes"] else ""
+        return (self.environment["commit"] or "unknown")[:9] + changed
+
+    @cached_property
+    def hypotheses(self) -> list[str]:
+        return self._read_sentences("hypotheses")
+
+    @cached_property
+    def references(self) -> list[str]:
+        return self._read_sentences("references")
+
+    def _read_sentences(self, kind: str) -> list[str]:
+        # Not from the path in the result, which is wrong once the workdir has been moved.
+        path = self.path.with_name(f"{self.name}.{kind}.txt")
+        lines = read_text_file(path)
+        if not lines or len(lines) != self.result["sentences"]:
+            raise UserError(
+                f"{path}: has {len(lines)} lines, must have the {self.result['sentences']} sentences of "
+                f"{self.path.name}; run transformer.evaluate again"
+            )
+        return lines
 
 
-def read_environment(workdir: Workdir) -> dict[str, Any]:
-    """Where and with what the run was made. Raises UserError if the record is damaged."""
-    return _read_object(workdir.environment, ENVIRONMENT, "must be the record of a run; name the workdir of one")
+def read_evaluation(path: Path) -> Evaluation:
+    """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
+    result = _read_object(path, RESULT_KEYS)
+    workdir, config = workdirs.open_existing(path.parent.parent)
+    return Evaluation(path, config, _read_object(workdir.environment, ENVIRONMENT_KEYS), result)
 
 
-def _read_object(path: Path, kinds: dict[str, Any], advice: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises UserError, with the advice, unless it has these keys and kinds of values."""
+def read_evaluations(workdir: Workdir) -> list[Evaluation]:
+    """Reads all evaluations of a run. Raises UserError if a file is damaged."""
+    return [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
+
+
+def _read_object(path: Path, keys: set[str]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; {advice}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); {advice}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: no JSON object; {advice}")
-    for key, kind in kinds.items():
-        if key not in found or not isinstance(found[key], kind):
-            raise UserError(f"{path}: {key} is missing or damaged; {advice}")
+        missing = sorted(keys - found.keys())
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run transformer.evaluate again or restore it") from error
+    if missing:
+        raise UserError(f"{path}: has no {', '.join(missing)}; run transformer.evaluate again or restore it")
     return found
 
 
-def run_settings(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
-    """What runs of one system have in common: everything in the configuration but seed and place."""
-    return {key: value for key, value in flatten(config).items() if key not in WHERE}
-
-
-def differing(several: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that do not have the same value in all of these settings, or are in some only."""
+def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the keys that are absent from some of these settings or have different values."""
     keys = dict.fromkeys(itertools.chain(*several))
     return [key for key in keys if any(each.get(key) != several[0].get(key) for each in several)]
 
 
-def describe_commit(environment: dict[str, Any]) -> str:
-    """Abbreviated; + for changes that were not committed."""
-    return (environment["commit"] or "unknown")[:9] + ("+" if environment["uncommitted_changes"] else "")
-
-
 def mean_and_spread(values: Sequence[float]) -> str:
-    """The spread, where there are several, is the sample standard deviation."""
+    """Returns the mean, and with several values ± their sample standard deviation."""
     mean = f"{statistics.mean(values):.2f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

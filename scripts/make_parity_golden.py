@@ -1,10 +1,10 @@
-"""Writes tests/golden/parity.npz: what PyTorch's encoder and decoder stacks make of given weights and a given batch.
+"""Writes tests/golden/parity.npz: logits and gradients of PyTorch's encoder and decoder stacks.
 
-Run: python -m scripts.make_parity_golden (needs PyTorch, `pip install torch==2.13.0`, which nothing else here needs)
+    python -m scripts.make_parity_golden
 
-The file holds the batch, the weights under our names for them, and for each case of CASES the logits and the gradients
-of the summed cross-entropy with label smoothing 0.1. PyTorch computes in float64, so the golden values have no rounding
-error of their own.
+It needs PyTorch (`pip install torch==2.13.0`), unlike everything else here. The file has the batch, the weights under
+our names, and for each case of CASES the logits and the gradients of the summed cross-entropy with label smoothing 0.1.
+PyTorch computes them in float64, so that the golden values have negligible rounding errors.
 """
 
 import math
@@ -16,15 +16,15 @@ import torch
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "parity.npz"
 D_MODEL, D_FF, HEADS, LAYERS, VOCAB = 16, 32, 2, 2, 20
 PAD, BOS, EOS = 0, 2, 3
-# What a case says of norms: (pre-norm, a norm after each stack). torch.nn.Transformer has the latter in either form.
+# (pre-norm, a norm after each stack). torch.nn.Transformer always has the latter.
 CASES = {"post": (False, False), "post_final_norm": (False, True), "pre": (True, True)}
-# PyTorch's names of modules, and ours.
+# PyTorch's module names and ours.
 ENCODER_NORMS = {"norm1": "self_attention", "norm2": "feed_forward"}
 DECODER_NORMS = {"norm1": "self_attention", "norm2": "cross_attention", "norm3": "feed_forward"}
 
 
 class PyTorchTransformer(torch.nn.Module):
-    """PyTorch's stacks between one embedding matrix, which also gives the logits, and sinusoidal positions."""
+    """PyTorch's stacks with sinusoidal positions and one matrix for both embeddings and the logits."""
 
     def __init__(self, pre_norm: bool, final_norm: bool):
         super().__init__()
@@ -58,7 +58,7 @@ class PyTorchTransformer(torch.nn.Module):
 
 
 def our_names(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """PyTorch's weights, or their gradients, as ours: matrices transposed, and the stacked projections apart."""
+    """Returns PyTorch's weights or gradients under our names, with matrices transposed and projections unstacked."""
     ours = {"decoder/embedding/table": tensors["embedding.weight"]}
     for stack, norms in (("encoder", ENCODER_NORMS), ("decoder", DECODER_NORMS)):
         if f"{stack}.norm.weight" in tensors:
@@ -94,7 +94,7 @@ def attention(tensors: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[
 
 
 def draw_weights(random: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Weights under PyTorch's names, exact in float32; no scale is 1 and no bias 0, so that none can be mixed up."""
+    """Draws weights that are exact in float32. No scale is 1 and no bias 0, so that a mix-up would show."""
     weights = {}
     for name, old in PyTorchTransformer(pre_norm=True, final_norm=True).named_parameters():
         values = random.normal(size=old.shape) * (0.25 if old.ndim > 1 else 0.1)
@@ -104,14 +104,14 @@ def draw_weights(random: np.random.Generator) -> dict[str, torch.Tensor]:
 
 
 def draw_batch(random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Three ragged pairs, padded to lengths that none of them on the source side fills."""
+    """Draws three pairs of different lengths; on the source side even the longest is padded."""
     source, target = np.full((3, 8), PAD), np.full((3, 6), PAD)
     target_input = target.copy()
-    for row, (source_pieces, target_pieces) in enumerate([(6, 3), (2, 5), (4, 1)]):
-        pieces = random.integers(4, VOCAB, source_pieces + target_pieces)
-        source[row, : source_pieces + 1] = [*pieces[:source_pieces], EOS]
-        target[row, : target_pieces + 1] = [*pieces[source_pieces:], EOS]
-        target_input[row, : target_pieces + 1] = [BOS, *pieces[source_pieces:]]
+    for row, (source_length, target_length) in enumerate([(6, 3), (2, 5), (4, 1)]):
+        tokens = random.integers(4, VOCAB, source_length + target_length)
+        source[row, : source_length + 1] = [*tokens[:source_length], EOS]
+        target[row, : target_length + 1] = [*tokens[source_length:], EOS]
+        target_input[row, : target_length + 1] = [BOS, *tokens[source_length:]]
     return {"source": source, "target_input": target_input, "target_output": target}
 
 

@@ -1,4 +1,4 @@
-"""What scripts write into files such as the README: tables, in parts that stand between two marks."""
+"""Markdown tables, and parts of files that scripts rewrite."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +8,16 @@ from transformer.errors import UserError
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table. The first row is its header."""
+    """Returns a Markdown table, with the first row as its header."""
     header, *others = rows
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *others))
 
 
 def replace(path: Path, name: str, text: str) -> None:
-    """Puts `text` between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+    """Replaces what is between the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a file by `text`.
 
     Raises:
-      UserError: there is no such file, or the marks are not in it, once each and in order.
+      UserError: there is no such file, or it lacks these lines.
     """
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")

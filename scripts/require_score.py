@@ -1,4 +1,4 @@
-"""Passes on the JSON line of transformer.evaluate and fails if a score in it is too low.
+"""Copies the JSON of transformer.evaluate to standard output, and fails if a score in it is too low.
 
 Example:   python -m transformer.evaluate --workdir=runs/quickstart | python -m scripts.require_score exact_match 0.99
 """
@@ -17,15 +17,15 @@ def main(arguments: argparse.Namespace) -> None:
     try:
         value = json.loads(text)[arguments.score]
     except (ValueError, KeyError) as error:
-        raise UserError(f"standard input: no JSON with {arguments.score} in it ({error})") from None
+        raise UserError(f"standard input: must be JSON with the key {arguments.score} ({error})") from None
     if value < arguments.least:
         raise UserError(f"{arguments.score} is {value}, must be at least {arguments.least}")
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.require_score", __doc__)
-    parser.add_argument("score", help="its name in the JSON, such as bleu")
-    parser.add_argument("least", type=float, help="the least value that passes")
+    parser.add_argument("score", help="key of the JSON, such as bleu")
+    parser.add_argument("least", type=float, help="the lowest value that passes")
     return parser
 
 

@@ -1,128 +1,165 @@
-"""What is said about systems: one JSON object, from which the text is written too."""
+"""The result of a comparison, a JSON object."""
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics.base import Metric
+from jaxtyping import Int
 
-from scripts.comparison import scoring, significance
-from scripts.comparison.choice import Evaluation
-from scripts.comparison.scoring import Scored
+from scripts.comparison import significance
+from scripts.comparison.metrics import REFERENCE_LENGTH, SentenceMetric, make_metrics
 from scripts.comparison.significance import Estimate
 from scripts.comparison.systems import System
-from scripts.evaluations import SCORES
-from transformer.decoding.bleu import Scores
+from scripts.evaluations import SCORES, Evaluation
+from transformer.decoding import bleu
+
+MAX_BINS = 6  # of sentence lengths
+MIN_BIN_SENTENCES = 30  # on average: BLEU of fewer means little
+
+
+@dataclass(frozen=True)
+class ScoredSystem:
+    """A system with its scores.
+
+    scores: those of each seed. statistics: for each metric (seeds, sentences, numbers). estimates: for each metric.
+    """
+
+    system: System
+    scores: tuple[bleu.Scores, ...]
+    statistics: dict[str, np.ndarray]
+    estimates: dict[str, Estimate]
 
 
 def make_result(
     systems: Sequence[System], references: Sequence[str], language: str | None, samples: int, sentences: int
 ) -> dict[str, Any]:
-    """Everything about the systems, the first of which the others are compared with.
+    """Compares the first system with each of the others.
 
     Args:
-      references: of each sentence.
-      language: as in `bleu.score`.
+      systems: at least one.
+      references: the reference of each sentence.
+      language: see `bleu.score`.
       samples: resamples of the bootstrap.
-      sentences: how many of those that differ most to show of each comparison.
+      sentences: how many of the sentences that differ most to include in each comparison.
 
     Returns:
-      split, sentences: what was translated (None: a file), and how many sentences it has.
-      settings: for each key in which the systems differ, every system's value by its label.
-      systems: label and name of each, its runs (workdir, evaluation, seed, step, averaged, commit, scores), and for
-        each score the mean over seeds, the spread (their sample standard deviation; None: there is one) and, but for
-        bleu_lowercase_tokenized, the interval of 95 %.
-      differences: of each other system from the first: system, baseline; for bleu and chrf the difference, its interval
-        of 95 % and its p-value; sentences: those whose chrF differs most, with line (from 1), reference, difference,
-        and by label the chrf, mean over seeds, and the hypotheses of the runs.
-      bleu_by_length: the number of sentences with references of shortest to longest tokens, and by label their bleu.
-      signatures: of each score; those of bleu and chrf name the resamples and their seed.
+      split, sentences: the split (None: a file), and its number of sentences.
+      settings: for each setting in which the systems differ, its value in each system, by label.
+      systems: label and name of each; its runs (workdir, evaluation, seed, step, averaged, commit, scores); and for
+        each score the mean over seeds, the spread (sample standard deviation; None for one seed), and, except for
+        bleu_lowercase_tokenized, the 95 % interval.
+      differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
+        interval and its p-value; and sentences, those whose chrF differs most: line (from 1), reference, difference,
+        and by label chrf, the mean over seeds, and hypotheses, one a seed.
+      bleu_by_length: for each range of reference lengths: shortest and longest, in tokens; the number of sentences; and
+        bleu by label, the mean over seeds.
+      signatures: of each score; those of bleu and chrf include the number of resamples and their seed.
     """
-    metrics = scoring.make_metrics(language)
-    scored = [scoring.score(system, references, language, metrics) for system in systems]
+    metrics = make_metrics(language)
     drawn = significance.draw_sentences(len(references), samples)
-    estimates = {name: _estimate(name, metric, scored, drawn) for name, metric in metrics.items()}
-    bins = scoring.bleu_by_length(metrics["bleu"], scored)
-    differences = []
-    for number, other in enumerate(scored[1:], 1):
-        found = {name: asdict(significance.compare(each[0], each[number])) for name, each in estimates.items()}
-        shown = _sentences(scored[0], other, metrics["chrf"], references, sentences)
-        labels = {"system": other.system.label, "baseline": systems[0].label}
-        differences.append({**labels, **found, "sentences": shown})
+    scored = [_score(each, number, references, language, metrics, drawn) for number, each in enumerate(systems)]
+    first = systems[0]
     return {
-        "split": systems[0].evaluations[0].saved["split"],
+        "split": first.evaluations[0].result["split"],
         "sentences": len(references),
-        "settings": {key: {each.label: each.differences[key] for each in systems} for key in systems[0].differences},
-        "systems": [_system(each, number, estimates) for number, each in enumerate(scored)],
-        "differences": differences,
-        "bleu_by_length": [asdict(each) | {"bleu": _by_label(systems, each.bleu)} for each in bins],
-        "signatures": _signatures(scored[0].scores[0], metrics, samples),
+        "settings": {key: {each.label: each.differences[key] for each in systems} for key in first.differences},
+        "systems": [_describe_system(each) for each in scored],
+        "differences": [_compare(scored[0], other, metrics["chrf"], references, sentences) for other in scored[1:]],
+        "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
+        "signatures": _signatures(scored[0].scores[0], list(metrics), samples),
     }
 
 
-def _estimate(name: str, metric: Metric, scored: Sequence[Scored], drawn: np.ndarray) -> list[Estimate]:
-    resampled = [
-        np.array([significance.resample(metric, seed, drawn) for seed in each.statistics[name]]) for each in scored
-    ]
-    return [
-        significance.estimate(each.of_seeds(name), found, number)
-        for number, (each, found) in enumerate(zip(scored, resampled, strict=True))
-    ]
+def _score(
+    system: System,
+    number: int,
+    references: Sequence[str],
+    language: str | None,
+    metrics: dict[str, SentenceMetric],
+    drawn: Int[np.ndarray, "samples sentences"],
+) -> ScoredSystem:
+    scores = tuple(bleu.score(each.hypotheses, references, language) for each in system.evaluations)
+    sufficient, estimates = {}, {}
+    for name, metric in metrics.items():
+        sufficient[name] = np.array([metric.statistics(each.hypotheses, references) for each in system.evaluations])
+        resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
+        of_seeds = np.array([getattr(each, name) for each in scores])
+        estimates[name] = significance.estimate(of_seeds, resampled, number)
+    return ScoredSystem(system, scores, sufficient, estimates)
 
 
-def _system(scored: Scored, number: int, estimates: dict[str, list[Estimate]]) -> dict[str, Any]:
-    runs = [_run(*each) for each in zip(scored.system.evaluations, scored.scores, strict=True)]
-    found: dict[str, Any] = {"label": scored.system.label, "name": scored.system.name, "runs": runs}
+def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
+    system = scored.system
+    runs = [_describe_run(*each) for each in zip(system.evaluations, scored.scores, strict=True)]
+    described: dict[str, Any] = {"label": system.label, "name": system.name, "runs": runs}
     for name in SCORES:
-        scores = scored.of_seeds(name).tolist()
-        spread = statistics.stdev(scores) if len(scores) > 1 else None
-        found[name] = {"mean": statistics.mean(scores), "spread": spread}
-    for name, each in estimates.items():
-        found[name]["interval"] = each[number].interval
-    return found
+        values = [run[name] for run in runs]
+        spread = statistics.stdev(values) if len(values) > 1 else None
+        described[name] = {"mean": statistics.mean(values), "spread": spread}
+        if name in scored.estimates:
+            described[name]["interval"] = scored.estimates[name].interval
+    return described
 
 
-def _run(evaluation: Evaluation, scores: Scores) -> dict[str, Any]:
+def _describe_run(evaluation: Evaluation, scores: bleu.Scores) -> dict[str, Any]:
     return {
         "workdir": str(evaluation.workdir),
         "evaluation": evaluation.name,
         "seed": evaluation.config.seed,
-        "step": evaluation.saved["step"],
-        "averaged": evaluation.saved["averaged"],
+        "step": evaluation.result["step"],
+        "averaged": evaluation.result["averaged"],
         "commit": evaluation.commit,
         **{name: getattr(scores, name) for name in SCORES},
     }
 
 
-def _sentences(first: Scored, other: Scored, chrf: Metric, references: Sequence[str], count: int) -> list[dict]:
-    pair = (first, other)
-    scores = [scoring.score_sentences(chrf, each.statistics["chrf"]) for each in pair]
-    systems = [each.system for each in pair]
-    return [
+def _compare(
+    first: ScoredSystem, other: ScoredSystem, chrf: SentenceMetric, references: Sequence[str], count: int
+) -> dict[str, Any]:
+    pair = {each.system.label: each for each in (first, other)}
+    scores = {label: chrf.score(each.statistics["chrf"]).mean(0) for label, each in pair.items()}
+    differences = scores[other.system.label] - scores[first.system.label]
+    most = [int(i) for i in np.argsort(-np.abs(differences), kind="stable")[:count] if differences[i] != 0]
+    sentences = [
         {
-            "line": number + 1,
-            "reference": references[number],
-            "difference": float(scores[1][number] - scores[0][number]),
-            "chrf": _by_label(systems, [float(each[number]) for each in scores]),
-            "hypotheses": _by_label(
-                systems, [[run.hypotheses[number] for run in system.evaluations] for system in systems]
-            ),
+            "line": i + 1,
+            "reference": references[i],
+            "difference": float(differences[i]),
+            "chrf": {label: float(each[i]) for label, each in scores.items()},
+            "hypotheses": {
+                label: [run.hypotheses[i] for run in each.system.evaluations] for label, each in pair.items()
+            },
         }
-        for number in scoring.most_different(*scores, count)
+        for i in most
     ]
+    tested = {name: significance.compare(first.estimates[name], other.estimates[name]) for name in first.estimates}
+    return {"system": other.system.label, "baseline": first.system.label, **tested, "sentences": sentences}
 
 
-def _by_label(systems: Sequence[System], values: Sequence[Any]) -> dict[str, Any]:
-    return {system.label: value for system, value in zip(systems, values, strict=True)}
+def _bleu_by_length(metric: SentenceMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
+    lengths = systems[0].statistics["bleu"][0, :, REFERENCE_LENGTH]
+    bins = []
+    for shortest, longest in length_bins(lengths):
+        inside = (lengths >= shortest) & (lengths <= longest)
+        scores = {
+            each.system.label: float(metric.score(each.statistics["bleu"][:, inside].sum(1)).mean()) for each in systems
+        }
+        bins.append({"shortest": shortest, "longest": longest, "sentences": int(inside.sum()), "bleu": scores})
+    return bins
 
 
-def _signatures(scores: Scores, metrics: dict[str, Metric], samples: int) -> dict[str, str]:
+def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
+    """Returns the shortest and longest lengths of bins with about equally many sentences."""
+    count = min(MAX_BINS, max(1, len(lengths) // MIN_BIN_SENTENCES))
+    longest = np.unique(np.quantile(lengths, np.arange(1, count + 1) / count, method="inverted_cdf"))
+    shortest = [lengths.min(), *(longest[:-1] + 1)]
+    return [(int(low), int(high)) for low, high in zip(shortest, longest, strict=True)]
+
+
+def _signatures(scores: bleu.Scores, metrics: Sequence[str], samples: int) -> dict[str, str]:
     signatures = {name: getattr(scores, f"{name}_signature") for name in SCORES}
-    for name, metric in metrics.items():
-        signature = metric.get_signature()
-        signature.update("seed", str(significance.SEED))
-        signature.update("bs", samples)
-        signatures[name] = str(signature)
+    for name in metrics:  # as `sacrebleu --paired-bs` writes it
+        signatures[name] = signatures[name].replace("nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|")
     return signatures

@@ -1,71 +1,68 @@
-"""How sure a difference is: sacreBLEU's paired bootstrap (Koehn 2004), over seeds too where a system has several.
+"""The significance of differences, by sacreBLEU's paired bootstrap (Koehn 2004) extended to several seeds.
 
-A resample draws as many sentences as there are, with replacement, the same ones for every run, so that what is hard in
-a sentence cancels in differences. A system's score is the mean over its seeds on these sentences. Where there are k > 1
-seeds it is moved by how far the mean of k - 1 of them, drawn with replacement, lies from the mean of all on the whole
-text: drawing one fewer than there are makes the variance that comes of the seeds right on average, where drawing k
-would give (k - 1) / k of it (Rao and Wu 1988). With one seed nothing is known of that variance: the interval then holds
-for these trained models, not for their settings.
+Sentences. A resample draws all n sentences with replacement, the same ones for every run, so that the difficulty of a
+sentence cancels in differences. The score of a system in a resample is the mean over its seeds.
 
-How one seed happens to do on one sentence is in both of the draws, which makes intervals with several seeds too wide by
-at most a factor of sqrt(2); that two or three seeds say little of all seeds makes them too narrow. Read them beside the
-spread.
+Seeds. A system with k > 1 seeds also resamples these: its score in each resample is shifted by the mean of k - 1 seeds,
+drawn with replacement, minus the mean of all k, both on the whole text. Drawing k - 1 makes the variance over seeds
+right on average; drawing k would give (k - 1) / k of it (Rao and Wu 1988). With one seed that variance is unknown, and
+the interval holds only for these trained models.
 
-Sentences, statistics, scores, interval and p-value are computed as `sacrebleu.significance.PairedTest` does, with its
-functions and its seed: with one seed a system they are equal to its own. It has no interval of the difference; here it
-is what its `estimate_ci` makes of the differences in the same resamples. Its p-value compares the size of the
-difference with how the sizes in the resamples scatter, which for a clear difference is the one-sided p-value: the
-interval of 95 % excludes zero from about p = 0.025 on. It is not corrected for the number of systems compared.
+The interaction of seeds and sentences is counted twice, which widens intervals by at most a factor of sqrt(2). Two or
+three seeds are a small sample, which narrows them. Compare them with the spread.
+
+With one seed a system, all results equal those of `sacrebleu.significance.PairedTest`, which uses the same resamples.
+It has no interval for the difference; here it is `estimate_ci` of the differences in the resamples. The p-value
+compares the absolute difference with the scatter of absolute differences in the resamples. For a clear difference this
+is the one-sided p-value, so that the 95 % interval excludes zero from about p = 0.025 on. It is not corrected for the
+number of systems.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import _compute_p_value, estimate_ci
+from jaxtyping import Float, Int, Num
+from sacrebleu.significance import estimate_ci
 
-SEED = 12345  # sacreBLEU's, of its resamples
+from scripts.comparison.metrics import SentenceMetric
+
+SEED = 12345  # sacreBLEU's default
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score with the interval of 95 %, and the scores in the resamples, (samples,), that this comes from."""
+    """A score, its 95 % interval, and its values in the resamples."""
 
     score: float
     interval: tuple[float, float]
-    resampled: np.ndarray
+    resampled: Float[np.ndarray, "samples"]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Of one system's score from the first one's: more than zero if it is higher."""
-
-    difference: float
-    interval: tuple[float, float]
-    p_value: float
-
-
-def draw_sentences(sentences: int, samples: int) -> np.ndarray:
-    """Numbers of the sentences in each resample: (samples, sentences)."""
+def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sentences"]:
+    """Draws the indices of the sentences in each resample."""
     return np.random.default_rng(SEED).choice(sentences, size=(samples, sentences), replace=True)
 
 
-def resample(metric: Metric, statistics: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """The scores of one run in the resamples: (samples,).
-
-    statistics: the metric's, of each sentence: (sentences, numbers).
-    """
+def resample(
+    metric: SentenceMetric,
+    statistics: Num[np.ndarray, "sentences numbers"],
+    drawn: Int[np.ndarray, "samples sentences"],
+) -> Float[np.ndarray, "samples"]:
+    """Returns the scores of one run in the resamples."""
     statistics = statistics.astype("float32")  # as in sacreBLEU
-    return np.array([metric._compute_score_from_stats(statistics[row].sum(0)).score for row in drawn])
+    return metric.score(np.stack([statistics[row].sum(0) for row in drawn]))
 
 
-def estimate(scores: np.ndarray, resampled: np.ndarray, number: int) -> Estimate:
-    """A system's score, the mean over its seeds.
+def estimate(
+    scores: Float[np.ndarray, "seeds"], resampled: Float[np.ndarray, "seeds samples"], number: int
+) -> Estimate:
+    """Returns a system's score, the mean over its seeds.
 
     Args:
-      scores: of each seed: (seeds,).
-      resampled: of each seed in each resample: (seeds, samples).
-      number: of the system; systems draw their seeds independently.
+      scores: score of each seed.
+      resampled: score of each seed in each resample.
+      number: index of the system; systems draw their seeds independently.
     """
     seeds, samples = resampled.shape
     drawn = np.random.default_rng((SEED, number)).integers(seeds, size=(max(1, seeds - 1), samples))
@@ -73,15 +70,17 @@ def estimate(scores: np.ndarray, resampled: np.ndarray, number: int) -> Estimate
     return Estimate(float(scores.mean()), _interval(means), means)
 
 
-def compare(first: Estimate, other: Estimate) -> Difference:
+def compare(first: Estimate, other: Estimate) -> dict[str, Any]:
+    """Returns the difference of the other score from the first, its 95 % interval, and its p-value."""
     difference = other.score - first.score
     differences = other.resampled - first.resampled
     sizes = np.abs(differences)
-    # sacreBLEU gives systems that do not differ in any resample the lowest p-value there is.
-    p_value = _compute_p_value(sizes - sizes.mean(), abs(difference)) if sizes.any() else 1.0
-    return Difference(difference, _interval(differences), p_value)
+    # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value possible.
+    larger = int((sizes - sizes.mean() > abs(difference)).sum())
+    p_value = (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
+    return {"difference": difference, "interval": _interval(differences), "p_value": p_value}
 
 
-def _interval(resampled: np.ndarray) -> tuple[float, float]:
+def _interval(resampled: Float[np.ndarray, "samples"]) -> tuple[float, float]:
     mean, half = estimate_ci(resampled)
     return float(mean - half), float(mean + half)

@@ -1,29 +1,26 @@
-"""Which evaluations are seeds of one system, and what tells the systems apart."""
+"""Systems: groups of evaluations that differ only in the seed of their runs."""
 
-import itertools
 import json
 import string
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.comparison.choice import Evaluation
-from scripts.evaluations import differing
+from scripts.evaluations import Evaluation, differing_keys
 from transformer.config.keys import show
 
-# What may tell runs apart whose settings and seeds are all the same, tried in this order: other code, other checkpoints
-# of the same runs. The last always does.
+# Tried in this order to separate evaluations with the same settings and the same seed. The last always does.
 TRAITS = {
     "commit": lambda evaluation: evaluation.commit,
-    "step": lambda evaluation: evaluation.saved["step"],
+    "step": lambda evaluation: evaluation.result["step"],
     "evaluation": lambda evaluation: str(evaluation.path),
 }
 
 
 @dataclass(frozen=True)
 class System:
-    """Evaluations, each of another seed. `differences`: its values of the settings in which the systems differ."""
+    """Evaluations with different seeds. `differences`: its values of the settings in which the systems differ."""
 
     label: str
     differences: dict[str, Any]
@@ -34,24 +31,30 @@ class System:
         return ", ".join(f"{key}={show(value)}" for key, value in self.differences.items())
 
 
-def group(evaluations: Sequence[Evaluation]) -> list[System]:
-    """The systems, in the order in which the first evaluation of each was given."""
-    alike = defaultdict(list)
+def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
+    """Returns the systems, in the order of their first evaluations."""
+    groups = defaultdict(list)
     for evaluation in evaluations:
-        alike[json.dumps(evaluation.settings, sort_keys=True)].append(evaluation)
-    groups = [group for members in alike.values() for group in _divide(members)]
-    groups.sort(key=lambda group: evaluations.index(group[1][0]))
-    settings = [members[0].settings | traits for traits, members in groups]
-    keys = differing(settings)
+        groups[json.dumps(system_settings(evaluation), sort_keys=True)].append(evaluation)
+    parts = [part for members in groups.values() for part in _split_repeated_seeds(members)]
+    parts.sort(key=lambda part: evaluations.index(part[1][0]))
+    settings = [system_settings(members[0]) | traits for traits, members in parts]
+    keys = differing_keys(settings)
     return [
-        # None for a trait that another system is told apart by.
-        System(label, {key: each.get(key) for key in keys}, tuple(members))
-        for label, each, (_, members) in zip(_labels(), settings, groups, strict=False)
+        System(_label(number), {key: each.get(key) for key in keys}, tuple(members))
+        for number, (each, (_, members)) in enumerate(zip(settings, parts, strict=True))
     ]
 
 
-def _divide(members: list[Evaluation]) -> list[tuple[dict[str, Any], list[Evaluation]]]:
-    """The members with what tells them apart, in as many groups as leave no seed twice in one."""
+def system_settings(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns what the evaluations of a system have in common: the configuration without seed, and the decoding."""
+    decoding = {f"decoding.{key}": value for key, value in evaluation.decoding.items()}
+    counts = {"averaged": evaluation.result["averaged"], "models": len(evaluation.result["models"])}
+    return evaluation.run_settings | decoding | counts
+
+
+def _split_repeated_seeds(members: list[Evaluation]) -> list[tuple[dict[str, Any], list[Evaluation]]]:
+    """Returns groups in which no seed occurs twice, each with the trait that separates it from the others."""
     if _seeds_differ(members):
         return [({}, members)]
     for name, trait in TRAITS.items():
@@ -60,14 +63,12 @@ def _divide(members: list[Evaluation]) -> list[tuple[dict[str, Any], list[Evalua
             parts[trait(member)].append(member)
         if all(_seeds_differ(part) for part in parts.values()):
             return [({name: value}, part) for value, part in parts.items()]
-    raise AssertionError("an evaluation was given twice")
+    raise AssertionError("the same evaluation twice")
 
 
 def _seeds_differ(members: list[Evaluation]) -> bool:
     return len({member.config.seed for member in members}) == len(members)
 
 
-def _labels() -> Iterator[str]:
-    """A, B, ..., Z, AA, AB, ..."""
-    for length in itertools.count(1):
-        yield from map("".join, itertools.product(string.ascii_uppercase, repeat=length))
+def _label(number: int) -> str:
+    return string.ascii_uppercase[number] if number < len(string.ascii_uppercase) else f"S{number + 1}"

@@ -1,4 +1,4 @@
-"""The result of a comparison as text: tables of aligned columns, and sentences whole."""
+"""The result of a comparison as text, in tables with aligned columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from transformer.config.keys import show
 
 
 def make_text(result: dict[str, Any]) -> str:
-    """The object that `result.make_result` makes, to be read."""
+    """Returns the object that `result.make_result` returns as text."""
     parts = [_heading(result), _settings(result), _scores(result), _runs(result)]
     parts += [_differences(result), _lengths(result)]
     parts += [_sentences(result, each) for each in result["differences"]]
@@ -18,8 +18,8 @@ def make_text(result: dict[str, Any]) -> str:
 
 def _heading(result: dict[str, Any]) -> list[str]:
     count = len(result["systems"])
-    what = "one file" if result["split"] is None else result["split"]
-    return [f"{count} system{'s' * (count > 1)} on {what}, {result['sentences']} sentences"]
+    text = "one file" if result["split"] is None else result["split"]
+    return [f"{count} system{'s' * (count > 1)} on {text}, {result['sentences']} sentences"]
 
 
 def _settings(result: dict[str, Any]) -> list[str]:
@@ -48,12 +48,12 @@ def _runs(result: dict[str, Any]) -> list[str]:
             scores = [f"{run[name]:.2f}" for name in SCORES]
             where = [run["commit"], run["workdir"], run["evaluation"]]
             rows.append([system["label"], str(run["seed"]), *scores, *where])
-    return ["Runs (commit +: with changes that were not committed)", *_aligned(rows)]
+    return ["Runs (a + after the commit: with uncommitted changes)", *_aligned(rows)]
 
 
 def _differences(result: dict[str, Any]) -> list[str]:
     if not result["differences"]:
-        return ["All are seeds of one system: there is nothing to compare it with."]
+        return ["All runs are seeds of one system; there is no other system to compare it with."]
     rows = [["", "bleu", "p", "chrf", "p"]]
     for each in result["differences"]:
         cells = [f"{each['system']} - {each['baseline']}"]
@@ -99,6 +99,6 @@ def _interval(found: dict[str, Any], sign: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart."""
+    """Returns the rows as lines, with columns two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

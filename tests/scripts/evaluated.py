@@ -1,4 +1,4 @@
-"""Workdirs of evaluated runs, made without training or translating, and what `scripts.compare` says of them."""
+"""Workdirs of evaluated runs, made without training or translating, and runs of `scripts.compare` on them."""
 
 import dataclasses
 import json
@@ -26,20 +26,20 @@ SENTENCES = make_sentences(20, seed=0)
 
 
 def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
-    """Translations as bad as `amount`, the part of the words that are missing."""
+    """Returns the sentences without a random share `amount` of their words."""
     generator = random.Random(seed)
     return [" ".join(word for word in text.split() if generator.random() > amount) for text in sentences]
 
 
 def make_run(path: Path, **changes: str) -> Path:
-    """A workdir of base.py with changed keys, written with __ for the dot."""
+    """Makes a workdir of base.py with changed keys, which are written with __ for the dot."""
     overrides = [(key.replace("__", "."), value) for key, value in changes.items()]
     workdirs.create(path, configuration.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
     return path
 
 
 def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
-    """As transformer.evaluate leaves it. `saved`: what is changed in the JSON object; decoding: keys changed in it."""
+    """Writes an evaluation as transformer.evaluate does. `saved`: changes of the JSON object, in `decoding` by key."""
     config = configuration.load(path)
     result = dataclasses.asdict(bleu.score(hypotheses, references, "de")) | {
         "split": "valid",
@@ -68,7 +68,7 @@ def result(capsys, *argv) -> dict:
 
 
 def error(capsys, *argv) -> str:
-    """The one line that is said instead of a comparison."""
+    """Returns the error line of a comparison that is expected to fail."""
     assert run(compare, *map(str, argv)) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]

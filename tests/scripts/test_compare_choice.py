@@ -1,4 +1,4 @@
-"""Which evaluations `scripts.compare` takes."""
+"""The choice of the evaluations that `scripts.compare` compares."""
 
 from tests.scripts.evaluated import error, file, result
 
@@ -9,7 +9,7 @@ def compared(found: dict) -> list[str]:
     return [each["evaluation"] for system in found["systems"] for each in system["runs"]]
 
 
-def test_of_several_evaluations_the_flags_or_what_all_have_in_common_choose(evaluated, capsys):
+def test_flags_choose_among_several_evaluations(evaluated, capsys):
     for name in ("a", "b"):
         path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
         evaluated(name, evaluation=AVERAGED, saved={"averaged": 5})
@@ -18,29 +18,29 @@ def test_of_several_evaluations_the_flags_or_what_all_have_in_common_choose(eval
         evaluated(name, evaluation="test-step9", saved={"split": "test"})
     a, b = path.with_name("a"), path
     evaluated("a", evaluation=WIDE, saved={"decoding": {"beam_size": 8}})
-    # Several in both: the one that transformer.evaluate makes of the same flags.
+    # If several agree with the flags, the one that transformer.evaluate makes with them is used.
     assert compared(result(capsys, a, b)) == ["valid-step9"] * 2
     assert compared(result(capsys, a, b, "--average=5")) == [AVERAGED] * 2
     assert compared(result(capsys, a, b, "--decoding.beam_size=1")) == [GREEDY] * 2
     assert compared(result(capsys, a, b, "--split=test")) == ["test-step9"] * 2
-    # One that all have, though the first has its own too.
-    wide = evaluated("c", evaluation=WIDE, saved={"decoding": {"beam_size": 8}}, model__dropout="0.2")
-    assert compared(result(capsys, a, wide)) == [WIDE] * 2
-    # None that all have: each one's own, and what is different is said.
-    alone = evaluated("d", evaluation="valid-step9-beam_size2", saved={"decoding": {"beam_size": 2}})
-    assert result(capsys, a, alone)["settings"] == {"decoding.beam_size": {"A": 4, "B": 2}}
+    # The only one is used whatever its settings, and the difference is shown.
+    wide = evaluated("c", evaluation=WIDE, saved={"decoding": {"beam_size": 8}})
+    found = result(capsys, a, wide)
+    assert compared(found) == ["valid-step9", WIDE]
+    assert found["settings"] == {"decoding.beam_size": {"A": 4, "B": 8}}
+    assert compared(result(capsys, a, wide, "--decoding.beam_size=8")) == [WIDE] * 2
 
 
-def test_a_file_is_the_evaluation_that_it_is(evaluated, capsys):
+def test_a_file_names_its_evaluation(evaluated, capsys):
     path = evaluated("a")
     evaluated("a", evaluation=GREEDY, saved={"decoding": {"beam_size": 1}})
     found = result(capsys, file(path, GREEDY), path)
     assert compared(found) == [GREEDY, "valid-step9"]
     assert found["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
-    assert "leave out the flag" in error(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")
+    assert "leave out the flags" in error(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")
 
 
-def test_what_does_not_say_which_evaluation_is_refused(evaluated, capsys):
+def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     path, other = evaluated("a", model__dropout="0.3"), evaluated("b")
     evaluated("a", evaluation="valid-step20", saved={"step": 20})
     line = error(capsys, path, other)

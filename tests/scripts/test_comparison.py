@@ -1,12 +1,14 @@
-"""The numbers of a comparison: equal to sacreBLEU's where it has them, and worked out by other means where not."""
+"""The numbers of a comparison, compared with sacreBLEU's or with numbers worked out by other means."""
 
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from scripts.comparison import choice, scoring, significance, systems
-from scripts.comparison.result import make_result
+from scripts.comparison import significance
+from scripts.comparison.result import length_bins, make_result
+from scripts.comparison.systems import group_systems
+from scripts.evaluations import read_evaluation
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
 
 REFERENCES = make_sentences(60, seed=0)
@@ -15,7 +17,7 @@ GOOD, BAD = damage(REFERENCES, 0.1, seed=1), damage(REFERENCES, 0.15, seed=2)
 
 @pytest.fixture
 def result(tmp_path):
-    """What is said about systems, each a list of its seeds' translations."""
+    """Compares systems, each given as a list of the translations of its seeds."""
 
     def make(*translations: list[list[str]], samples: int = 100, sentences: int = 5) -> dict:
         evaluations = []
@@ -23,13 +25,13 @@ def result(tmp_path):
             for seed, hypotheses in enumerate(seeds):
                 path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
                 make_run(path, seed=str(seed), model__dropout=f"0.{number}")
-                evaluations += choice._open(path, [add_evaluation(path, "valid-step9", hypotheses, REFERENCES)])
-        return make_result(systems.group(evaluations), REFERENCES, "de", samples, sentences)
+                evaluations.append(read_evaluation(add_evaluation(path, "valid-step9", hypotheses, REFERENCES)))
+        return make_result(group_systems(evaluations), REFERENCES, "de", samples, sentences)
 
     return make
 
 
-def test_one_seed_each_is_sacrebleus_paired_bootstrap(result, monkeypatch):
+def test_with_one_seed_results_equal_sacrebleu_s_paired_bootstrap(result, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     worse = damage(REFERENCES, 0.3, seed=3)
     named = [("first", GOOD), ("second", BAD), ("third", worse)]
@@ -44,10 +46,10 @@ def test_one_seed_each_is_sacrebleus_paired_bootstrap(result, monkeypatch):
         for difference, theirs in zip(found["differences"], expected[official][1:], strict=True):
             assert difference[name]["p_value"] == theirs.p_value
             assert difference[name]["difference"] == theirs.score - expected[official][0].score
-    assert 0.001 < found["differences"][0]["bleu"]["p_value"] < 1  # or nothing would have been compared
+    assert 0.001 < found["differences"][0]["bleu"]["p_value"] < 1  # otherwise the test would be too easy
 
 
-def test_interval_of_the_difference_from_texts_drawn_one_by_one(result):
+def test_interval_of_the_difference_equals_that_of_resampled_texts(result):
     samples, count = 40, len(REFERENCES)
     drawn = np.random.default_rng(12345).choice(count, size=(samples, count), replace=True)
     differences = []
@@ -55,7 +57,7 @@ def test_interval_of_the_difference_from_texts_drawn_one_by_one(result):
         good, bad, references = ([texts[number] for number in row] for texts in (GOOD, BAD, REFERENCES))
         scores = [BLEU(trg_lang="de", force=True).corpus_score(each, [references]).score for each in (good, bad)]
         differences.append(scores[1] - scores[0])
-    # Of 40 in order a fortieth, 1, is left out at either end; the interval is as wide, around the mean.
+    # A fortieth of 40, 1, is left out at either end; an interval of this width is centred at the mean.
     low, high = np.sort(differences)[[1, 38]]
     mean, half = np.mean(differences), (high - low) / 2
     (found,) = result([GOOD], [BAD], samples=samples)["differences"]
@@ -71,7 +73,7 @@ def test_equal_systems_do_not_differ(result):
     assert found["sentences"] == []
 
 
-def test_swapping_systems_flips_the_signs_alone(result):
+def test_swapping_systems_only_flips_the_signs(result):
     (one,), (other,) = (result(*pair)["differences"] for pair in (([GOOD], [BAD]), ([BAD], [GOOD])))
     for name in ("bleu", "chrf"):
         low, high = one[name]["interval"]
@@ -81,11 +83,11 @@ def test_swapping_systems_flips_the_signs_alone(result):
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_variance_over_seeds_is_that_of_their_mean(seeds):
+def test_variance_over_seeds_is_that_of_a_mean(seeds):
     scores = np.random.default_rng(seeds).normal(30.0, 1.0, seeds)
     same_on_any_sentences = np.repeat(scores[:, None], 40_000, axis=1)
     found = significance.estimate(scores, same_on_any_sentences, 0)
-    # The unbiased estimate of the variance of a mean of k: s^2 / k.
+    # The unbiased estimate of the variance of a mean of k values is s^2 / k.
     assert found.resampled.var() == pytest.approx(scores.var(ddof=1) / seeds, rel=0.03)
     assert found.resampled.mean() == pytest.approx(found.score, abs=0.02)
     other = significance.estimate(scores + 1.0, same_on_any_sentences + 1.0, 1)
@@ -94,10 +96,10 @@ def test_variance_over_seeds_is_that_of_their_mean(seeds):
     assert variance == pytest.approx(2 * scores.var(ddof=1) / seeds, rel=0.03)
 
 
-def test_what_is_hard_for_all_cancels():
+def test_difficulty_of_sentences_cancels_in_differences():
     of_sentences = np.random.default_rng(0).normal(30.0, 5.0, (2, 1, 1000)).mean(0)
     estimates = [significance.estimate(np.array([30.0 + gap]), of_sentences + gap, 0) for gap in (0.0, 0.5)]
-    assert significance.compare(*estimates).interval == pytest.approx((0.5, 0.5))
+    assert significance.compare(*estimates)["interval"] == pytest.approx((0.5, 0.5))
     assert estimates[0].interval[1] - estimates[0].interval[0] > 10
 
 
@@ -108,7 +110,7 @@ def test_several_seeds_widen_the_interval_by_their_spread(result):
     assert widths[1] > 2 * widths[0]
 
 
-def test_bins_hold_each_sentence_once_and_score_as_sacrebleu_does(result):
+def test_bins_hold_each_sentence_once_and_have_sacrebleu_s_scores(result):
     bins = result([GOOD, BAD], [BAD])["bleu_by_length"]
     metric = BLEU(trg_lang="de", force=True)
     lengths = [len(metric.tokenizer(text).split()) for text in REFERENCES]
@@ -124,19 +126,13 @@ def test_bins_hold_each_sentence_once_and_score_as_sacrebleu_does(result):
 
 
 def test_few_sentences_or_lengths_make_few_bins():
-    class Metric(BLEU):
-        def _compute_score_from_stats(self, stats):
-            return super()._compute_score_from_stats([8, 8, 8, 7, 6, 5, 8, 7, 6, 5])
-
-    for lengths, expected in (([4] * 500, [(4, 4)]), ([2, 9, 5], [(2, 9)]), (range(1, 601), 6)):
-        statistics = np.zeros((1, len(lengths), 10), int)
-        statistics[0, :, 1] = lengths
-        bins = scoring.bleu_by_length(Metric(), [scoring.Scored(None, (), {"bleu": statistics})])
-        assert expected in (len(bins), [(each.shortest, each.longest) for each in bins])
-        assert len(bins) < 6 or {each.sentences for each in bins} == {100}
+    assert length_bins(np.array([4] * 500)) == [(4, 4)]
+    assert length_bins(np.array([2, 9, 5])) == [(2, 9)]
+    bins = length_bins(np.arange(1, 601))
+    assert [high - low + 1 for low, high in bins] == [100] * 6
 
 
-def test_sentences_that_differ_most_are_those_by_sentence_chrf(result):
+def test_sentences_that_differ_most_are_found_by_sentence_chrf(result):
     found = result([GOOD, REFERENCES], [BAD], sentences=3)["differences"][0]["sentences"]
     chrf = CHRF()
     scores = [
@@ -152,6 +148,9 @@ def test_sentences_that_differ_most_are_those_by_sentence_chrf(result):
         assert each["hypotheses"] == {"A": [GOOD[number], REFERENCES[number]], "B": [BAD[number]]}
 
 
-def test_labels_go_on_after_z():
-    labels = systems._labels()
-    assert [next(labels) for _ in range(28)][-3:] == ["Z", "AA", "AB"]
+def test_more_systems_than_letters_have_labels(evaluated):
+    evaluations = [
+        read_evaluation(evaluated(f"run{number}", model__d_ff=str(number)) / "evaluations" / "valid-step9.json")
+        for number in range(1, 29)
+    ]
+    assert [system.label for system in group_systems(evaluations)][-3:] == ["Z", "S27", "S28"]

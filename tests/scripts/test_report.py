@@ -1,4 +1,4 @@
-"""The results table: what is one row, its mean and spread, and where it goes."""
+"""The results table: its rows, mean and spread, and the file it is written to."""
 
 import json
 
@@ -19,13 +19,14 @@ EVALUATION = {
     "step": 9,
     "averaged": 1,
     "models": [{}],
+    "sentences": 3,
     "decoding": {"strategy": "beam", "beam_size": 5, "length_penalty": 0.6},
 }
 
 
 @pytest.fixture
 def finished(tmp_path):
-    """Makes a complete, evaluated workdir."""
+    """Makes the workdir of a complete, evaluated run."""
 
     def make(name: str, seed: int, bleu: float, minutes: float = 30.0, dropout: float = 0.1):
         config = base.get_config()
@@ -46,19 +47,19 @@ def rows(output: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_seeds_make_one_row_with_mean_and_spread(finished, capsys):
+def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
     names = [str(finished("a", 0, 30.0, 20)), str(finished("b", 2, 33.0, 40)), str(finished("c", 0, 25.0, dropout=0.3))]
     assert cli.execute(report.make_parser(), report.main, names) == 0
     output = capsys.readouterr().out
     _, _, both, other = rows(output)
-    # Of 30 and 33: mean 31.5, sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
+    # 30 and 33 have mean 31.5 and sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
     assert both[3:8] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
     assert other[3:6] == ["0", "26.00", "25.00"]
     assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [["model.dropout=0.1"], ["model.dropout=0.3"]]
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
 
 
-def test_what_is_no_other_seed_is_another_row(finished, capsys):
+def test_other_settings_and_steps_make_other_rows(finished, capsys):
     folders = [finished("a", 0, 30.0), finished("b", 1, 33.0)]
     whole = json.loads((folders[0] / "evaluations" / "test-step9.json").read_text())
     sampled = {"strategy": "sample", "beam_size": 5, "length_penalty": 0.6}
@@ -83,7 +84,7 @@ def test_what_is_no_other_seed_is_another_row(finished, capsys):
     }
 
 
-def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp_path):
+def test_the_table_replaces_only_the_text_between_the_marks(finished, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     argv = [str(finished("a", 0, 30.0)), f"--readme={readme}"]
@@ -94,7 +95,7 @@ def test_the_table_goes_between_the_marks_and_nothing_else_changes(finished, tmp
         assert "old" not in text and text.count("30.00") == 1
 
 
-def test_what_cannot_be_reported_is_one_line(finished, tmp_path, capsys):
+def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
     whole = finished("a", 0, 30.0)
     workdirs.Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
