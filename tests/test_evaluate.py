@@ -151,7 +151,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--average=0"], "--average=0: must be at least 1"),
         (["--average=two"], "--average"),
         (["--split=tset"], "--split"),
-        (["--decoding.beam_sise=3"], "did you mean decoding.beam_size?"),
+        (["--decoding.beam_sise=3"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
         (["--model.d_model=3"], "no such flag"),
         (["--source=a.txt"], "give both files"),

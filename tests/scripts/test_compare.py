@@ -115,7 +115,7 @@ def pair(evaluated):
         (["--sentences=-1"], "--sentences=-1: must be at least 0"),
         (["--split=tset"], "--split"),
         (["--format=xml"], "--format"),
-        (["--decoding.beam_sise=1"], "did you mean decoding.beam_size?"),
+        (["--decoding.beam_sise=1"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=0"], "config.decoding.beam_size=0: must be"),
         (["nowhere"], "nowhere: no such folder"),
         (["nowhere.json"], "nowhere.json: cannot be read"),
