@@ -1,4 +1,4 @@
-"""python -m tests.training.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON.
+"""python -m tests.distributed.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON.
 
 The run on the last one is saved half-way, too, and goes on on the one before it.
 """

@@ -1,6 +1,7 @@
 """The same run on every mesh of one to eight devices, which a process of its own makes of one CPU."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,9 +23,14 @@ def found(tmp_path_factory) -> dict:
 
 
 def find(run: Path, meshes: list[tuple[int, int, int]]) -> dict:
-    """What `tests/training/eight_devices.py` finds on these meshes and on one device."""
+    """Returns what `eight_devices.py` reports for these meshes and for one device."""
+    return run_on_eight_devices("eight_devices", str(run), json.dumps([ONE, *meshes]))
+
+
+def run_on_eight_devices(module: str, *arguments: str) -> dict:
+    """Runs a module of this folder in a process with eight CPU devices and returns the JSON that it prints."""
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    argv = [sys.executable, "-m", "tests.training.eight_devices", str(run), json.dumps([ONE, *meshes])]
+    argv = [sys.executable, "-m", f"tests.distributed.{module}", *arguments]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -71,3 +77,31 @@ def test_a_run_goes_on_on_another_mesh(found):
     assert resumed["restored"] == resumed["loaded_without_a_mesh"] == 0.0
     rest = found["meshes"][str(ONE)]["losses"][-len(resumed["losses"]) :]
     np.testing.assert_allclose(resumed["losses"], rest, rtol=1e-3)
+
+
+SHARDED = [(1, 4, 1), (1, 2, 2)]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict:
+    return run_on_eight_devices("compiled_programs", json.dumps([ONE, *SHARDED]))
+
+
+@pytest.mark.parametrize("mesh", SHARDED, ids=str)
+def test_no_collective_of_the_step_is_larger_than_the_largest_weight(programs, mesh):
+    here = programs[str(mesh)]
+    assert here["step"]
+    assert max(map(math.prod, here["step"])) <= here["largest_weight"]
+
+
+def test_fsdp_shards_the_activations(programs):
+    assert programs["(1, 4, 1)"]["temporaries"] < 0.35 * programs[str(ONE)]["temporaries"]
+
+
+@pytest.mark.parametrize("mesh", SHARDED, ids=str)
+def test_decoding_gathers_the_weights_before_its_loop(programs, mesh):
+    here = programs[str(mesh)]
+    assert here["search_loop"]
+    # Weights have two dimensions, and a device holds at least half of one.
+    moved = [math.prod(shape) for shape in here["search_loop"] if len(shape) == 2]
+    assert max(moved, default=0) < here["smallest_weight"] / 2

@@ -18,7 +18,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import STRATEGIES
-from transformer.distributed.sharding import place_rows
+from transformer.distributed.sharding import gather_weights, place_rows
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
@@ -155,7 +155,7 @@ class Translator:
     def _search(
         self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], max_length: int
     ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        models = ensemble.build_models(self.graphs, parameters)
+        models = ensemble.build_models(self.graphs, gather_weights(self.mesh, parameters))
         lengths = (source != PAD).sum(axis=1) - 1
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)

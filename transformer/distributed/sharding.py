@@ -75,10 +75,11 @@ def abstract_arrays(shapes, shardings):
     )
 
 
-def tree_shardings(mesh: Mesh, tree):
-    """The sharding of every leaf of parameters, or of an optimizer's state, which names its leaves alike.
+def tree_shardings(mesh: Mesh, tree, axes: Sequence[str] = AXES):
+    """Returns the sharding of every leaf of parameters, or of an optimizer's state, which has the same names.
 
-    A dimension that the mesh does not divide stays whole; vectors and scalars are on every device.
+    Only the mesh axes in `axes` are used. A dimension that the mesh does not divide stays whole; vectors and scalars
+    are on every device.
     """
 
     def place(path, leaf) -> NamedSharding:
@@ -87,9 +88,14 @@ def tree_shardings(mesh: Mesh, tree):
         if len(leaf.shape) != 2:
             return NamedSharding(mesh, P())
         fits = [
-            axis if axis is not None and size % mesh.shape[axis] == 0 else None
+            axis if axis in axes and size % mesh.shape[axis] == 0 else None
             for axis, size in zip((*rule, None, None), leaf.shape, strict=False)
         ]
         return NamedSharding(mesh, P(*fits))
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def gather_weights(mesh: Mesh, parameters):
+    """Gathers what "fsdp" shards, once, for programs that read the same weights in every iteration of a loop."""
+    return jax.lax.with_sharding_constraint(parameters, tree_shardings(mesh, parameters, axes=("tensor",)))

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.dropout import dropout
-from transformer.model.linear import linear
+from transformer.model.linear import Linear
 from transformer.model.positions import rotate
 
 
@@ -33,10 +33,10 @@ class MultiHeadAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         options = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs}
-        self.query = linear(d_model, num_heads * d_k, **options)
-        self.key = linear(d_model, num_heads * d_k, **options)
-        self.value = linear(d_model, num_heads * d_v, **options)
-        self.output = linear(num_heads * d_v, d_model, **options)
+        self.query = Linear(d_model, num_heads * d_k, **options)
+        self.key = Linear(d_model, num_heads * d_k, **options)
+        self.value = Linear(d_model, num_heads * d_v, **options)
+        self.output = Linear(num_heads * d_v, d_model, **options)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.score = AdditiveScore(num_heads, d_k, rngs=rngs) if kind == "additive" else dot_product_score
@@ -89,7 +89,7 @@ class MultiHeadAttention(nnx.Module):
 
 def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
     """q . k / sqrt(d_k), in float32 (equation 1)."""
-    queries = queries / jnp.asarray(math.sqrt(queries.shape[-1]), queries.dtype)
+    queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
 
 
@@ -104,7 +104,9 @@ class AdditiveScore(nnx.Module):
         self.v = nnx.Param(jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound))
 
     def __call__(self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
-        hidden = jnp.tanh(queries[:, :, None] + keys[:, None]).astype(jnp.float32)
+        # In float32, since the gradients of queries and keys are sums over S and T.
+        queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
+        hidden = jnp.tanh(queries[:, :, None] + keys[:, None])
         return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
 
 

@@ -15,7 +15,9 @@ def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Fl
         return x
     threshold = jnp.uint32(round(rate * 2**32))
     keep = random_bits(rngs.dropout(), x.shape) >= threshold
-    return jnp.where(keep, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
+    # In float32: bfloat16 would round 1 - rate, and so scale every activation wrongly.
+    scaled = (x / jnp.float32(1.0 - rate)).astype(x.dtype)
+    return jnp.where(keep, scaled, jnp.zeros((), x.dtype))
 
 
 def random_bits(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.linear import flat_dot_general
+from transformer.model.linear import FLOAT32, flat_product
+from transformer.model.partitioning import shard_rows
 
 
 class Embedding(nnx.Module):
@@ -19,9 +20,8 @@ class Embedding(nnx.Module):
 
     def __call__(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
         vectors = jnp.take(self.table[...], tokens, axis=0, mode="clip")
-        return (vectors * math.sqrt(vectors.shape[-1])).astype(self.dtype)
+        return shard_rows((vectors * math.sqrt(vectors.shape[-1])).astype(self.dtype))
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Scores of every token, in float32."""
-        table = self.table[...].astype(self.dtype)
-        return flat_dot_general(x, table.T, preferred_element_type=jnp.float32)
+        return flat_product(x, self.table[...].T, self.dtype, FLOAT32)

@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer.model.dropout import dropout
-from transformer.model.linear import linear
+from transformer.model.linear import Linear
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -31,9 +31,9 @@ class FeedForward(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        self.inner = linear(d_model, d_ff, dtype=dtype, rngs=rngs)
-        self.outer = linear(d_ff, d_model, dtype=dtype, rngs=rngs)
-        self.gate = linear(d_model, d_ff, dtype=dtype, rngs=rngs) if activation in GATED else None
+        self.inner = Linear(d_model, d_ff, dtype=dtype, rngs=rngs)
+        self.outer = Linear(d_ff, d_model, dtype=dtype, rngs=rngs)
+        self.gate = Linear(d_model, d_ff, dtype=dtype, rngs=rngs) if activation in GATED else None
         self.activation = activation
         self.dropout_rate = dropout_rate
 

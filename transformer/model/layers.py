@@ -11,6 +11,7 @@ from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.feed_forward import FeedForward
+from transformer.model.partitioning import shard_rows
 
 
 class SublayerConnection(nnx.Module):
@@ -28,21 +29,23 @@ class SublayerConnection(nnx.Module):
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
         if self.pre_norm:
-            return stored(x + dropout(sublayer(self.norm(x)), self.dropout_rate, rngs))
-        return self.norm(stored(x + dropout(sublayer(x), self.dropout_rate, rngs)))
+            return materialize(x + dropout(sublayer(self.norm(x)), self.dropout_rate, rngs))
+        return self.norm(materialize(x + dropout(sublayer(x), self.dropout_rate, rngs)))
 
 
 @jax.custom_vjp
-def stored(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """x, which the compiler is to compute once and store, and its gradient too.
 
     XLA on CPUs fuses an elementwise result into whatever uses it. For the residual stream that means: computed again,
     all layers of it and their dropout, for every product of every layer. A step then takes half as long again.
     """
-    return jax.lax.optimization_barrier(x)
+    return jax.lax.optimization_barrier(shard_rows(x))
 
 
-stored.defvjp(lambda x: (stored(x), None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
+materialize.defvjp(
+    lambda x: (materialize(x), None), lambda _, gradient: (jax.lax.optimization_barrier(shard_rows(gradient)),)
+)
 
 
 class EncoderLayer(nnx.Module):

@@ -33,7 +33,8 @@ class Stack(nnx.Module):
     ) -> Float[Array, "B L D"]:
         x = self.embedding(tokens)
         if self.positions is not None:
-            x = x + self.positions(positions).astype(x.dtype)
+            # In float32, since the gradient of a learned position is a sum over rows.
+            x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
 
     def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:

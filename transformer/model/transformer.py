@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.embedding import Embedding
-from transformer.model.linear import linear
+from transformer.model.linear import FLOAT32, Linear
 from transformer.model.masks import segments_of
 from transformer.model.stacks import Decoder, DecodingCache, Encoder, Stack
 
@@ -35,12 +35,12 @@ class Transformer(nnx.Module):
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.projection = (
-            linear(
+            Linear(
                 config.d_model,
                 target_vocab_size,
                 use_bias=False,
                 dtype=dtype,
-                preferred_element_type=jnp.dtype(jnp.float32),
+                output_dtype=FLOAT32,
                 rngs=rngs,
             )
             if config.share_embeddings == "none"

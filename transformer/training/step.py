@@ -120,7 +120,8 @@ class TrainStep:
             # The paper adds both passes' losses up (equation 3); this is their mean, so half of everything.
             return sums.loss + training.r_drop * symmetric_kl(logits, targets) / 2, sums
 
-        return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
 
     def _apply(self, state: TrainState, total: tuple[dict, LossSums]) -> tuple[TrainState, dict[str, Any]]:
         """The state after the update; where loss or gradient is not finite, as it was but for its counts."""
@@ -180,7 +181,8 @@ def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[
 
     @jax.jit
     def sums(parameters: dict, batch: Batch) -> LossSums:
-        logits = forward(graph, parameters, batch, None)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            logits = forward(graph, parameters, batch, None)
         return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_support)
 
     return lambda parameters, batch: sums(parameters, place_rows(batch, mesh))

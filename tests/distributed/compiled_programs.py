@@ -1,0 +1,62 @@
+"""python -m tests.distributed.compiled_programs MESHES: the train step and the search compiled for each mesh, as JSON.
+
+Reports the collectives of both programs and the temporary memory of the step, per device. Nothing is executed.
+"""
+
+import json
+import math
+import re
+import sys
+
+import jax
+import numpy as np
+import optax
+
+from tests.training import tiny
+from transformer.decoding.translator import Translator
+from transformer.distributed.sharding import make_mesh
+
+VOCAB_SIZE = 2000
+ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights
+COLLECTIVE = re.compile(r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+def collectives(program: str) -> list[list[int]]:
+    """The shape of each array that a collective of the program produces."""
+    results = [match[1] for match in map(COLLECTIVE.search, program.splitlines()) if match]
+    shapes = [shape for result in results for shape in re.findall(r"\w+\[([\d,]*)\]", result)]
+    return [[int(size) for size in shape.split(",") if size] for shape in shapes]
+
+
+def loops(program: str) -> str:
+    """The lines of the program that belong to while-loops."""
+    return "\n".join(line for line in program.splitlines() if re.search(r'op_name="[^"]*/while/', line))
+
+
+def inspect(shape: tuple[int, int, int]) -> dict:
+    config = tiny.tiny_config()
+    config.model.update({"num_layers": 2, "d_model": 64, "d_ff": 256, "num_heads": 4})
+    config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
+    mesh = make_mesh(config, jax.devices()[: math.prod(shape)])
+    here = tiny.setup(config, optax.adam(1e-3), mesh, vocab_size=VOCAB_SIZE)
+    state, rows = here.initializer.abstract_state, here.step.batch_sharding
+
+    def tokens(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
+
+    batch = {name: tokens(ROWS, LENGTH) for name in ("source", "target_input", "target_output")}
+    step = here.step.executable(state, batch)
+    translator = Translator([here.step.graph], None, config.decoding, n_best=1, mesh=mesh)
+    search = translator.search.lower((state.parameters,), source=tokens(8, 16), lines=tokens(8), max_length=24)
+    weights = [leaf.size for leaf in jax.tree.leaves(state.parameters) if leaf.ndim == 2]
+    return {
+        "largest_weight": max(weights),
+        "smallest_weight": min(weights),
+        "step": collectives(step.as_text()),
+        "temporaries": step.memory_analysis().temp_size_in_bytes,
+        "search_loop": collectives(loops(search.compile().as_text())),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({str(shape): inspect(shape) for shape in map(tuple, json.loads(sys.argv[1]))}))

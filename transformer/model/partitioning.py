@@ -1,0 +1,20 @@
+"""Sharding of activations over the mesh that the caller activates with `jax.sharding.use_abstract_mesh`."""
+
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
+
+ROW_AXES = ("data", "fsdp")
+
+
+def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
+    """Constrains the rows of `x`, and of its gradient, to the mesh axes that share the batch.
+
+    Without it the compiler follows the weights, which "fsdp" shards too: it splits the contraction of every product and
+    keeps the whole batch on every device. Without a mesh, or if its devices cannot share the rows evenly, x is returned
+    unchanged.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or x.shape[0] % (mesh.shape["data"] * mesh.shape["fsdp"]):
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES))
