@@ -129,7 +129,7 @@ def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Int
     run.train_step.compile_largest(state, loader.buckets)
     if interruption.requested():
         return False
-    run.validation.warm_up(state.evaluated)
+    run.validation.warm_up(state.eval_parameters)
     return not interruption.requested()
 
 
@@ -142,7 +142,7 @@ def validate(
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):
-        values = run.validation(state.evaluated, between)
+        values = run.validation(state.eval_parameters, between)
         progress = progress.validated(values[metric], metric)
         recorder.write("valid", progress, values)
         log_validation(progress, values)

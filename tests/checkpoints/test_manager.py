@@ -37,7 +37,7 @@ def test_restoring_returns_the_saved_state(tmp_path):
     tiny = setup(tiny_config(training__ema_decay=0.5), OPTIMIZER)
     state = tiny.initializer()
     state = jax.tree.map(lambda x: x + 1, state).replace(skipped=np.int32(PROGRESS.skipped))
-    state = state.replace(average=jax.tree.map(lambda x: x + 1, state.average))
+    state = state.replace(ema_parameters=jax.tree.map(lambda x: x + 1, state.ema_parameters))
     with open_run(tmp_path) as checkpoints:
         assert checkpoints.restore(tiny.initializer.abstract_state) is None
         checkpoints.save(state, PROGRESS)
@@ -47,7 +47,7 @@ def test_restoring_returns_the_saved_state(tmp_path):
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
     # The averaged parameters are those to decode with.
-    jax.tree.map(np.testing.assert_array_equal, read_run(tmp_path)[0], jax.device_get(state.average))
+    jax.tree.map(np.testing.assert_array_equal, read_run(tmp_path)[0], jax.device_get(state.ema_parameters))
 
 
 def test_the_newest_checkpoints_and_those_up_to_the_best_are_kept(saved, tmp_path):

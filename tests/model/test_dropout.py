@@ -26,12 +26,17 @@ def test_nothing_is_dropped_in_evaluation_or_at_rate_zero():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate):
-    x = jnp.full(SHAPE, 3.0)
-    out = np.asarray(dropout(x, rate, nnx.Rngs(dropout=0)))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate, dtype):
+    x = jnp.linspace(1, 2, SIZE, dtype=dtype).reshape(SHAPE)
+    out = dropout(x, rate, nnx.Rngs(dropout=0))
+    assert out.dtype == x.dtype
+    x, out = (np.asarray(array, np.float64) for array in (x, out))
     kept = out != 0
     assert abs(kept.mean() - (1 - rate)) < SIGMAS * np.sqrt(rate * (1 - rate) / SIZE)
-    np.testing.assert_allclose(out[kept], 3.0 / (1 - rate), rtol=1e-6)
+    # The scale is right on average too: a rounded one would be wrong for all elements alike.
+    np.testing.assert_allclose(out[kept], x[kept] / (1 - rate), rtol=jnp.finfo(dtype).eps)
+    assert (out[kept] / x[kept]).mean() == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
 def test_masks_of_other_sites_and_other_keys_are_independent():

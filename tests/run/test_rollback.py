@@ -36,7 +36,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_counts(monkeypatch
     one, _ = tiny.after([batch])
     three, metrics = tiny.after([batch], [batch], [batch])
     assert (int(three.step), int(three.skipped), bool(metrics["skipped"])) == (3, 2, True)
-    for name in ("parameters", "optimizer_state", "average"):
+    for name in ("parameters", "optimizer_state", "ema_parameters"):
         jax.tree.map(np.testing.assert_array_equal, getattr(one, name), getattr(three, name))
     assert all(np.asarray(value) == 0 for value in jax.tree.leaves(metrics["sums"]))
     four, metrics = tiny.after([batch], [batch], [batch], [batch])

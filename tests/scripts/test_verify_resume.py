@@ -35,7 +35,7 @@ def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, monkeypa
     assert first.startswith(f"the runs are in {tmp_path / 'verify_resume-'}") and not list(tmp_path.iterdir())
     digests = [line.split("  ", 1)[1].strip() for line in lines if "parameters" in line]
     assert len(digests) >= 2 and len(set(digests)) == 1
-    assert all(name in digests[0] for name in ("parameters", "optimizer", "average", "progress", "record"))
+    assert all(name in digests[0] for name in ("parameters", "optimizer", "ema_parameters", "progress", "record"))
     # A kill aimed at the end of a phase may come when the next has begun.
     hit = {phase: int(count) for phase, count in re.findall(r"(\w+): (\d+)", lines[-2])}
     assert lines[-2].startswith("killed while ") and sum(hit.values()) == 2
@@ -59,7 +59,7 @@ def digests(folder: Path, progress: Progress, line: dict, **values: float) -> di
 def test_a_difference_anywhere_changes_its_digest(tmp_path):
     progress = Progress(step=20, batch=3, seconds=3.0)
     line = {"step": 20, "split": "train", "loss": 1.5, "seconds": 3.0}
-    values = {"parameters": 1.0, "optimizer_state": 2.0, "average": 3.0}
+    values = {"parameters": 1.0, "optimizer_state": 2.0, "ema_parameters": 3.0}
     before = digests(tmp_path / "before", progress, line, **values)
 
     def changed(progress=progress, line=line, **changes) -> set[str]:
@@ -69,6 +69,6 @@ def test_a_difference_anywhere_changes_its_digest(tmp_path):
     assert changed() == changed(dataclasses.replace(progress, seconds=4.0), line | {"seconds": 4.0}) == set()
     assert changed(parameters=1.1) == {"parameters"}
     assert changed(optimizer_state=2.1) == {"optimizer"}
-    assert changed(average=3.1) == {"average"}
+    assert changed(ema_parameters=3.1) == {"ema_parameters"}
     assert changed(dataclasses.replace(progress, batch=4)) == {"progress"}
     assert changed(line=line | {"loss": 1.6}) == {"record"}

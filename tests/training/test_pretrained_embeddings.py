@@ -93,4 +93,4 @@ def test_found_rows_replace_drawn_ones_in_the_table_that_holds_them(shared):
     else:
         assert tables["encoder"]["embedding"]["table"] == [7, 7, 2]
         assert tables["decoder"]["embedding"]["table"] == [1, 8, 1]
-    assert jax.tree.map(lambda table: table[:, 0].tolist(), result.average) == tables
+    assert jax.tree.map(lambda table: table[:, 0].tolist(), result.ema_parameters) == tables

@@ -51,11 +51,12 @@ def setup(
     optimizer: optax.GradientTransformation | None = None,
     mesh: Mesh | None = None,
     schedule: optax.Schedule = RATE_OF_ONE,
+    vocab_size: int = VOCAB_SIZE,
 ) -> Setup:
     """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
-    graph = abstract_model(config, VOCAB_SIZE, VOCAB_SIZE)
-    initializer = Initializer(config, optimizer, mesh, (VOCAB_SIZE, VOCAB_SIZE))
+    graph = abstract_model(config, vocab_size, vocab_size)
+    initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
     return Setup(initializer, TrainStep(config, graph, optimizer, schedule, mesh))
 
 

@@ -101,7 +101,11 @@ class Checkpoints:
         if progress.skipped == 0:
             self.retention.rollback = progress.step
         self.saving = progress
-        items = {"parameters": state.parameters, "optimizer": state.optimizer_state, "average": state.average}
+        items = {
+            "parameters": state.parameters,
+            "optimizer": state.optimizer_state,
+            "ema_parameters": state.ema_parameters,
+        }
         saved = {name: ocp.args.StandardSave(tree) for name, tree in items.items() if tree is not None}
         self.manager.save(progress.step, args=ocp.args.Composite(**saved))
 
@@ -153,7 +157,11 @@ class Checkpoints:
         return None
 
     def _read(self, step: int, abstract: TrainState) -> tuple[TrainState, Progress]:
-        items = {"parameters": abstract.parameters, "optimizer": abstract.optimizer_state, "average": abstract.average}
+        items = {
+            "parameters": abstract.parameters,
+            "optimizer": abstract.optimizer_state,
+            "ema_parameters": abstract.ema_parameters,
+        }
         expected = {name: tree for name, tree in items.items() if tree is not None}
         folder = self.folder / str(step)
         with readable(folder, "delete this folder to resume from the previous checkpoint"):
@@ -162,7 +170,9 @@ class Checkpoints:
             arguments = {name: ocp.args.StandardRestore(tree) for name, tree in expected.items()}
             found = self.manager.restore(step, args=ocp.args.Composite(**arguments))
         count, skipped = (_scalar(n, abstract.step.sharding) for n in (step, progress.skipped))
-        return TrainState(count, skipped, found["parameters"], found["optimizer"], found.get("average")), progress
+        return TrainState(
+            count, skipped, found["parameters"], found["optimizer"], found.get("ema_parameters")
+        ), progress
 
     def _write_record(self) -> None:
         """Completes a checkpoint. Orbax calls this in process 0 after the last array and before the renaming."""

@@ -115,11 +115,11 @@ def read_parameters(folder: Path) -> dict:
 
 def eval_item(folder: Path) -> str:
     """Returns the item of a checkpoint to decode with: the averaged parameters if there are any."""
-    return "average" if (folder / "average").exists() else "parameters"
+    return "ema_parameters" if (folder / "ema_parameters").exists() else "parameters"
 
 
 def read_arrays(folder: Path, item: str) -> Any:
-    """Returns an item of a checkpoint, "parameters", "optimizer" or "average", as a tree of NumPy arrays.
+    """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays.
 
     Raises:
       UserError: the arrays are larger than this machine's memory.

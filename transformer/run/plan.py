@@ -47,8 +47,7 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     config, state = run.config, run.initial_state()
-    run.train_step.compile_largest(state, loader.buckets)
-    yield f"largest     {costs(run.train_step.compiled.values())}"
+    yield f"largest     {costs(run.train_step.compile_largest(state, loader.buckets))}"
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
     mebibytes = state_bytes / 2**20

@@ -1,4 +1,4 @@
-"""What training changes: parameters, optimizer state, step and, if wanted, the average of parameters."""
+"""The state of training: parameters, optimizer state, step and, optionally, an average of the parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,22 +17,22 @@ from transformer.training.pretrained_embeddings import PretrainedRows
 
 @struct.dataclass
 class TrainState:
-    """What an update changes. JAX also makes trees of this kind whose leaves are shapes, shardings or marks."""
+    """All that an update changes. A field has type Any, since JAX also builds trees of shapes and shardings."""
 
-    step: Any  # updates done or skipped, int32
-    skipped: Any  # the last so many were skipped, not being finite; stays at training.max_skipped, int32
+    step: Any  # number of updates, int32; skipped ones count
+    skipped: Any  # number of updates skipped in a row, int32; latches at training.max_skipped
     parameters: Any  # nested dicts of float32 arrays
-    optimizer_state: Any  # as Optax makes it
-    average: Any  # exponential moving average of the parameters, with training.ema_decay; else None
+    optimizer_state: Any
+    ema_parameters: Any  # exponential moving average of the parameters; None without training.ema_decay
 
     @property
-    def evaluated(self) -> dict:
-        """The parameters to validate and decode with."""
-        return self.parameters if self.average is None else self.average
+    def eval_parameters(self) -> dict:
+        """The parameters for validation and decoding."""
+        return self.parameters if self.ema_parameters is None else self.ema_parameters
 
 
 def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
-    """The model's structure, without its parameters: what `nnx.merge` puts parameters into."""
+    """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
     graph, _ = nnx.split(
         nnx.eval_shape(lambda: Transformer(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(0)))
     )
@@ -40,22 +40,22 @@ def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: in
 
 
 def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
-    """Parameters as drawn for `config.seed`: a nested dict of float32 arrays."""
+    """Returns the initial parameters for `config.seed`: a nested dict of float32 arrays."""
     model = Transformer(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 class Initializer:
-    """Makes the state before the first step, each array born where it will live on the mesh."""
+    """Creates the initial state, each array with its sharding over the mesh."""
 
     def __init__(
         self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
     ):
         def create() -> TrainState:
             parameters = init_parameters(config, *vocab_sizes)
-            average = parameters if config.training.ema_decay > 0 else None
+            ema_parameters = parameters if config.training.ema_decay > 0 else None
             zero = jnp.zeros((), jnp.int32)
-            return TrainState(zero, zero, parameters, optimizer.init(parameters), average)
+            return TrainState(zero, zero, parameters, optimizer.init(parameters), ema_parameters)
 
         shapes = jax.eval_shape(create)
         shardings = tree_shardings(mesh, shapes)
@@ -67,15 +67,17 @@ class Initializer:
 
 
 def with_embeddings(state: TrainState, rows: Mapping[str, PretrainedRows]) -> TrainState:
-    """The state with those rows of the embedding tables of "encoder" and "decoder" replaced.
+    """Returns the state with pretrained rows in the embedding tables of "encoder" and "decoder".
 
-    A table that both share is filled from both, the decoder's last.
+    Both write to a shared table, the decoder last.
     """
     for stack, pretrained in rows.items():
-        # One table for both languages stands under the first stack that holds it.
+        # A shared table is a parameter of the first stack in alphabetical order: the decoder.
         owner = stack if "embedding" in state.parameters[stack] else "decoder"
         variable = state.parameters[owner]["embedding"]
         old = variable["table"]
         table = jnp.where(pretrained.found[:, None], pretrained.table, old)
         variable["table"] = jax.device_put(table, old.sharding)
-    return state if state.average is None else state.replace(average=jax.tree.map(jnp.copy, state.parameters))
+    if state.ema_parameters is None:
+        return state
+    return state.replace(ema_parameters=jax.tree.map(jnp.copy, state.parameters))

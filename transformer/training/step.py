@@ -1,4 +1,4 @@
-"""One update: gradients of the summed loss over one or more batches, divided once by all their tokens."""
+"""The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,28 +13,30 @@ from transformer.config_types import Config
 from transformer.data.batches.buckets import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
+from transformer.training.memory import activation_bytes
 from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
 
-Batch = dict[str, Any]  # arrays as the loader names them: NumPy's, on devices, or abstract
+Batch = dict[str, Any]  # the arrays that the loader produces, by name: in NumPy, on devices, or abstract
+Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
 def forward(graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None) -> jax.Array:
-    """Logits (B, T, V) of a batch as the loader makes it."""
+    """Returns the logits (B, T, V) of a batch of the loader."""
     inputs = {name: array for name, array in batch.items() if name != "target_output"}
     return merge(graph, parameters)(**inputs, rngs=rngs)
 
 
 def merge(graph: nnx.GraphDef, parameters: dict):
-    """The model with these parameters."""
+    """Returns the model with these parameters."""
     return nnx.merge(graph, nnx.State(parameters))
 
 
 class TrainStep:
-    """(state, batches) -> (state, metrics), compiled once a batch shape, over the devices of a mesh.
+    """Maps (state, batches) to (state, metrics) over the devices of a mesh. Each batch shape is compiled once.
 
-    The random numbers of a part are a function of (config.seed, step, part), not of devices. With several batches their
-    gradients and token counts are summed and divided once, so the update is that of their union.
+    The gradients and token counts of several batches are summed and divided once, so that the update is that of their
+    union. Random numbers are a function of (config.seed, step, number of the batch), whatever the mesh.
     """
 
     def __init__(
@@ -48,42 +50,56 @@ class TrainStep:
         self.config, self.graph = config, graph
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
-        self.whole = jax.jit(self._whole, donate_argnums=0)
+        self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
-        self.add = jax.jit(self._add, donate_argnames="total")
-        self.apply = jax.jit(self._apply, donate_argnums=0)
-        self.compiled: dict[tuple, jax.stages.Compiled] = {}
+        self.accumulate = jax.jit(self._accumulate, donate_argnames="totals")
+        self.apply_gradients = jax.jit(self._apply_gradients, donate_argnums=0)
+        self._programs: dict[tuple, jax.stages.Compiled] = {}
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
-            return self._run(self.whole, state, batches[0])
-        total = self._run(self.gradients, state, batches[0], 0)
-        for part, batch in enumerate(batches[1:], start=1):
-            total = self._run(self.add, state, batch, part, total)
-        return self.apply(state, total)
-
-    def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
-        """The compiled update for single batches of this shape. Arrays may be abstract."""
-        return self._program(self.whole, state, batch)
+            return self.compile(self.update, state, batches[0])(state, batches[0])
+        totals = self.compile(self.gradients, state, batches[0], 0)(state, batches[0], 0)
+        for number, batch in enumerate(batches[1:], start=1):
+            arguments = (state, batch, number, totals)
+            totals = self.compile(self.accumulate, *arguments)(*arguments)
+        return self.apply_gradients(state, totals)
 
     def is_new(self, batches: Sequence[Batch]) -> bool:
-        """Whether an update from batches of these shapes has something to compile first."""
-        several = [self.gradients, *[self.add] * (len(batches) - 1)]
-        functions = [self.whole] if len(batches) == 1 else several
-        return any(_key(*each) not in self.compiled for each in zip(functions, batches, strict=True))
+        """Returns whether an update from batches of these shapes has to be compiled first."""
+        several = [self.gradients, *[self.accumulate] * (len(batches) - 1)]
+        functions = [self.update] if len(batches) == 1 else several
+        return any(_key(*each) not in self._programs for each in zip(functions, batches, strict=True))
 
-    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> None:
-        """Compiles for the largest batch there will be: what does not fit in memory fails now, not hours later."""
-        batch = self.abstract_batch(max(buckets, key=lambda bucket: bucket.positions))
+    def compile(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
+        """Returns the function compiled for batches of this shape. Arrays may be abstract."""
+        key = _key(function, batch)
+        if key not in self._programs:
+            self._programs[key] = function.lower(state, batch, *others).compile()
+        return self._programs[key]
+
+    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> list[jax.stages.Compiled]:
+        """Compiles the step for the shape that needs most memory, so that a step that does not fit fails at once.
+
+        With accumulation there are two programs. (The one that applies the gradients has no activations.)
+        """
+        vocab_size = len(state.parameters["decoder"]["embedding"]["table"])
+
+        def size(bucket: Bucket) -> int:
+            shape = (bucket.rows, bucket.source_length, bucket.target_length)
+            return activation_bytes(self.config.model, vocab_size, *shape)
+
+        batch = self.abstract_batch(max(buckets, key=size))
         if self.config.training.accumulation == 1:
-            self.executable(state, batch)
-        else:
-            self._program(self.gradients, state, batch, 0)
-            self._program(self.add, state, batch, 1, self._abstract_total(state, batch))
+            return [self.compile(self.update, state, batch)]
+        totals = jax.eval_shape(self.gradients, state, batch, 0)
+        totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
+        first = self.compile(self.gradients, state, batch, 0)
+        return [first, self.compile(self.accumulate, state, batch, 1, totals)]
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
-        """Shapes and places of the arrays of a batch from this bucket."""
+        """Returns the shapes and shardings of the arrays of a batch from this bucket."""
         source, target = bucket.source_length, bucket.target_length
         sides = {"source": source, "target_input": target, "target_output": target}
         if self.config.batch.plan == "packed":
@@ -95,17 +111,17 @@ class TrainStep:
         }
 
     def place(self, batch: Batch) -> Batch:
+        """Returns the batch sharded over the mesh."""
         return place_rows(batch, self.mesh)
 
-    def _whole(self, state: TrainState, batch: Batch):
-        return self._apply(state, self._gradients(state, batch, 0))
+    def _update(self, state: TrainState, batch: Batch):
+        return self._apply_gradients(state, self._gradients(state, batch, 0))
 
-    def _add(self, state: TrainState, batch: Batch, part: int | jax.Array, total: tuple[dict, LossSums]):
-        return jax.tree.map(jnp.add, total, self._gradients(state, batch, part))
+    def _accumulate(self, state: TrainState, batch: Batch, number: int | jax.Array, totals: Totals) -> Totals:
+        return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number))
 
-    def _gradients(self, state: TrainState, batch: Batch, part: int | jax.Array) -> tuple[dict, LossSums]:
-        """LossSums over the batch: of the loss's gradients, and of what is reported."""
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), part)
+    def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
         training = self.config.training
         passes = 1 if training.r_drop == 0.0 else 2
         rows = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
@@ -117,54 +133,40 @@ class TrainStep:
             sums = jax.tree.map(lambda total: total / passes, sums)  # each sentence counts once
             if passes == 1:
                 return sums.loss, sums
-            # The paper adds both passes' losses up (equation 3); this is their mean, so half of everything.
+            # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
             return sums.loss + training.r_drop * symmetric_kl(logits, targets) / 2, sums
 
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            return self._placed(jax.grad(loss, has_aux=True)(state.parameters))
+            return self._constrain(jax.grad(loss, has_aux=True)(state.parameters))
 
-    def _apply(self, state: TrainState, total: tuple[dict, LossSums]) -> tuple[TrainState, dict[str, Any]]:
-        """The state after the update; where loss or gradient is not finite, as it was but for its counts."""
-        gradients, sums = total
+    def _apply_gradients(self, state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the updated state. Where the loss or a gradient is not finite, only the counts change."""
+        gradients, sums = totals
         gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
         norm = optax.tree.norm(gradients)
         is_finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        average = state.average
-        if average is not None:
-            average = optax.incremental_update(parameters, average, 1.0 - self.config.training.ema_decay)
-        before = (state.parameters, state.optimizer_state, state.average)
-        kept = _select(is_finite, (parameters, optimizer_state, average), before)
-        # Once it is too many it stays so until the loop looks, which is not at every step.
-        is_too_many = state.skipped >= self.config.training.max_skipped
-        skipped = jnp.where(is_too_many, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
+        ema_parameters = state.ema_parameters
+        if ema_parameters is not None:
+            rate = 1.0 - self.config.training.ema_decay
+            ema_parameters = optax.incremental_update(parameters, ema_parameters, rate)
+        before = (state.parameters, state.optimizer_state, state.ema_parameters)
+        after = _select(is_finite, (parameters, optimizer_state, ema_parameters), before)
+        # Latches at `max_skipped`: the host reads the count only at log steps.
+        is_latched = state.skipped >= self.config.training.max_skipped
+        skipped = jnp.where(is_latched, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
         metrics = {
             "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
             "gradient_norm": norm,
             "learning_rate": jnp.asarray(self.schedule(count_updates(state.optimizer_state)), jnp.float32),
             "skipped": ~is_finite,
         }
-        state = TrainState(state.step + 1, skipped, *kept)
-        return self._placed(state), metrics
+        return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics
 
-    def _placed(self, tree):
-        """Left alone, the compiler may split vectors, and the next program would find its arguments misplaced."""
+    def _constrain(self, tree):
+        """Constrains each leaf to the sharding that the next program expects of it; the compiler may choose another."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
-
-    def _abstract_total(self, state: TrainState, batch: Batch) -> tuple[dict, LossSums]:
-        total = jax.eval_shape(self.gradients, state, batch, 0)
-        return abstract_arrays(total, tree_shardings(self.mesh, total))
-
-    def _run(self, function, *arguments):
-        return self._program(function, *arguments)(*arguments)
-
-    def _program(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
-        """The function compiled for batches of this shape; what else it takes has always the same one."""
-        key = _key(function, batch)
-        if key not in self.compiled:
-            self.compiled[key] = function.lower(state, batch, *others).compile()
-        return self.compiled[key]
 
 
 def _key(function, batch: Batch) -> tuple:
@@ -176,7 +178,7 @@ def _select(condition: jax.Array, tree, otherwise):
 
 
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], LossSums]:
-    """(parameters, batch) -> sums over the batch, without dropout."""
+    """Returns a function that maps (parameters, batch) to the sums over the batch, without dropout."""
     training = config.training
 
     @jax.jit

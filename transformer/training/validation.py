@@ -18,6 +18,7 @@ from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.memory import activation_bytes
 from transformer.training.metrics import Record, means
 from transformer.training.step import make_eval_step
 
@@ -52,10 +53,15 @@ class Validation:
             self.texts, self.references = texts[:count], references[:count]
 
     def warm_up(self, parameters: dict) -> None:
-        """The largest batch and the longest text, once: what does not fit in memory fails before training starts."""
+        """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
+        vocab_size = len(parameters["decoder"]["embedding"]["table"])
+
+        def size(arrays: dict) -> int:
+            shape = (*arrays["source"].shape, arrays["target_output"].shape[1])
+            return activation_bytes(self.config.model, vocab_size, *shape)
+
         batches = (arrays for arrays, _ in loader.in_order(self.corpus, self.config))
-        largest = max(batches, key=lambda arrays: arrays["source"].size)
-        self.eval_step(parameters, largest)
+        self.eval_step(parameters, max(batches, key=size))
         if self.translator is not None:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)

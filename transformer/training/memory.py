@@ -1,0 +1,22 @@
+"""An estimate of the memory of a batch, good enough to find the shape that needs most."""
+
+import jax.numpy as jnp
+
+from transformer.config_types import Config
+
+
+def activation_bytes(model: Config, vocab_size: int, rows: int, source_length: int, target_length: int) -> int:
+    """Estimates the bytes of the arrays that a batch of this shape creates in the model, gradients included.
+
+    `model` is the group `config.model` and `vocab_size` the number of target tokens. Logits and attention scores are
+    float32 and have a gradient of the same size. They, and not the number of positions, decide which shape is largest.
+    """
+    decoder_layers = model.num_layers if model.num_decoder_layers is None else model.num_decoder_layers
+    logits = 2 * target_length * vocab_size
+    pairs = model.num_layers * source_length**2 + decoder_layers * target_length * (target_length + source_length)
+    score_size = model.d_model // model.num_heads if model.attention == "additive" else 1  # tanh(q + k) for each pair
+    scores = 2 * pairs * model.num_heads * score_size
+    # Per position and layer: about ten vectors of the residual stream and its sub-layers, and three of the inner layer.
+    positions = model.num_layers * source_length + decoder_layers * target_length
+    activations = positions * (10 * model.d_model + 3 * model.d_ff)
+    return rows * (4 * (logits + scores) + jnp.dtype(model.dtype).itemsize * activations)
