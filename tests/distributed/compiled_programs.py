@@ -10,7 +10,6 @@ import sys
 
 import jax
 import numpy as np
-import optax
 
 from tests.training import tiny
 from transformer.decoding.translator import Translator
@@ -38,7 +37,7 @@ def inspect(shape: tuple[int, int, int]) -> dict:
     config.model.update({"num_layers": 2, "d_model": 64, "d_ff": 256, "num_heads": 4})
     config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
     mesh = make_mesh(config, jax.devices()[: math.prod(shape)])
-    here = tiny.setup(config, optax.adam(1e-3), mesh, vocab_size=VOCAB_SIZE)
+    here = tiny.setup(config, mesh=mesh, vocab_size=VOCAB_SIZE)
     state, rows = here.initializer.abstract_state, here.step.batch_sharding
 
     def tokens(*shape: int) -> jax.ShapeDtypeStruct:
