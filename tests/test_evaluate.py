@@ -147,7 +147,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     ("flags", "message"),
     [
         (["--workdir=nowhere"], "--workdir=nowhere: no such folder"),
-        (["--checkpoint=25"], "--checkpoint=25: must be best, last or a step there is: 10, 20, 30"),
+        (["--checkpoint=25"], "--checkpoint=25: must be best, last or one of the steps 10, 20, 30"),
         (["--average=0"], "--average=0: must be at least 1"),
         (["--average=two"], "--average"),
         (["--split=tset"], "--split"),
@@ -200,8 +200,8 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_reason(tmp_path, caps
     config["model"]["d_ff"] = 24
     (path / "config.json").write_text(json.dumps(config))
     message = error(capsys, f"--workdir={path}")
-    assert f"{path / 'checkpoints' / '10'}: holds other arrays than this run" in message
-    assert "(8, 8) there, (8, 24) wanted" in message
+    assert f"{path / 'checkpoints' / '10'}: holds other arrays than this model" in message
+    assert "found (8, 8), expected (8, 24)" in message
     assert message.endswith("; the configuration differs by model.d_ff: 8 -> 24")
 
 

@@ -20,7 +20,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading as configuration
 from transformer.data.batches.loader import Loader
 from transformer.distributed import coordination as distributed
-from transformer.distributed.launch import add_flags, joined
+from transformer.distributed.launch import add_flags, distributed_run
 from transformer.progress_bar import bar
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, prepare, workdir_of
@@ -180,7 +180,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def start(arguments: argparse.Namespace) -> None:
-    with joined(arguments):
+    with distributed_run(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
         with workdir_of(Path(arguments.workdir), config) as workdir:
             distributed.on_process_zero(logs.to_file, workdir.log)

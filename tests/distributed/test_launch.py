@@ -21,7 +21,7 @@ from transformer import workdir as workdirs
 from transformer.checkpoints.restore import choose_step
 from transformer.config import loading as configuration
 from transformer.distributed import coordination as distributed
-from transformer.distributed import launch as joining
+from transformer.distributed import launch
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 
@@ -134,10 +134,10 @@ def test_when_a_process_is_killed_the_other_ends_and_says_so(tmp_path):
         two.processes[1].kill()
         began = time.monotonic()
         (code, errors), (killed, _) = two.end()
-    assert time.monotonic() - began < joining.SILENT_SECONDS / 2
+    assert time.monotonic() - began < launch.HEARTBEAT_SECONDS / 2
     assert (code, killed) == (2, -signal.SIGKILL) and "Traceback" not in errors
     assert last(errors) == errors.splitlines()[-1]
-    assert "another process of this run has died; the same command, started in all of them, goes on" in last(errors)
+    assert "another process of this run has died; start the same command in all processes to resume" in last(errors)
 
 
 def test_processes_that_disagree_all_say_in_what(tmp_path):
@@ -172,8 +172,8 @@ def test_what_stops_one_process_stops_the_other(tmp_path):
 )
 def test_flags_that_do_not_go_together(argv, message):
     parser = argparse.ArgumentParser()
-    joining.add_flags(parser)
-    with pytest.raises(UserError, match=re.escape(message)), joining.joined(parser.parse_args(argv)):
+    launch.add_flags(parser)
+    with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(parser.parse_args(argv)):
         pass
 
 
@@ -183,7 +183,7 @@ def test_without_other_processes_nothing_is_waited_for():
     distributed.require_same("nothing", lambda: {"a": 1}, 0)
     assert distributed.broadcast([1], 0) == [1]
     assert distributed.on_process_zero(max, 1, 2) == 2
-    agreed = distributed.Agreement()
+    agreed = distributed.AnyProcess()
     assert [agreed(flag) for flag in (False, True, False)] == [False, True, False]
 
 

@@ -1,4 +1,4 @@
-"""Several processes become one run, and what stops one of them stops all."""
+"""Launching a run on several processes, and stopping all of them when one fails."""
 
 import argparse
 import contextlib
@@ -12,61 +12,60 @@ from collections.abc import Iterator
 
 import jax
 from absl import logging
-from jax._src import distributed as jax_distributed  # the service's keys and values have no public name
 
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 from transformer.errors import UserError
 
-JOIN_SECONDS = 300  # for all processes to have started
-LISTEN_SECONDS = 1.0  # between two looks at how the others are
-STOP_SECONDS = 10  # for a process to stop by itself once another one has failed
-INTERRUPTED = 130  # the exit code of a command that a signal has ended
-SILENT_SECONDS = 60  # of a process, after which JAX takes it for dead and aborts the others
-LEAVE_SECONDS = 60  # for all processes to have ended, once one has
-FAILURE = "failure"  # the key under which a process says why it has stopped
+START_SECONDS = 300  # for all processes to connect
+POLL_SECONDS = 1.0  # between two looks for failures of other processes
+STOP_SECONDS = 10  # for a process to stop by itself after another one's failure
+HEARTBEAT_SECONDS = 60  # without a heartbeat from a process, after which JAX aborts the others
+SHUTDOWN_SECONDS = 60  # for all processes to end, once the first has
+INTERRUPTED = 130  # the exit code after a signal
+FAILURE = "failure"  # the key under which a process publishes its failure
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, when several processes are one run")
-    parser.add_argument("--num_processes", metavar="N", type=int, help="how many there are, with --coordinator")
-    parser.add_argument("--process_id", metavar="I", type=int, help="which one this is, from 0, with --coordinator")
-    parser.add_argument("--distributed", action="store_true", help="several, as the cluster says (Slurm, GKE, TPU pod)")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
+    parser.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
+    parser.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
+    parser.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
 
 
 @contextlib.contextmanager
-def joined(arguments: argparse.Namespace) -> Iterator[None]:
-    """In the block this process is one of those that the flags speak of, and what stops one of them stops all.
+def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
+    """Connects the processes that the flags describe. A failure in the block of one of them ends them all.
 
-    Raises UserError for flags that do not go together, or a cluster that JAX does not know.
+    Raises:
+      UserError: the flags contradict each other, or JAX detects no cluster.
     """
-    several = _check_flags(arguments)
-    if not several:
+    if not _check_flags(arguments):
         yield
         return
-    _join(arguments)
-    left = threading.Event()
-    threading.Thread(target=_listen, args=(left,), daemon=True).start()
+    _connect(arguments)
+    done = threading.Event()
+    threading.Thread(target=_watch_failures, args=(done,), daemon=True).start()
     try:
         yield
     except BaseException as error:
-        tell(error)
-        if distributed.is_collective_failure(error):
-            time.sleep(2 * LISTEN_SECONDS)  # if it had something to say, that is the reason
-            reason = (distributed.failures or ["another process of this run has died"])[0]
-            logging.error("%s; the same command, started in all of them, goes on", reason)
-            os._exit(2)  # to leave in good order JAX would wait for the one that has died
+        publish_failure(error)
+        if coordination.is_collective_failure(error):
+            time.sleep(2 * POLL_SECONDS)  # the process that stopped may have published why
+            reason = (coordination.failures or ["another process of this run has died"])[0]
+            logging.error("%s; start the same command in all processes to resume", reason)
+            os._exit(2)  # at a normal exit JAX would wait for the process that died
         raise
     finally:
-        left.set()
+        done.set()
 
 
 def _check_flags(arguments: argparse.Namespace) -> bool:
-    """Whether there are to be several processes."""
+    """Returns whether the flags ask for several processes."""
     names = ("coordinator", "num_processes", "process_id")
     given = [f"--{name}={getattr(arguments, name)}" for name in names if getattr(arguments, name) is not None]
     if given and (arguments.distributed or len(given) < len(names)):
         received = " ".join(given + ["--distributed"] * arguments.distributed)
-        raise UserError(f"{received}: give --coordinator, --num_processes and --process_id, or --distributed alone")
+        raise UserError(f"{received}: give --coordinator, --num_processes and --process_id, or only --distributed")
     if not given:
         return arguments.distributed
     host, _, port = arguments.coordinator.rpartition(":")
@@ -75,79 +74,77 @@ def _check_flags(arguments: argparse.Namespace) -> bool:
     if not 0 <= arguments.process_id < arguments.num_processes:
         raise UserError(
             f"--process_id={arguments.process_id} --num_processes={arguments.num_processes}: "
-            "processes are numbered from 0 to one less than there are"
+            "processes are numbered from 0 to one less than their number"
         )
     return True
 
 
-def _join(arguments: argparse.Namespace) -> None:
-    # Its service would take SIGTERM for itself, and `Agreement` does what it is for.
+def _connect(arguments: argparse.Namespace) -> None:
+    address = f"--coordinator={arguments.coordinator}" if arguments.coordinator else "--distributed"
+    # The preemption service would take SIGTERM for itself; `AnyProcess` does its work.
     jax.config.update("jax_enable_preemption_service", False)
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    patience = threading.Timer(JOIN_SECONDS, _give_up_joining, (arguments,))
-    patience.daemon = True
-    patience.start()
+    deadline = threading.Timer(START_SECONDS, _abort, (address,))
+    deadline.daemon = True
+    deadline.start()
     try:
         jax.distributed.initialize(
             arguments.coordinator,
             arguments.num_processes,
             arguments.process_id,
-            # JAX would abort the process without a word that helps: the timer comes first.
-            initialization_timeout=2 * JOIN_SECONDS,
-            heartbeat_timeout_seconds=SILENT_SECONDS,
-            shutdown_timeout_seconds=LEAVE_SECONDS,
+            # At this deadline JAX aborts with a stack trace: ours comes first.
+            initialization_timeout=2 * START_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
-        jax.devices()  # which takes all processes: from here on one may wait for another
+        jax.devices()  # waits until all processes have connected
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"{_named(arguments)}: the processes cannot join ({str(error).splitlines()[0]}); where JAX knows no "
-            "cluster, give --coordinator, --num_processes and --process_id"
+            f"{address}: the processes cannot connect ({str(error).splitlines()[0]}); if JAX detects no cluster, give "
+            "--coordinator, --num_processes and --process_id"
         ) from error
     finally:
-        patience.cancel()
+        deadline.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if jax.process_index() > 0:
-        logging.set_verbosity(logging.WARNING)  # what goes well is told once
-    logging.info("%d processes with %d device(s) have joined.", jax.process_count(), jax.device_count())
+        logging.set_verbosity(logging.WARNING)  # process 0 logs for all
+    logging.info("%d processes with %d device(s) are connected.", jax.process_count(), jax.device_count())
 
 
-def _give_up_joining(arguments: argparse.Namespace) -> None:
+def _abort(address: str) -> None:
     logging.error(
-        "%s: not all processes have joined in %d s; are all of them started, and can they reach process 0 there?",
-        *(_named(arguments), JOIN_SECONDS),
+        "%s: not all processes have connected within %d s; check that all are started and can reach process 0",
+        *(address, START_SECONDS),
     )
-    os._exit(2)  # the main thread is inside JAX, and will not come back
+    os._exit(2)  # the main thread is inside JAX and cannot be interrupted
 
 
-def _named(arguments: argparse.Namespace) -> str:
-    return f"--coordinator={arguments.coordinator}" if arguments.coordinator else "--distributed"
-
-
-def tell(error: BaseException) -> None:
-    """Lets the other processes know what this one stops of, unless it has that from them."""
-    if distributed.failures:
+def publish_failure(error: BaseException) -> None:
+    """Publishes this process's failure, unless another process failed first."""
+    if coordination.failures:
         return
     code = 2 if isinstance(error, UserError) else INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
     message = f"process {jax.process_index()} on {socket.gethostname()} has stopped: {' '.join(reason.splitlines())}"
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first, or the service went with process 0
-        distributed.publish(FAILURE, json.dumps([jax.process_index(), code, message]))
+    # The key is set already if another process failed at the same time; the service is gone if process 0 is.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        coordination.publish(FAILURE, json.dumps([jax.process_index(), code, message]))
 
 
-def _listen(left: threading.Event) -> None:
-    """Until this process has left its block: if another one fails, ends it too, by force where it is inside JAX."""
-    client = jax_distributed.global_state.client
-    while not left.wait(LISTEN_SECONDS):
+def _watch_failures(done: threading.Event) -> None:
+    """Ends this process if another one fails, by force if it is inside JAX."""
+    client = coordination.client()
+    while not done.wait(POLL_SECONDS):
         try:
             process, code, message = json.loads(client.key_value_try_get(FAILURE))
-        except jax.errors.JaxRuntimeError:  # there is none
+        except jax.errors.JaxRuntimeError:  # the key is not set
             continue
         if process == jax.process_index():
             return
-        distributed.failures.append(message)
-        # Interruptions are agreed on: all are on their way out, and one may still be writing a checkpoint.
-        if code != INTERRUPTED and not left.wait(STOP_SECONDS):
+        coordination.failures.append(message)
+        # After a signal all processes stop at the same step, and one may still be saving a checkpoint.
+        if code != INTERRUPTED and not done.wait(STOP_SECONDS):
             logging.error("%s", message)
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 client.shutdown()

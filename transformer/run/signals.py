@@ -24,7 +24,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.handlers = {}
-        self.any_process = distributed.Agreement()
+        self.any_process = distributed.AnyProcess()
 
     def __enter__(self) -> "Interruption":
         for number in (signal.SIGINT, signal.SIGTERM):
