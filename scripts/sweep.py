@@ -23,7 +23,7 @@ from scripts import markdown
 from scripts.sweeping import description, results
 from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import Folder, recorded_sweep
-from scripts.sweeping.study import SweepStudy, hide_password, storage_errors
+from scripts.sweeping.study import STORAGE_ERRORS, SweepStudy, hide_password, storage_errors
 from scripts.sweeping.tasks import Decoding, Task, Training
 from scripts.sweeping.worker import run_trials
 from transformer import cli, files
@@ -129,7 +129,12 @@ def progress(study: SweepStudy, jobs: int) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     with Console(stderr=True).status("") as line:
-        yield lambda: line.update(results.summary(study.trials(), study.sweep, jobs))
+
+        def update() -> None:
+            with contextlib.suppress(*STORAGE_ERRORS):  # the workers report them
+                line.update(results.summary(study.trials(), study.sweep, jobs))
+
+        yield update
 
 
 def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
@@ -140,7 +145,9 @@ def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     files.write_text(folder.table, results.make_csv(trials, sweep, workdirs))
     logging.info("%s", results.summary(trials, sweep, 1))
     if not any(trial.state == TrialState.COMPLETE for trial in trials):
-        failed = [trial.user_attrs["error"] for trial in trials if trial.state == TrialState.FAIL]
+        failed = [
+            trial.user_attrs.get("error", "its process died") for trial in trials if trial.state == TrialState.FAIL
+        ]
         why = f"{len(failed)} failed, the first with: {failed[0].splitlines()[-1]}" if failed else "none has ended"
         raise UserError(f"{folder.path}: no trial is complete; {why}")
     table = markdown.table(results.make_table(trials, sweep))

@@ -25,6 +25,7 @@ from transformer.errors import UserError
 
 POLL = 0.5  # seconds between looks at a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
+NO_SPACE = ("disk is full", "No space left")  # the errors of SQLite and PostgreSQL that retrying does not end
 LAST_LINES = 5  # lines of a failed trial's log that are reported
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # the exit codes of commands that a signal has stopped
 
@@ -180,7 +181,8 @@ class Worker:
             try:
                 return call(*arguments)
             except STORAGE_ERRORS as error:
-                if self.stop.is_set() or time.monotonic() > limit:
+                no_space = any(words in reason(error) for words in NO_SPACE)
+                if no_space or self.stop.is_set() or time.monotonic() > limit:
                     raise
                 logging.warning("The storage fails (%s); trying again for %d minutes.", reason(error), OUTAGE // 60)
                 self.stop.wait(HEARTBEAT)

@@ -1,6 +1,10 @@
 """Sweeps of trials that take a second and train nothing."""
 
+import contextlib
 import dataclasses
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.sweeping.description import Sweep, Values, listed, product
@@ -45,3 +49,17 @@ def states(study: SweepStudy) -> list[str]:
 def starts(path: Path, trial: int) -> int:
     """Returns how often the trial's process was started."""
     return len((Folder(path).workdir(trial) / "starts").read_text().splitlines())
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)

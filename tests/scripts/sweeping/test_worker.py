@@ -1,14 +1,10 @@
-"""Trials as processes: their results, failures and interruptions, and the death of the sweep itself."""
+"""Workers and the processes of their trials: results, failures, pruning and interruptions."""
 
 import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
 import optuna
 import pytest
@@ -19,7 +15,7 @@ from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import Worker
 from tests.scripts.sweeping.fake_trial import ERRORS
-from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states
+from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states, wait_until
 from transformer import workdir as workdirs
 from transformer.errors import UserError
 
@@ -108,7 +104,6 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(tmp_path):
 
 
 def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
-    """As it is by a process that the death of an earlier sweep has left."""
     study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
     with workdirs.lock(tmp_path / "trials" / "0000"):
         thread = threading.Thread(target=Worker(study, fake(tmp_path), tmp_path / "logs", {}, stop).run)
@@ -187,67 +182,3 @@ def test_jobs_share_the_gpus(monkeypatch):
     assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
     assert shares("0,1,2,3", 1) == ["0,1,2,3"]
     assert shares("0", 2) == ["0", "0"]
-
-
-SWEEP = """
-import sys
-from pathlib import Path
-from scripts.sweeping import worker
-from tests.scripts.sweeping.fakes import fake, make_study, slopes
-folder = Path(sys.argv[1])
-worker.HEARTBEAT = 0.5
-study = make_study(folder, slopes([1.0, 2.0, 3.0, 4.0]), sys.argv[2], "killed", grace=5)
-worker.run_trials(study, fake(folder, seconds=0.3, steps=10), folder / "logs", 1, lambda: None)
-"""
-
-
-def start(tmp_path: Path, url: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), url], stdout=subprocess.PIPE, text=True)
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-        os.kill(pid, 0)
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    return False
-
-
-def wait_until(condition, seconds: float) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
-def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, tmp_path):
-    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
-    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0, 4.0]), shared_storage, "killed")
-    processes = [start(tmp_path, shared_storage) for _ in range(2)]
-    wait_until(lambda: record.exists() and len(record.read_text().splitlines()) >= 2, 60)
-    owner = study.trials()[0].user_attrs["process"]
-    killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in owner)
-    child = int((record.parent / "pid").read_text())
-    killed.kill()
-    killed.communicate()
-    wait_until(lambda: not is_alive(child), 10)  # it ends with its parent
-    assert len(record.read_text().splitlines()) < 10
-    other.communicate(timeout=120)
-    assert other.returncode == 0
-    assert states(study) == ["complete"] * 4
-    # The trial was resumed: each of its steps was made once.
-    assert [starts(tmp_path, trial) for trial in range(4)] == [2, 1, 1, 1]
-    for trial in range(4):
-        assert len((tmp_path / "trials" / f"{trial:04}" / "metrics.jsonl").read_text().splitlines()) == 10
-
-
-def test_an_interrupted_sweep_ends_its_trials_and_is_resumed(tmp_path):
-    process = start(tmp_path, Folder(tmp_path).storage)
-    record = tmp_path / "trials" / "0000" / "metrics.jsonl"
-    wait_until(record.exists, 60)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0, 4.0]), name="killed")
-    assert states(study) == ["waiting"] * 4
-    assert not is_alive(int((record.parent / "pid").read_text()))
-    run(study, fake(tmp_path, seconds=0.01, steps=10), jobs=4)
-    assert states(study) == ["complete"] * 4

@@ -1,0 +1,65 @@
+"""Sweeps that are terminated or killed: their trials end with them and are continued."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.scripts.sweeping.fakes import is_alive, make_study, slopes, starts, states, wait_until
+
+SWEEP = """
+import sys
+from pathlib import Path
+from scripts.sweeping import worker
+from tests.scripts.sweeping.fakes import fake, make_study, slopes
+folder = Path(sys.argv[1])
+worker.HEARTBEAT = 0.5
+study = make_study(folder, slopes([1.0, 2.0, 3.0]), sys.argv[2], "killed", grace=5)
+worker.run_trials(study, fake(folder, seconds=0.3, steps=8), folder / "logs", 1, lambda: None)
+"""
+
+
+def lines(workdir: Path) -> int:
+    """Returns the number of steps made, in all attempts."""
+    record = workdir / "metrics.jsonl"
+    return len(record.read_text().splitlines()) if record.exists() else 0
+
+
+def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, tmp_path):
+    workdirs = [tmp_path / "trials" / f"{number:04}" for number in range(3)]
+    study = make_study(tmp_path, slopes([1.0, 2.0, 3.0]), shared_storage, "killed")
+    command = [sys.executable, "-c", SWEEP, str(tmp_path), shared_storage]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    wait_until(lambda: lines(workdirs[0]) >= 2, 60)
+    owner = study.trials()[0].user_attrs["process"]
+    killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in owner)
+    child = int((workdirs[0] / "pid").read_text())
+    killed.kill()
+    killed.communicate()
+    wait_until(lambda: not is_alive(child), 10)
+    assert lines(workdirs[0]) < 8
+    other.communicate(timeout=120)
+    assert other.returncode == 0
+    assert states(study) == ["complete"] * 3
+    # The killed trial was resumed: each of its steps was made once.
+    assert [starts(tmp_path, trial) for trial in range(3)] == [2, 1, 1]
+    assert [lines(workdir) for workdir in workdirs] == [8, 8, 8]
+
+
+def test_sigterm_ends_the_trials_and_the_same_command_resumes_them(tmp_path):
+    folder, sweep_file = tmp_path / "sweep", tmp_path / "rates.py"
+    trials = 'sweep.product({"optimizer.learning_rate": [1.0, 2.0]})'
+    sweep_file.write_text(f'def get_sweep(sweep):\n    return sweep.listed({trials}, objective="nll", pruner=None)\n')
+    flags = ["--config=configs/quickstart.py", f"--sweep={sweep_file}", f"--workdir={folder}", "--jobs=2"]
+    command = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", *flags]
+    workdirs = [folder / "trials" / f"{number:04}" for number in range(2)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: all(lines(workdir) for workdir in workdirs), 60)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command continues" in log
+    assert not any(is_alive(int((workdir / "pid").read_text())) for workdir in workdirs)
+    resumed = subprocess.run(command, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [starts(folder, trial) for trial in range(2)] == [2, 2]
+    assert [lines(workdir) for workdir in workdirs] == [4, 4]

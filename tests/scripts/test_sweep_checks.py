@@ -1,0 +1,103 @@
+"""The checks of `scripts.sweep` before the first trial."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from scripts import sweep
+from scripts.sweeping import description
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.tasks import Training
+from tests.checkpoints.workdirs import make_workdir, run
+from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
+from transformer.config import loading as configuration
+
+SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LISTED.format(values=[]), "the sweep has no trials"),
+        (
+            'sweep.listed(sweep.product({"optimizer.leaning_rate": [1.0]}), objective="loss", pruner=None)',
+            "optimizer.learning_rate",
+        ),
+        (
+            'sweep.listed(sweep.zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
+            "model.d_ff has 2 values",
+        ),
+        (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
+        (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),
+        (
+            'sweep.search({"model.num_heads": sweep.integers(2, 3, step=1)}, trials=2, objective="loss",'
+            " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
+            "model.num_heads=3: config.model.d_model=8",
+        ),
+        ('sweep.listed(sweep.seeds(2), objective="chrf", pruner=None)', "objective=chrf: must be one of bleu, loss"),
+        ('sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
+        ("sweep.seeds(2)", "get_sweep() returned list"),
+        ("1 / 0", "line 4: ZeroDivisionError"),
+    ],
+)
+def test_an_invalid_sweep_is_refused_before_anything_is_created(tmp_path, capsys, text, message):
+    folder = tmp_path / "sweep"
+    assert run(sweep, *tiny_flags(tmp_path), sweep_file(tmp_path, text), f"--workdir={folder}") == 2
+    assert message in error(capsys)
+    assert not folder.exists()
+
+
+def test_wrong_flags_are_one_line(tmp_path, capsys):
+    what = sweep_file(tmp_path, LISTED.format(values=[0.5]))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    config, folder = tiny_flags(tmp_path), f"--workdir={tmp_path / 'sweep'}"
+    wrong = {
+        "--sweep=FILE is needed": [*config, folder],
+        "give either --config=FILE": [what, folder],
+        "--from uses the configuration": [*config[1:], "--from=runs/a", what, folder],
+        "no such file": [*config, "--sweep=configs/sweeps/seed.py", folder],
+        "did you mean configs/sweeps/seeds.py": [*config, "--sweep=configs/sweeps/seed.py", folder],
+        "--jobs=0": [*config, what, folder, "--jobs=0"],
+        "no such folder": ["--from=runs/nowhere", what, folder],
+        "holds notes.txt and no sweep": [*config, what, f"--workdir={tmp_path / 'full'}"],
+        "is not the folder of a sweep": ["--report", f"--workdir={tmp_path / 'full'}"],
+        "must be a URL": [*config, what, folder, "--storage=here"],
+    }
+    for message, argv in wrong.items():
+        assert run(sweep, *argv) == 2
+        assert message in error(capsys)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
+    workdir = make_workdir(tmp_path / "run")
+    what = sweep_file(tmp_path, 'sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)')
+    assert run(sweep, f"--from={workdir}", what, f"--workdir={tmp_path / 'sweep'}") == 2
+    assert "--from varies only decoding keys" in error(capsys)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path):
+    loaded = sweep.load_sweep(path)
+    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|$)", path.read_text(), re.DOTALL)[
+        1
+    ]
+    arguments = sweep.make_parser().parse(shlex.split(command))
+    assert Path(arguments.sweep) == path
+    if arguments.source is None:
+        sweep.check_values(loaded, sweep.make_task(arguments, Folder(tmp_path)))
+    else:
+        assert all(key.startswith("decoding.") for key in loaded.keys)
+
+
+def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
+    config = configuration.load_file("configs/quickstart.py", [])
+    task = Training(config, Folder(tmp_path))
+    trial = description.product({"model.dropout": [0, 0.5]})[0]
+    module, config_flag, workdir_flag = task.command(7, trial)
+    assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")
+    written = configuration.load_file(config_flag.removeprefix("--config="), [])
+    assert configuration.difference(config, written) == {"model.dropout": f"{config.model.dropout} -> 0.0"}
