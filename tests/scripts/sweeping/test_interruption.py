@@ -30,13 +30,13 @@ def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, t
     study = make_study(tmp_path, slopes([1.0, 2.0, 3.0]), shared_storage, "killed")
     command = [sys.executable, "-c", SWEEP, str(tmp_path), shared_storage]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    wait_until(lambda: lines(workdirs[0]) >= 2, 60)
+    wait_until(lambda: lines(workdirs[0]) >= 2, 120)
     owner = study.trials()[0].user_attrs["process"]
     killed, other = sorted(processes, key=lambda process: f"process {process.pid} " not in owner)
     child = int((workdirs[0] / "pid").read_text())
     killed.kill()
     killed.communicate()
-    wait_until(lambda: not is_alive(child), 10)
+    wait_until(lambda: not is_alive(child), 30)
     assert lines(workdirs[0]) < 8
     other.communicate(timeout=120)
     assert other.returncode == 0
@@ -54,9 +54,9 @@ def test_sigterm_ends_the_trials_and_the_same_command_resumes_them(tmp_path):
     command = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", *flags]
     workdirs = [folder / "trials" / f"{number:04}" for number in range(2)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: all(lines(workdir) for workdir in workdirs), 60)
+    wait_until(lambda: all(lines(workdir) for workdir in workdirs), 120)
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 130 and "the same command continues" in log
     assert not any(is_alive(int((workdir / "pid").read_text())) for workdir in workdirs)
     resumed = subprocess.run(command, capture_output=True, text=True)

@@ -108,7 +108,7 @@ def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     with workdirs.lock(tmp_path / "trials" / "0000"):
         thread = threading.Thread(target=Worker(study, fake(tmp_path), tmp_path / "logs", {}, stop).run)
         thread.start()
-        wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 20)
+        wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 60)
         stop.set()
         thread.join()
     assert states(study) == ["waiting"]
