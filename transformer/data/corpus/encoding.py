@@ -64,7 +64,7 @@ class Encoder:
         return Encoded(chunk.stop - chunk.start, arrays, dropped)
 
     def _texts(self, chunk: Chunk, dropped: Counter) -> Iterator[TextPair]:
-        """Yields the pairs with text on both sides and counts the others in `dropped`."""
+        """Yields the pairs with text on both sides and counts the rest in `dropped`."""
         pairs = self.source.pairs(chunk.start, chunk.stop) if chunk.pairs is None else chunk.pairs
         for index, pair in enumerate(pairs, chunk.start):
             try:

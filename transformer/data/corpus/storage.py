@@ -53,18 +53,21 @@ def digest(folder: Path) -> str:
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> None:
-    """Writes the last file of a folder, with the sizes of the others."""
+    """Writes the last file of a folder, which records the sizes of the arrays."""
     files.write_json(folder / _REPORT, report | {"sizes": _sizes(folder)})
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Raises UserError if a file has another size than when it was written. Checksums at every start take too long."""
+    """Reads the report of a folder. Raises UserError if a file has another size than when it was written.
+
+    Verifying checksums at every start would take too long.
+    """
     report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
     found = _sizes(folder)
     for name, size in report["sizes"].items():
         if found.get(name) != size:
             raise UserError(
-                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}, it is made again"
+                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}; the next run prepares it again"
             )
     return report
 

@@ -17,7 +17,7 @@ _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
 def fetch(data: Config) -> Path:
-    """Downloads what is missing of `data.downloads` and returns the folder with the files.
+    """Downloads the missing files of `data.downloads` and returns the folder with all of them.
 
     A file receives its name only after its checksum has been verified.
 

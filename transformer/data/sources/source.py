@@ -30,7 +30,7 @@ class Source(Protocol):
 
     @property
     def seekable(self) -> bool:
-        """Whether `pairs` can start anywhere without reading the pairs before."""
+        """True if `pairs` can start anywhere without reading the pairs before."""
 
     def __len__(self) -> int:
         """Counts the pairs, which may take one pass over the files. Raises UserError if the sides differ in number."""

@@ -36,7 +36,7 @@ class BpeDropout:
             merges = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
             if merges >= len(path) - 1:
                 return path[-1].symbols
-            state = path[merges]  # its best merge is skipped; each of the others may be
+            state = path[merges]  # its best merge is skipped; any other merge may be skipped too
             at = next((place for place in state.merges()[1:] if generator.random() >= self._rate), None)
             if at is None:
                 return state.symbols

@@ -102,5 +102,5 @@ def _load(path: Path) -> Vocabulary:
     try:
         serialized = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; a tokenizer's model is needed there") from error
+        raise UserError(f"{path}: {error.strerror}; name or restore the tokenizer's model") from error
     return vocabulary.load(serialized, str(path))
