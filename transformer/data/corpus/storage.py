@@ -66,9 +66,8 @@ def read_report(folder: Path) -> dict[str, Any]:
     found = _sizes(folder)
     for name, size in report["sizes"].items():
         if found.get(name) != size:
-            raise UserError(
-                f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; delete {folder}; the next run prepares it again"
-            )
+            received = f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}"
+            raise UserError(f"{received}; delete {folder}, and the next run prepares it again")
     return report
 
 
