@@ -15,7 +15,7 @@ from transformer import workdir as workdirs
 from transformer.config.keys import flatten
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
-from transformer.workdir import MAY_DIFFER, Workdir
+from transformer.workdir import RESUMABLE_KEYS, Workdir
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 RESULT_KEYS = {"split", "step", "averaged", "models", "decoding", "sentences"}
@@ -46,7 +46,7 @@ class Evaluation:
     @property
     def run_settings(self) -> dict[str, Any]:
         """The configuration without the seed and the keys that say where a run is, such as data.path."""
-        return {key: value for key, value in flatten(self.config).items() if key not in (*MAY_DIFFER, "seed")}
+        return {key: value for key, value in flatten(self.config).items() if key not in (*RESUMABLE_KEYS, "seed")}
 
     @property
     def decoding(self) -> dict[str, Any]:

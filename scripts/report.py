@@ -21,7 +21,7 @@ from scripts.evaluations import SCORES, Evaluation, differing_keys, mean_and_spr
 from transformer import cli
 from transformer import workdir as workdirs
 from transformer.errors import UserError
-from transformer.training import metrics
+from transformer.run.record import read_record
 
 IN_EVERY_ROW = {"data.name", "strategy", "beam_size", "length_penalty"}  # even if they do not differ
 HEADER = ("config", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
@@ -112,7 +112,7 @@ def describe_search(decoding: Mapping[str, Any]) -> str:
 def training_minutes(workdir: Path) -> float:
     """Returns the minutes of the training loop, over all starts. Raises UserError if the record is damaged."""
     path = workdirs.Workdir(workdir).metrics
-    lines = metrics.read_lines(path)
+    lines = read_record(path)
     if not lines or "seconds" not in lines[-1]:
         raise UserError(f"{path}: is missing, empty or damaged, so the training time is unknown; restore the file")
     return lines[-1]["seconds"] / 60

@@ -33,7 +33,7 @@ from transformer import cli
 from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
 from transformer.config import loading as configuration
 from transformer.errors import UserError
-from transformer.training.metrics import read_untimed
+from transformer.run.record import read_untimed
 from transformer.training.progress import due
 from transformer.workdir import Workdir
 

@@ -142,13 +142,17 @@ def test_configs_that_cannot_be_trained(tmp_path, capsys):
 
 def test_a_workdir_that_cannot_be_made(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
-    assert "is a file, must be a folder" in refusal(flags(tmp_path / "file" / "run"), capsys)
-    assert "cannot be made (Not a directory)" in refusal(flags(Path("/dev/null/run"), data__cache_dir=tmp_path), capsys)
+    assert f"cannot be made (Not a directory: {tmp_path / 'file' / 'run'})" in refusal(
+        flags(tmp_path / "file" / "run"), capsys
+    )
+    assert "cannot be made (Not a directory: " in refusal(
+        flags(Path("/dev/null/run"), data__cache_dir=tmp_path), capsys
+    )
 
     def forbidden(path: Path, **_) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "mkdir", forbidden)
     message = refusal(flags(tmp_path / "run"), capsys)
-    assert f"--workdir={tmp_path / 'run'}: cannot be made (Permission denied)" in message
+    assert f"--workdir={tmp_path / 'run'}: cannot be made (Permission denied: " in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

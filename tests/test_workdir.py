@@ -1,3 +1,5 @@
+"""Workdirs: creating, resuming, refusing and locking them; atomic writing of files."""
+
 import errno
 import io
 import json
@@ -11,7 +13,7 @@ import pytest
 
 from configs import base
 from tests.training import tiny
-from transformer import files
+from transformer import environment, files
 from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten, freeze
@@ -23,7 +25,7 @@ CONFIG = freeze(BASE)
 
 @pytest.fixture
 def begun(tmp_path) -> workdirs.Workdir:
-    """The workdir of a run of the base config that has learned something."""
+    """Returns the workdir of a run of the base config that has begun."""
     workdir = workdirs.create(tmp_path / "runs" / "first", CONFIG)
     workdir.metrics.write_text("{}\n")
     return workdir
@@ -44,11 +46,11 @@ def test_a_new_workdir_holds_config_and_environment(tmp_path):
     workdir = workdirs.create(tmp_path / "a" / "b", CONFIG)
     assert sorted(path.name for path in workdir.path.iterdir()) == ["config.json", "environment.json"]
     opened, config = workdirs.open_existing(tmp_path / "a" / "b")
-    assert (opened, config) == (workdir, CONFIG)
-    environment = json.loads(workdir.environment.read_text())
-    assert environment["packages"]["jax"] == jax.__version__
-    assert environment["devices"] == [device.device_kind for device in jax.devices()]
-    assert environment["resumed"] == []
+    assert (opened.path, config) == (workdir.path, CONFIG)
+    recorded = json.loads(workdir.environment.read_text())
+    assert recorded["packages"]["jax"] == jax.__version__
+    assert recorded["devices"] == [device.device_kind for device in jax.devices()]
+    assert recorded["resumed"] == []
 
 
 def test_the_commit_is_recorded(tmp_path, monkeypatch):
@@ -57,25 +59,25 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
         return done.stdout.strip()
 
     (tmp_path / "requirements.txt").write_text("jax==1\n")
-    monkeypatch.setattr(workdirs, "REPOSITORY", tmp_path)
-    assert workdirs.environment()["commit"] is None
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    assert environment.describe_environment()["commit"] is None
     git("init")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
-    environment = workdirs.environment()
-    assert environment["commit"] == git("rev-parse", "HEAD") and environment["uncommitted_changes"] is False
+    described = environment.describe_environment()
+    assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
     (tmp_path / "requirements.txt").write_text("jax==2\n")
-    assert workdirs.environment()["uncommitted_changes"] is True
+    assert environment.describe_environment()["uncommitted_changes"] is True
 
 
-def test_the_same_run_is_taken_up(begun):
+def test_the_same_run_is_resumed(begun):
     elsewhere = freeze(BASE | {"data.workers": 3, "mesh.data": 1})
-    assert workdirs.create(begun.path, elsewhere) == begun
+    assert workdirs.create(begun.path, elsewhere).path == begun.path
     assert workdirs.open_existing(begun.path)[1] == CONFIG
     assert len(json.loads(begun.environment.read_text())["resumed"]) == 1
 
 
-def test_another_config_is_refused_and_nothing_changes(begun):
+def test_another_config_is_refused_without_changing_anything(begun):
     before = contents(begun.path)
     message = refusal(workdirs.create, begun.path, freeze(BASE | {"model.d_model": 256, "model.d_k": 32}))
     assert f"--workdir={begun.path}: " in message and f"--config={begun.config}" in message
@@ -83,13 +85,13 @@ def test_another_config_is_refused_and_nothing_changes(begun):
     assert contents(begun.path) == before
 
 
-def test_a_long_difference_is_cut(begun):
+def test_a_long_difference_is_shortened(begun):
     changes = {f"model.{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
     changes |= {f"optimizer.{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
     assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(workdirs.create, begun.path, freeze(BASE | changes))
 
 
-def test_a_run_that_never_began_gives_way(tmp_path):
+def test_a_run_that_never_began_is_replaced(tmp_path):
     planned = freeze(BASE | {"tokenizer.vocab_size": 100})
     workdirs.create(tmp_path, planned)
     (tmp_path / "tokenizer.model").write_text("100 pieces")
@@ -100,7 +102,7 @@ def test_a_run_that_never_began_gives_way(tmp_path):
     assert not (tmp_path / "tokenizer.model").exists()
 
 
-def test_a_run_has_begun_once_a_checkpoint_is_whole(tmp_path):
+def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
     workdir = workdirs.create(tmp_path, CONFIG)
     (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
     other = freeze(BASE | {"batch.tokens": 12_000})
@@ -109,7 +111,7 @@ def test_a_run_has_begun_once_a_checkpoint_is_whole(tmp_path):
     assert "batch.tokens: 12000 -> " in refusal(workdirs.create, tmp_path, CONFIG)
 
 
-def test_workdirs_that_cannot_be_opened(begun, tmp_path):
+def test_unusable_workdirs_are_refused(begun, tmp_path):
     assert "no such folder; did you mean" in refusal(workdirs.open_existing, begun.path.with_name("fist"))
     assert "config.json: no such file" in refusal(workdirs.open_existing, tmp_path)
     begun.config.write_text("{")
@@ -117,14 +119,14 @@ def test_workdirs_that_cannot_be_opened(begun, tmp_path):
     assert "config.json: not a saved configuration" in refusal(workdirs.create, begun.path, CONFIG)
 
 
-def test_a_file_is_no_workdir(tmp_path):
+def test_a_file_is_refused_as_a_workdir(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "file is a file, must be a folder" in refusal(workdirs.create, tmp_path / "file", CONFIG)
-    assert "file is a file, must be a folder" in refusal(workdirs.create, tmp_path / "file" / "inside", CONFIG)
+    assert f"cannot be made (File exists: {tmp_path / 'file'})" in refusal(workdirs.create, tmp_path / "file", CONFIG)
+    assert "cannot be made (Not a directory: " in refusal(workdirs.create, tmp_path / "file" / "inside", CONFIG)
     assert "no such folder" in refusal(workdirs.open_existing, tmp_path / "file")
 
 
-def test_the_mark_of_completion(begun):
+def test_a_run_can_be_marked_complete(begun):
     assert not begun.is_complete()
     begun.mark_complete(100)
     assert begun.is_complete()
@@ -149,14 +151,14 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_line_is_added_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_line_is_appended_completely_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "lines"
     for line in ("one", "zwö"):
         files.append_line(path, line)
     assert path.read_text() == "one\nzwö\n"
 
     class Filling(io.FileIO):
-        """Of a disk that has room for four bytes more."""
+        """A file on a disk with four bytes of free space."""
 
         def write(self, content):
             if len(content) < 8:
@@ -170,7 +172,7 @@ def test_a_line_is_added_whole_or_not_at_all(tmp_path, monkeypatch):
     assert path.read_text() == "one\nzwö\n"
 
 
-def test_a_workdir_in_use_is_refused_naming_who_uses_it(tmp_path):
+def test_a_workdir_in_use_is_refused_naming_its_process(tmp_path):
     with workdirs.lock(tmp_path / "run"):
         message = refusal(lambda: workdirs.lock(tmp_path / "run").__enter__())
         assert f"--workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on " in message
@@ -178,7 +180,7 @@ def test_a_workdir_in_use_is_refused_naming_who_uses_it(tmp_path):
         pass
 
 
-def test_training_refuses_a_workdir_in_use_and_leaves_it_alone(tmp_path, capsys):
+def test_training_refuses_a_workdir_in_use_without_changing_it(tmp_path, capsys):
     with workdirs.lock(tmp_path / "run"):
         before = contents(tmp_path)
         assert tiny.run(tmp_path / "run", training__steps=8) == 2
@@ -187,7 +189,7 @@ def test_training_refuses_a_workdir_in_use_and_leaves_it_alone(tmp_path, capsys)
     assert error.startswith(f"error: --workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on ")
 
 
-def test_the_lock_of_a_dead_process_is_no_lock(tmp_path):
+def test_the_lock_of_a_dead_process_is_released(tmp_path):
     script = "import sys, pathlib, time; from transformer import workdir\n"
     script += "with workdir.lock(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
@@ -199,13 +201,3 @@ def test_the_lock_of_a_dead_process_is_no_lock(tmp_path):
         process.communicate()
     with workdirs.lock(tmp_path):
         pass
-
-
-def test_a_rollback_is_recorded_once_however_often_the_run_comes_by_it(tmp_path):
-    workdir = workdirs.Workdir(tmp_path)
-    for number, step in ((1, 8), (2, 12), (1, 8)):
-        workdir.record_rollback(number, step, 6)
-        with workdir.events.open("a") as file:
-            file.write('{"event": "rollback", "numb\n[]\n')  # as a disk may leave it
-    lines = [json.loads(line) for line in workdir.events.read_text().splitlines()[:1]]
-    assert lines == [{"event": "rollback", "number": 1, "step": 8, "to_step": 6}]

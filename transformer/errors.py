@@ -1,5 +1,5 @@
-"""The one exception a user can cause."""
+"""The exception for errors that the user can correct."""
 
 
 class UserError(Exception):
-    """What the user gave cannot be used. The message: the key or file, the value received, what is allowed."""
+    """Raised for unusable input. The message names the key or file, the value received, and what is allowed."""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 import errno
 import json
@@ -9,17 +9,17 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def expanded(name: str) -> Path:
-    """The path, with the folder that a ~ at its beginning stands for. It stays as it is if there is no such user."""
+    """Returns the path with a leading ~ replaced by the home folder, if there is such a user."""
     return Path(os.path.expanduser(name))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text to `path` in one step, as `write_bytes` does."""
+    """Writes UTF-8 text atomically, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes `path` in one step: a reader, or a run killed at any moment, sees the old file or the new one."""
+    """Writes a file atomically: whenever the process is killed, the path holds the old file or the new one."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         with unfinished.open("wb") as file:
@@ -32,7 +32,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line of UTF-8 to `path`: all of it, or on a disk that is full none."""
+    """Appends a line of UTF-8. If the disk is full, it appends nothing."""
     content = f"{line}\n".encode()
     with path.open("ab", buffering=0) as file:
         end = file.tell()
@@ -45,7 +45,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes `value` as indented JSON, in one step."""
+    """Writes indented JSON atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    # Bytes of a file's name that are not UTF-8 are code points in Python that only an escape, here JSON's, can hold.
+    # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as escapes.
     write_bytes(path, text.encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""Progress bars of the slow parts of preparation: on a terminal's standard error, nowhere else."""
+"""Progress bars, shown only if standard error is a terminal."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar while the block runs and yields the function that moves it on by so many units."""
+    """Shows a bar during the block. Yields the function that advances it."""
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -20,8 +20,7 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         progress.TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    # In the background, while training goes on, it would write over training's own bar. Of several processes one shows
-    # what goes well: the others log warnings alone.
+    # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
     background = threading.current_thread() is not threading.main_thread()
     hidden = not sys.stderr.isatty() or background or not logging.level_info()
     with progress.Progress(*columns, console=console, transient=True, disable=hidden) as shown:

@@ -1,4 +1,4 @@
-"""Trains a model: prepares data and tokenizer, trains, validates, checkpoints; run again, it goes on where it stopped.
+"""Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
 """
@@ -23,50 +23,50 @@ from transformer.distributed import coordination as distributed
 from transformer.distributed.launch import add_flags, distributed_run
 from transformer.progress_bar import bar
 from transformer.run.plan import describe
-from transformer.run.preparation import Run, prepare, workdir_of
+from transformer.run.preparation import Run, open_workdir, prepare
+from transformer.run.record import Recorder, log_batches, log_training, log_validation
 from transformer.run.rollback import Diverged, roll_back
 from transformer.run.signals import Interrupted, Interruption
 from transformer.run.watchdog import Watchdog
-from transformer.training.metrics import Recorder, TrainingWindow, log_batches, log_training, log_validation
+from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
 
 
 def train(run: Run) -> None:
-    """Trains until the configured step, or until validation has had no better score for `training.patience` times.
+    """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
 
-    Ends early, and saved, after SIGTERM: the workdir is then not marked complete.
+    SIGTERM ends it early: the run is saved, and not marked complete.
 
     Raises:
-      KeyboardInterrupt: after Ctrl-C, once the step under way is done and saved.
-      UserError: training diverged, and going back did not help.
+      KeyboardInterrupt: Ctrl-C ended it early. The run is saved.
+      UserError: training diverged, and rolling back did not help.
     """
     with (
         Watchdog(run.config.training.stall_seconds) as watchdog,
         Interruption() as interruption,
         Checkpoints(run.workdir, run.config) as checkpoints,
     ):
-        state, progress = run.newest(checkpoints)
+        state, progress = run.restore_or_initialize(checkpoints)
         if progress.step:
-            logging.info("Going on from the checkpoint of step %d.", progress.step)
+            logging.info("Resuming from the checkpoint of step %d.", progress.step)
         while True:
             try:
                 progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
                 break
             except Diverged as diverged:
                 state, progress = roll_back(run, checkpoints, diverged)
-    if not finished(progress, run.config.training):
-        if progress.step:
-            message = f"interrupted; step {progress.step} is saved: the same command goes on"
-        else:
-            message = "interrupted before the first step; the same command starts it again"
-        if interruption.signal == signal.SIGINT:
-            raise KeyboardInterrupt(message)
-        logging.info("%s", message.capitalize())
+    if progress.is_finished(run.config.training):
+        distributed.on_process_zero(run.workdir.mark_complete, progress.step)
+        metric, best = run.config.checkpoint.best_metric, progress.best_step
+        logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
         return
-    distributed.on_process_zero(run.workdir.mark_complete, progress.step)
-    metric, best = run.config.checkpoint.best_metric, progress.best_step
-    logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
+    message = f"interrupted; step {progress.step} is saved: run the same command to resume"
+    if not progress.step:
+        message = "interrupted before the first step: run the same command to start again"
+    if interruption.signal == signal.SIGINT:
+        raise KeyboardInterrupt(message)
+    logging.info("%s", message.capitalize())
 
 
 def train_from(
@@ -77,13 +77,18 @@ def train_from(
     interruption: Interruption,
     watchdog: Watchdog,
 ) -> Progress:
-    """Updates, validations and checkpoints until the run is finished or interrupted: the progress that was saved last.
+    """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
 
     Raises:
-      Diverged: too many updates in a row had to be skipped.
+      Diverged: too many updates in a row were skipped.
     """
     config, training = run.config, run.config.training
-    watchdog.pause()  # with subword sampling the loader encodes an epoch anew
+
+    def between_batches() -> None:
+        watchdog.beat()
+        interruption.check()
+
+    watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
     with (
         Loader(run.corpus, config, progress.position) as loader,
         distributed.on_process_zero(Recorder, run.workdir, progress) as recorder,
@@ -91,41 +96,40 @@ def train_from(
     ):
         advance(progress.step)
         log_batches(loader.plan.uses, loader.plan.padding_fraction)
-        stops = finished(progress, training) or not compile_ahead(run, state, loader, interruption)
+        stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption)
         watchdog.beat()
-        window, resumed_at = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
-        while not stops:
-            if not validation_due(progress, training):  # one that was interrupted comes first
-                parts = list(itertools.islice(loader, training.accumulation))
-                batches = [arrays for _, arrays, _ in parts]
+        window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
+        while not stop:
+            if not progress.validation_due(training):  # else the run resumes with an interrupted validation
+                positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
                 if run.train_step.is_new(batches):
-                    watchdog.pause()  # compiling may take its time
+                    watchdog.pause()  # compiling may take long
                 state, metrics = run.train_step(state, batches)
                 watchdog.beat()
-                progress = after(progress, parts, time.perf_counter() - resumed_at)
-                window.add(metrics, [stats for _, _, stats in parts])
+                progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
+                window.add(metrics, stats)
                 advance(1)
                 if due(progress.step, training.log_every, training.steps):
                     if int(state.skipped) >= training.max_skipped:
                         raise Diverged(state, progress, batches)
-                    if values := window.summary(loader.waited):
+                    if values := window.summary(loader.data_wait_seconds):
                         recorder.write("train", progress, values)
                         log_training(progress, values, training.steps)
-                        window.restart(loader.waited)
-            if validation_due(progress, training):
+                        window = TrainingWindow({}, loader.data_wait_seconds)
+            if progress.validation_due(training):
                 with window.pause():
-                    progress = validate(state, progress, run, recorder, lambda: (watchdog.beat(), interruption.check()))
-            # Once: a signal that comes during the saving waits for the next step's.
-            stops = interruption.requested() or finished(progress, training)
-            if progress.is_best or stops or due(progress.step, config.checkpoint.every, training.steps):
+                    progress = validate(state, progress, run, recorder, between_batches)
+            # Once a step: a signal during the saving takes effect after the next step.
+            stop = interruption.requested() or progress.is_finished(training)
+            if stop or progress.is_best or due(progress.step, config.checkpoint.every, training.steps):
                 with window.pause():
                     progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
                     checkpoints.save(state, progress)
     return progress
 
 
-def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Interruption) -> bool:
-    """Makes ready what may take minutes, and as much memory as there will ever be. False if it is time to stop."""
+def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interruption) -> bool:
+    """Compiles and runs what needs most memory, so that it fails early. Returns False if the run is to stop."""
     run.train_step.compile_largest(state, loader.buckets)
     if interruption.requested():
         return False
@@ -134,55 +138,32 @@ def compile_ahead(run: Run, state: TrainState, loader: Loader, interruption: Int
 
 
 def validate(
-    state: TrainState, progress: Progress, run: Run, recorder: Recorder, between: Callable[[], object]
+    state: TrainState, progress: Progress, run: Run, recorder: Recorder, between_batches: Callable[[], None]
 ) -> Progress:
-    """Progress after a validation, which is recorded; as it was, and the validation still owed, if it is interrupted.
+    """Validates, records the scores and returns the new progress. It is unchanged if the validation is interrupted.
 
-    `between` is called between batches, and raises Interrupted when it is time to stop.
+    `between_batches` raises Interrupted if the run is to stop.
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):
-        values = run.validation(state.eval_parameters, between)
-        progress = progress.validated(values[metric], metric)
+        values = run.validation(state.eval_parameters, between_batches)
+        progress = progress.after_validation(values[metric], metric)
         recorder.write("valid", progress, values)
         log_validation(progress, values)
     return progress
 
 
-def validation_due(progress: Progress, training) -> bool:
-    return progress.validated_step < progress.step and due(progress.step, training.eval_every, training.steps)
-
-
-def finished(progress: Progress, training) -> bool:
-    waited_enough = 0 < training.patience <= progress.validations_since_best
-    return (progress.step >= training.steps and not validation_due(progress, training)) or waited_enough
-
-
-def after(progress: Progress, parts: list, seconds: float) -> Progress:
-    """Progress after an update made from these parts, as the loader gave them."""
-    position = parts[-1][0]
-    return dataclasses.replace(
-        progress,
-        step=progress.step + 1,
-        epoch=position.epoch,
-        batch=position.batch,
-        examples=progress.examples + sum(stats.sentences for _, _, stats in parts),
-        tokens=progress.tokens + sum(stats.target_pieces for _, _, stats in parts),
-        seconds=seconds,
-    )
-
-
 def main(arguments: argparse.Namespace) -> None:
     try:
-        start(arguments)
-    except cli.Terminated:  # the loop notes signals, and saves; before it there is nothing to save
-        logging.info("Terminated before the first step: the same command goes on.")
+        prepare_and_train(arguments)
+    except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
+        logging.info("Terminated before the first step: run the same command to start again.")
 
 
-def start(arguments: argparse.Namespace) -> None:
+def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
         config = configuration.load_file(arguments.config, arguments.overrides)
-        with workdir_of(Path(arguments.workdir), config) as workdir:
+        with open_workdir(Path(arguments.workdir), config) as workdir:
             distributed.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
@@ -196,9 +177,9 @@ def start(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
-    parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train, and how")
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="the whole record of the run; made if missing")
-    parser.add_argument("--plan", action="store_true", help="print what would be done, with its costs, and stop")
+    parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration")
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="the folder of the run; created if missing")
+    parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
     add_flags(parser)
     return parser
 

@@ -12,8 +12,8 @@ from transformer.config import loading as configuration
 from transformer.config.keys import flatten, show
 from transformer.config_types import Config
 from transformer.errors import UserError
-from transformer.training.metrics import read_lines
-from transformer.workdir import PLACE, InUse, Workdir
+from transformer.run.record import read_record
+from transformer.workdir import PLACE_KEYS, InUse, Workdir
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Training:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that make it another sweep if they change, as JSON."""
-        return {key: value for key, value in flatten(self.config).items() if key not in PLACE}
+        return {key: value for key, value in flatten(self.config).items() if key not in PLACE_KEYS}
 
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if a trial cannot have these values or does not measure the objective."""
@@ -66,7 +66,7 @@ class Training:
 
     def measured(self, trial: int, objective: str) -> dict[int, float]:
         """Returns the validation results by step."""
-        lines = read_lines(Workdir(self.folder.workdir(trial)).metrics)
+        lines = read_record(Workdir(self.folder.workdir(trial)).metrics)
         return {line["step"]: line[objective] for line in lines if line["split"] == "valid" and objective in line}
 
 

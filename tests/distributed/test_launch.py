@@ -17,11 +17,11 @@ import pytest
 
 from tests.training.tiny import flags, record, run, tiny_config
 from transformer import train
-from transformer import workdir as workdirs
 from transformer.checkpoints.restore import choose_step
 from transformer.config import loading as configuration
 from transformer.distributed import coordination as distributed
 from transformer.distributed import launch
+from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 
@@ -121,7 +121,7 @@ def test_two_processes_make_all_steps_of_one_and_go_on_from_what_they_saved(tmp_
     interrupted(shared, 25, devices=devices, **settings, **mesh)
     with Two(shared, {}, devices, **settings, **mesh) as two:
         assert [code for code, _ in two.end()] == [0, 0]
-    assert "Going on from the checkpoint of step 2" in (shared / "log.txt").read_text()
+    assert "Resuming from the checkpoint of step 2" in (shared / "log.txt").read_text()
     check_same_run(record(shared), record(alone))
 
 
@@ -201,10 +201,10 @@ def test_processes_have_to_agree_on_all_that_makes_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "require_same", lambda what, found, seconds: facts.update(found()))
     arguments = train.make_parser().parse(flags(tmp_path / "run"))
     config = configuration.load_file(arguments.config, arguments.overrides)
-    with runs.workdir_of(tmp_path / "run", config) as workdir:
+    with runs.open_workdir(tmp_path / "run", config) as workdir:
         prepared = runs.prepare(config, workdir)
     assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__
-    assert facts["the commit"] == workdirs.environment()["commit"]
+    assert facts["the commit"] == describe_environment()["commit"]
     assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
     assert facts["the training corpus"] == prepared.corpus.report["digest"]
     assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]

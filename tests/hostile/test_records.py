@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 
 from tests.hostile.inputs import contents, damaged
-from transformer.training.metrics import Recorder, read_lines
+from transformer.run.record import Recorder, read_record
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -42,8 +42,8 @@ def workdir(tmp_path_factory) -> Workdir:
 def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
     workdir.metrics.write_bytes(content)
     with Recorder(workdir, Progress(step=REACHED["train"], validated_step=REACHED["valid"])) as recorder:
-        kept, rewritten = read_lines(workdir.metrics), workdir.metrics.read_bytes()
+        kept, rewritten = read_record(workdir.metrics), workdir.metrics.read_bytes()
         assert all(line["step"] <= REACHED[line["split"]] for line in kept)
         assert [line for line in kept if line in LINES] == whole_lines(content)
         recorder.write("train", Progress(step=7), {"loss": 1.0})
-    assert workdir.metrics.read_bytes().startswith(rewritten) and read_lines(workdir.metrics)[-1]["step"] == 7
+    assert workdir.metrics.read_bytes().startswith(rewritten) and read_record(workdir.metrics)[-1]["step"] == 7

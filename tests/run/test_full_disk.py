@@ -42,7 +42,7 @@ def test_a_full_disk_harms_nothing_that_was_there(found, size):
 def test_with_room_the_run_goes_on_as_if_there_had_always_been_some(found, size):
     full = found[size]
     assert full["code_with_room"] == 0, full["errors_with_room"]
-    assert ("Going on from the checkpoint of step" in full["errors_with_room"]) == bool(full["saved"])
+    assert ("Resuming from the checkpoint of step" in full["errors_with_room"]) == bool(full["saved"])
     assert full["same_parameters"] and full["same_record"] and full["same_checkpoints"]
 
 

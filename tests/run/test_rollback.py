@@ -1,5 +1,6 @@
-"""Losses and gradients that are not finite: updates skipped, the run rolled back, the run given up."""
+"""Losses and gradients that are not finite: skipped updates, roll-backs, and the end of the run."""
 
+import itertools
 import json
 
 import jax
@@ -7,18 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.training.tiny import distance, make_batch, record, run, setup, tiny_config
+from tests.training.tiny import at_step, distance, make_batch, record, run, setup, tiny_config
 from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
 from transformer.special_tokens import PAD
 from transformer.training.step import TrainStep
 
-MARK = 7  # a piece that stands for "this batch is bad"
+MARK = 7  # a token that marks a bad batch
 SETTINGS = {"training__steps": 12, "training__max_skipped": 2, "training__ema_decay": 0.9}
 
 
+def crash() -> None:
+    raise ZeroDivisionError("a crash")
+
+
 def poison(monkeypatch, is_bad) -> None:
-    """Makes the loss of a batch not finite wherever `is_bad(step, batch)` holds, a traced boolean."""
+    """Makes loss and gradients of a batch NaN where `is_bad(step, batch)`, a traced boolean, holds."""
     gradients = TrainStep._gradients
 
     def poisoned(self, state, batch, part):
@@ -29,7 +34,7 @@ def poison(monkeypatch, is_bad) -> None:
     monkeypatch.setattr(TrainStep, "_gradients", poisoned)
 
 
-def test_an_update_that_is_not_finite_changes_nothing_but_its_counts(monkeypatch):
+def test_a_skipped_update_changes_only_counts(monkeypatch):
     poison(monkeypatch, lambda step, batch: (step == 1) | (step == 2))
     tiny = setup(tiny_config(training__ema_decay=0.5))
     batch = make_batch([(3, 4)], 2, 6, seed=0)
@@ -44,7 +49,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_counts(monkeypatch
     assert distance(four.parameters, one.parameters) > 1e-4
 
 
-def test_a_gradient_alone_that_is_not_finite_is_skipped_too(monkeypatch):
+def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
     gradients = TrainStep._gradients
 
     def overflowing(self, state, batch, part):
@@ -56,7 +61,7 @@ def test_a_gradient_alone_that_is_not_finite_is_skipped_too(monkeypatch):
     assert int(state.skipped) == 1 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
 
 
-# Where all that a line would tell of was skipped, the next one tells of it.
+# With log_every=1 the skipped update has no line, and the next one counts it.
 @pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
 def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
     poison(monkeypatch, lambda step, batch: step == 4)
@@ -69,19 +74,19 @@ def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys
 
 
 def poison_first_order(monkeypatch, is_bad) -> None:
-    """Makes steps bad before the first roll-back: their batches are marked by what the loader gives with order 0."""
+    """Makes steps bad before the first roll-back, by a mark in the batches that the loader makes until then."""
     poison(monkeypatch, lambda step, batch: is_bad(step) & (batch["source"][-1, -1] == MARK))
     load = Loader.__next__
 
     def marking(self):
         position, arrays, stats = load(self)
-        arrays["source"][-1, -1] = MARK if position.order == 0 else PAD
+        arrays["source"][-1, -1] = MARK if position.num_rollbacks == 0 else PAD
         return position, arrays, stats
 
     monkeypatch.setattr(Loader, "__next__", marking)
 
 
-def test_too_many_in_a_row_are_not_forgotten_until_the_loop_looks(tmp_path, monkeypatch, capsys):
+def test_too_many_skipped_updates_in_a_row_are_remembered_until_the_next_log_step(tmp_path, monkeypatch, capsys):
     poison_first_order(monkeypatch, lambda step: (step == 4) | (step == 5))
     settings = SETTINGS | {"training__steps": 8, "training__log_every": 8}
     assert run(tmp_path / "run", **settings) == 0
@@ -89,8 +94,12 @@ def test_too_many_in_a_row_are_not_forgotten_until_the_loop_looks(tmp_path, monk
     assert "Step 8: 2 updates in a row were skipped" in errors and "Going back to step 4" in errors
 
 
-def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypatch, capsys):
+def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_data(tmp_path, monkeypatch, capsys):
     poison_first_order(monkeypatch, lambda step: step >= 6)
+    with monkeypatch.context() as patch:
+        visits = itertools.count(1)
+        at_step(patch, 7, lambda: next(visits) == 2 and crash())  # after the roll-back, before it is in a checkpoint
+        assert run(tmp_path / "run", **SETTINGS) == 1
     assert run(tmp_path / "run", **SETTINGS) == 0
     (event,) = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert event == {"event": "rollback", "number": 1, "step": 8, "to_step": 6}
@@ -102,7 +111,7 @@ def test_too_many_in_a_row_roll_the_run_back_to_another_order(tmp_path, monkeypa
     assert choose_step(tmp_path / "run", "last") == 12
 
 
-def test_a_run_that_diverges_again_and_again_is_given_up_with_a_diagnosis(tmp_path, monkeypatch, capsys):
+def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, lambda step, batch: step >= 6)
     settings = SETTINGS | {"training__max_rollbacks": 1}
     assert run(tmp_path / "run", **settings) == 2
@@ -112,5 +121,5 @@ def test_a_run_that_diverges_again_and_again_is_given_up_with_a_diagnosis(tmp_pa
     (line,) = [line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line]
     assert line.endswith("of gradients nan")
     assert not (tmp_path / "run" / "complete.json").exists()
-    # Starting it again comes to the same end.
+    # A new start ends in the same way.
     assert run(tmp_path / "run", **settings) == 2

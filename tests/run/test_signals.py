@@ -50,9 +50,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert not (workdir / "complete.json").exists()
     assert choose_step(workdir, "last") == saved
     if action is interrupt:
-        assert f"step {saved} is saved: the same command goes on" in capsys.readouterr().err.splitlines()[-1]
+        assert f"step {saved} is saved: run the same command to resume" in capsys.readouterr().err.splitlines()[-1]
     assert run(workdir, **settings) == 0
-    assert f"Going on from the checkpoint of step {saved}." in capsys.readouterr().err
+    assert f"Resuming from the checkpoint of step {saved}." in capsys.readouterr().err
     assert record(workdir) == record(expected)
     for which in ("last", "best"):
         (tree, step), (other, other_step) = (read_run(each, which) for each in (workdir, expected))
@@ -83,7 +83,7 @@ def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tm
     model.write_bytes(kept.replace(b"z", b"q", 1))
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err
-    assert f"error: {contents}: the vocabulary is not the one that this run began with; put tokenizer" in errors
+    assert f"error: {contents}: the vocabulary is not the one that this run began with; restore tokenizer" in errors
     assert errors.count("\n") == 1  # nothing was encoded with it
     # As it advises: what is deleted is made again as it was.
     model.unlink()
@@ -229,7 +229,7 @@ def test_a_signal_saves_and_says_how_to_go_on(straight, tmp_path, number, code):
     step = choose_step(tmp_path / "run", "last")
     assert step >= 2
     last = errors.splitlines()[-1]
-    assert last.lower().endswith(f"interrupted; step {step} is saved: the same command goes on")
+    assert last.lower().endswith(f"interrupted; step {step} is saved: run the same command to resume")
     assert last.startswith("error: ") == (number == signal.SIGINT)
     assert "Traceback" not in errors and not (tmp_path / "run" / "complete.json").exists()
     assert max(line["step"] for line in record(tmp_path / "run")) == step

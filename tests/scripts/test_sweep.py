@@ -21,7 +21,7 @@ from transformer import train
 from transformer.checkpoints.restore import steps_in
 from transformer.config import loading as configuration
 from transformer.data.tokenizers import tokenizer
-from transformer.training import metrics
+from transformer.run.record import read_record, read_untimed
 
 
 def read_csv(folder: Path) -> list[dict[str, str]]:
@@ -39,7 +39,7 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
     for row, rate in zip(rows, (0.01, 0.5), strict=True):
         config = configuration.load(Path(row["workdir"]))
         assert config.optimizer.learning_rate == float(row["optimizer.learning_rate"]) == rate
-        lines = metrics.read_lines(Path(row["workdir"]) / "metrics.jsonl")
+        lines = read_record(Path(row["workdir"]) / "metrics.jsonl")
         assert float(row["loss"]) == min(line["loss"] for line in lines if line["split"] == "valid")
         assert (row["state"], lines[-1]["step"]) == ("complete", 8)
     # Corpus and tokenizer were prepared once, for both trials: all files are older than the end of the first.
@@ -82,10 +82,10 @@ def test_a_trial_of_a_killed_sweep_is_resumed_to_the_same_metrics(tmp_path):
     _, log = other.communicate()
     assert other.returncode == 0 and "taken over after" in log
     workdir = folder / "trials" / "0000"
-    assert "Going on from the checkpoint of step" in (workdir / "log.txt").read_text()
+    assert "Resuming from the checkpoint of step" in (workdir / "log.txt").read_text()
     whole = flags(tmp_path / "whole", training__steps=steps, optimizer__learning_rate=0.5)
     assert run(train, *whole) == 0
-    assert metrics.read_untimed(workdir / "metrics.jsonl") == metrics.read_untimed(tmp_path / "whole" / "metrics.jsonl")
+    assert read_untimed(workdir / "metrics.jsonl") == read_untimed(tmp_path / "whole" / "metrics.jsonl")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Everything that a run needs before its first step."""
+"""Preparation of a run: its workdir, tokenizer, corpora, model and step."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ import jax
 import ml_collections
 from absl import logging
 
-from transformer import fingerprints as contents
+from transformer import fingerprints
 from transformer import workdir as workdirs
 from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
@@ -23,9 +23,10 @@ from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination as distributed
 from transformer.distributed.sharding import make_mesh
+from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.pretrained_embeddings import check_files, pretrained_tables
+from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
@@ -35,6 +36,8 @@ from transformer.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class Run:
+    """All parts of a run that are ready before its first step."""
+
     config: ml_collections.FrozenConfigDict
     workdir: Workdir
     tokenizer: Tokenizer
@@ -43,27 +46,27 @@ class Run:
     train_step: TrainStep
     validation: Validation
 
-    def newest(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
-        """What the run goes on from: its newest checkpoint that is whole, else what it starts with."""
+    def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+        """Returns the newest undamaged checkpoint, or the initial state if there is none."""
         return checkpoints.restore(self.abstract_state) or (self.initial_state(), Progress())
 
     @property
     def abstract_state(self) -> TrainState:
-        """Shapes, types and places of the state's arrays."""
+        """The shapes, types and shardings of the state."""
         return self.initializer.abstract_state
 
     def initial_state(self) -> TrainState:
         state = self.initializer()
-        tables = pretrained_tables(self.config.model, self.tokenizer)
-        return with_embeddings(state, tables)
+        return with_embeddings(state, load_pretrained_embeddings(self.config.model, self.tokenizer))
 
 
 @contextlib.contextmanager
-def workdir_of(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[Workdir]:
-    """The workdir of a run, which process 0 makes or takes up, once all processes agree on config and code.
+def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[Workdir]:
+    """Locks the workdir of a run during the block. Process 0 creates it or records the new start.
 
-    It is this run's alone while the block runs. Raises UserError if another run has it, or the processes do not agree
-    or do not all see it, or as `workdirs.create` does.
+    Raises:
+      UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
+        system, or `workdirs.create` refuses.
     """
     distributed.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
     with distributed.on_process_zero(workdirs.lock, path):
@@ -71,43 +74,46 @@ def workdir_of(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[
             distributed.on_process_zero(workdirs.create, path, config)
             if not (path / configuration.FILE_NAME).exists():
                 raise UserError(
-                    f"--workdir={path}: is not what process 0 made; all must share the file system it is on"
+                    f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
                 )
         yield Workdir(path)
 
 
 def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
-    """What makes two processes parts of the same run."""
-    environment = workdirs.environment()
-    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in workdirs.HOST}
-    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))))
+    """Returns the facts that the processes of a run must agree on."""
+    environment = describe_environment()
+    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in workdirs.HOST_KEYS}
+    # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     versions = {f"the version of {name}": version for name, version in environment["packages"].items()}
-    of_code = {"the commit": environment["commit"], "the code": code.hexdigest(), "Python": environment["python"]}
-    return settings | of_code | versions
+    code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
+    return settings | code | versions
 
 
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
-    """Trains or loads the tokenizer, encodes the corpus unless that is done, and sets up model and step.
+    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
-    Raises UserError for data, mesh or vectors that cannot be used, or data that is not the same in all processes, or
-    not what the run began with.
+    Raises:
+      UserError: data, mesh or pretrained embeddings cannot be used, or the data differs between processes or from the
+        data at the start of the run.
     """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with distributed.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         tokenizer = tokenizers.prepare(config, workdir.path)
-        contents.check(workdir.path, {contents.VOCABULARY: tokenizer.fingerprint})  # before hours of encoding with it
+        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})  # encoding may take hours
         corpus = corpora.prepare(config, tokenizer, "train")
         held_out = corpora.prepare(config, tokenizer, "valid")
     found = {
-        contents.VOCABULARY: tokenizer.fingerprint,
-        contents.TRAINING_CORPUS: corpus.report["digest"],
-        contents.VALIDATION_CORPUS: held_out.report["digest"],
+        fingerprints.VOCABULARY: tokenizer.fingerprint,
+        fingerprints.TRAINING_CORPUS: corpus.report["digest"],
+        fingerprints.VALIDATION_CORPUS: held_out.report["digest"],
     }
     distributed.require_same("the data", lambda: found, config.data.wait_seconds)
-    contents.check(workdir.path, found)
-    distributed.on_process_zero(contents.record, workdir.path, found)
+    fingerprints.check(workdir.path, found)
+    distributed.on_process_zero(fingerprints.record, workdir.path, found)
     distributed.on_process_zero(workdirs.record_data_path, workdir, config)
     sizes = tokenizer.vocab_sizes
     graph = abstract_model(config, *sizes)

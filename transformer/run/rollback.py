@@ -1,6 +1,7 @@
-"""When losses or gradients stop being finite: back to the last good checkpoint, a few times, then stop."""
+"""Roll-backs: a run whose losses or gradients stop being finite goes back to its last good checkpoint."""
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
+from transformer import files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.distributed import coordination as distributed
 from transformer.errors import UserError
@@ -15,11 +17,11 @@ from transformer.run.preparation import Run
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 
-MODULE_DEPTH = 4  # of the names in a diagnosis: encoder.layers.0.self_attention
+MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
 
 
 class Diverged(Exception):
-    """The last `training.max_skipped` updates were skipped."""
+    """Raised after `training.max_skipped` skipped updates in a row."""
 
     def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
         super().__init__(f"step {progress.step}")
@@ -27,52 +29,61 @@ class Diverged(Exception):
 
 
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
-    """State and progress to go on from: the newest checkpoint before the trouble, its epoch anew in another order.
+    """Returns the state and progress of the last good checkpoint, with its epoch restarted in another order.
 
     Raises:
-      UserError: this has been done `training.max_rollbacks` times already. The log then has the norms by module.
+      UserError: the run has been rolled back `training.max_rollbacks` times. The log has the norms by module.
     """
-    order = diverged.progress.order + 1
-    if order > run.config.training.max_rollbacks:
-        stop(run, diverged)
+    step, rollbacks = diverged.progress.step, diverged.progress.rollbacks
+    if len(rollbacks) >= run.config.training.max_rollbacks:
+        give_up(run, diverged)
     skipped = int(diverged.state.skipped)
     for leaf in jax.tree.leaves(diverged.state):
-        leaf.delete()  # there may be no room for two states
+        leaf.delete()  # the device may not have memory for two states
     checkpoints.delete_diverged()
-    state, progress = run.newest(checkpoints)
+    state, progress = run.restore_or_initialize(checkpoints)
+    rollbacks = (*rollbacks, (step, progress.step))
     logging.warning(
-        "Step %d: %d updates in a row were skipped, their losses or gradients not being finite. "
+        "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",
-        *(diverged.progress.step, skipped, progress.step, order),
-        run.config.training.max_rollbacks,
+        *(step, skipped, progress.step, len(rollbacks), run.config.training.max_rollbacks),
     )
-    distributed.on_process_zero(run.workdir.record_rollback, order, diverged.progress.step, progress.step)
-    return state, dataclasses.replace(progress, order=order, batch=0)
+    distributed.on_process_zero(write_events, run, rollbacks)
+    return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
 
 
-def stop(run: Run, diverged: Diverged) -> NoReturn:
-    """Ends the run with what is known: step, batch, and norms of parameters and gradients by module."""
+def write_events(run: Run, rollbacks: Sequence[Sequence[int]]) -> None:
+    """Writes `events.jsonl`. Writing all of it keeps it right for a run that is killed and rolled back again."""
+    events = [
+        {"event": "rollback", "number": number, "step": step, "to_step": to_step}
+        for number, (step, to_step) in enumerate(rollbacks, start=1)
+    ]
+    files.write_text(run.workdir.events, "".join(f"{json.dumps(event)}\n" for event in events))
+
+
+def give_up(run: Run, diverged: Diverged) -> NoReturn:
+    """Logs the norms of parameters and gradients by module, and ends the run."""
     step, position = diverged.progress.step, diverged.progress.position
     for name, parameters, gradients in norms(run, diverged):
         logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, parameters, gradients)
     raise UserError(
         f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
-        f"{int(diverged.state.skipped)} updates in a row were not finite, after {diverged.progress.order} roll-backs; "
+        f"{int(diverged.state.skipped)} updates in a row were not finite, after {position.num_rollbacks} roll-backs; "
         "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )
 
 
 def norms(run: Run, diverged: Diverged) -> Iterator[tuple[str, float, float]]:
-    """(module, norm of its parameters, norm of their gradients), the latter of the last batch that was skipped."""
+    """Yields (module, norm of its parameters, norm of their gradients) for the last skipped batch."""
     gradients, _ = run.train_step.gradients(diverged.state, run.train_step.place(diverged.batches[-1]), 0)
-    of_parameters, of_gradients = by_module(diverged.state.parameters), by_module(gradients)
-    for name, value in of_parameters.items():
-        yield name, value, of_gradients[name]
+    parameter_norms, gradient_norms = norms_by_module(diverged.state.parameters), norms_by_module(gradients)
+    for name, norm in parameter_norms.items():
+        yield name, norm, gradient_norms[name]
 
 
-def by_module(tree: dict) -> dict[str, float]:
+def norms_by_module(tree: dict) -> dict[str, float]:
     squares: dict[str, float] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         module = ".".join(str(key.key) for key in path[:-1][:MODULE_DEPTH])
-        squares[module] = squares.setdefault(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
+        squares[module] = squares.get(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
     return {module: value**0.5 for module, value in squares.items()}

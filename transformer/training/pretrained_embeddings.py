@@ -1,4 +1,4 @@
-"""Embeddings that start from word vectors trained elsewhere, in word2vec's text format."""
+"""Embedding tables initialised from pretrained word vectors in word2vec's text format."""
 
 import dataclasses
 import math
@@ -14,42 +14,48 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-WORD_MARK = "\u2581"  # SentencePiece's sign for the space before a word
+WORD_MARK = "\u2581"  # SentencePiece's symbol for the space before a word
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedRows:
-    """Rows of an embedding table, already divided by the sqrt(D) that they are multiplied with on the way in."""
+    """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
 
     table: Float[np.ndarray, "V D"]
     found: Bool[np.ndarray, " V"]
 
 
 def check_files(config: Config) -> None:
-    """Raises UserError for a file of `pretrained_tables` that is missing or starts wrong, before hours of preparation.
+    """Checks the first line of each file, before hours of preparation. `config` is `config.model`.
 
-    `config` is the group `config.model`.
+    Raises:
+      UserError: a file is missing or its first line cannot be used.
     """
     for name in filter(None, (config.source_vectors, config.target_vectors)):
         next(_read_vectors(files.expanded(name), config.d_model), None)
 
 
-def pretrained_tables(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
-    """What `model.source_vectors` and `model.target_vectors` name, under "encoder" and "decoder"; nothing for "".
+def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
+    """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", where set. `config` is `config.model`.
 
-    Raises UserError for a file that cannot be used.
+    Raises:
+      UserError: a file cannot be used.
     """
-    wanted = {
+    sides = {
         "encoder": (config.source_vectors, tokenizer.source.pieces),
         "decoder": (config.target_vectors, tokenizer.target.pieces),
     }
     return {
-        side: read_rows(files.expanded(name), pieces, config.d_model) for side, (name, pieces) in wanted.items() if name
+        side: read_rows(files.expanded(name), pieces, config.d_model) for side, (name, pieces) in sides.items() if name
     }
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
-    """Vectors of the pieces that the file has words for. A piece matches without its word mark."""
+    """Reads the vectors of the pieces that are words in the file. A piece matches without its word mark.
+
+    Raises:
+      UserError: the file cannot be used, or has none of the pieces.
+    """
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         wanted.setdefault(piece.removeprefix(WORD_MARK), []).append(index)
@@ -59,14 +65,14 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
             table[index], found[index] = vector, True
     logging.info("%s has vectors for %d of %d pieces.", path, found.sum(), len(pieces))
     if not found.any():
-        raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it of the right language?")
+        raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it for this language?")
     return PretrainedRows(table / math.sqrt(d_model), found)
 
 
 def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:
-    """(word, vector) for each line; the header that word2vec writes, two numbers, is optional."""
+    """Yields (word, vector) for each line. The header, two numbers, is optional."""
     if not path.is_file():
-        raise UserError(f"model vectors: {path}: no such file")
+        raise UserError(f"pretrained embeddings: {path}: no such file")
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             word, *values = line.rstrip().split(" ")

@@ -1,24 +1,35 @@
-"""How far a run has got, beside what is in `TrainState`."""
+"""How far a run has progressed, apart from the arrays in `TrainState`."""
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from transformer.data.batches.loader import Position
+from transformer.config_types import Config
+from transformer.data.batches.loader import BatchStats, Position
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Written into every checkpoint.
+    """The values of a checkpoint that are not arrays.
 
-    order: how often the run was rolled back; the data comes in another order each time. epoch, batch: the next batch.
-    examples, tokens: sentence pairs and target tokens trained on. skipped: the last so many updates were left out.
-    seconds: spent so far, over all starts. validated_step: of the last validation. best_score is the best
-    validation's, of `checkpoint.best_metric`; None before the first. window: the sums of `TrainingWindow` since the
-    last training line; None if that was the step before.
+    Attributes:
+      step: updates done or skipped.
+      rollbacks: (step, step it went back to) of every roll-back. Each changes the order of the data.
+      epoch: epoch of the next batch.
+      batch: number of the next batch in that epoch.
+      examples: sentence pairs trained on.
+      tokens: target tokens trained on.
+      skipped: number of latest updates that were all skipped.
+      seconds: duration of the run, over all starts.
+      validated_step: step of the last validation.
+      best_score: best validation score by `checkpoint.best_metric`; None before the first validation.
+      best_step: step of that validation.
+      validations_since_best: validations after it.
+      window: sums of `TrainingWindow` since the last training line.
     """
 
     step: int = 0
-    order: int = 0
+    rollbacks: Sequence[Sequence[int]] = ()
     epoch: int = 0
     batch: int = 0
     examples: int = 0
@@ -29,25 +40,52 @@ class Progress:
     best_score: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
-    window: dict[str, float] | None = None
+    window: dict[str, float | int] = field(default_factory=dict)
+
+    @property
+    def num_rollbacks(self) -> int:
+        return len(self.rollbacks)
 
     @property
     def position(self) -> Position:
-        return Position(self.epoch, self.batch, self.order)
+        return Position(self.epoch, self.batch, self.num_rollbacks)
 
     @property
     def is_best(self) -> bool:
-        """Whether no validation so far was better than one at this step."""
+        """Whether the best validation so far is the one at this step."""
         return self.best_step == self.step
 
-    def validated(self, score: float, metric: str) -> "Progress":
-        """After a validation at this step: the best so far, and how many there have been since."""
+    def validation_due(self, training: Config) -> bool:
+        """Tells whether a validation is due at this step and has not been done. `training` is `config.training`."""
+        return self.validated_step < self.step and due(self.step, training.eval_every, training.steps)
+
+    def is_finished(self, training: Config) -> bool:
+        """Tells whether the run has made all its steps, or has lost patience. `training` is `config.training`."""
+        if 0 < training.patience <= self.validations_since_best:
+            return True
+        return self.step >= training.steps and not self.validation_due(training)
+
+    def after_update(self, position: Position, stats: Sequence[BatchStats], seconds: float) -> "Progress":
+        """Returns the progress after an update from these batches, where `position` is that of the next batch."""
+        return dataclasses.replace(
+            self,
+            step=self.step + 1,
+            epoch=position.epoch,
+            batch=position.batch,
+            examples=self.examples + sum(batch.sentences for batch in stats),
+            tokens=self.tokens + sum(batch.target_pieces for batch in stats),
+            seconds=seconds,
+        )
+
+    def after_validation(self, score: float, metric: str) -> "Progress":
+        """Returns the progress after a validation at this step, scored by `metric`. Ties keep the earlier best."""
         after = dataclasses.replace(self, validated_step=self.step)
-        higher = metric == "bleu"
-        if self.best_score is None or (score > self.best_score if higher else score < self.best_score):
+        higher_is_better = metric == "bleu"
+        if self.best_score is None or (score > self.best_score if higher_is_better else score < self.best_score):
             return dataclasses.replace(after, best_score=score, best_step=self.step, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
 
 
 def due(step: int, every: int, last: int) -> bool:
+    """Tells whether something that is done every so many steps, and at the last, is due at this step."""
     return step % every == 0 or step == last

@@ -1,4 +1,4 @@
-"""What selects checkpoints: loss and BLEU on the validation split."""
+"""Validation: loss and BLEU on the validation split, which select checkpoints."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,17 +24,13 @@ from transformer.training.step import make_eval_step
 
 
 class Validation:
-    """Teacher-forced loss over the whole split, and BLEU of its translations by the code that `evaluate` runs."""
+    """Teacher-forced loss of the whole split, and BLEU of its translations by the functions that `evaluate` calls.
 
-    def __init__(
-        self,
-        config: Config,
-        graph: nnx.GraphDef,
-        mesh: Mesh,
-        tokenizer: Tokenizer,
-        corpus: Corpus,
-    ):
-        """Raises UserError if a held-out pair, none of which is dropped for its length, has too few positions."""
+    Raises:
+      UserError: the model has too few learned positions. Held-out pairs are never dropped for their length.
+    """
+
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus):
         longest = int(corpus.lengths.max())
         if config.model.positions == "learned" and longest > config.model.max_positions:
             raise UserError(
@@ -66,18 +62,18 @@ class Validation:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)
 
-    def __call__(self, parameters: dict, between: Callable[[], object]) -> Record:
-        """Scores of the whole split. `between` is called between batches; what it raises ends the validation."""
+    def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
+        """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
         sums = None
         for arrays, _ in loader.in_order(self.corpus, self.config):
-            between()
+            between_batches()
             part = self.eval_step(parameters, arrays)
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
         values = means(dataclasses.asdict(jax.device_get(sums)))
         if self.translator is not None:
             language = bleu_language(self.config.data)
             translated = translate_and_score(
-                self.translator, [parameters], self.texts, self.references, language, lambda _: between()
+                self.translator, [parameters], self.texts, self.references, language, lambda _: between_batches()
             )
             values["bleu"] = translated.scores.bleu
             values["chrf"] = translated.scores.chrf

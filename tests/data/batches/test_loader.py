@@ -96,11 +96,11 @@ def test_batches_are_made_ahead_and_waiting_is_measured():
     config.data.prefetch = 4
     with Loader(slow, config, Position(0, 0)) as batches:
         next(batches)
-        assert batches.waited > 0.1
+        assert batches.data_wait_seconds > 0.1
         time.sleep(2.5)
-        before = batches.waited
+        before = batches.data_wait_seconds
         taken(batches, 3)
-        assert batches.waited - before < 0.1  # of at least 0.6 seconds that making them took
+        assert batches.data_wait_seconds - before < 0.1  # of at least 0.6 seconds that making them took
 
 
 def test_what_fails_in_the_background_reaches_the_caller():

@@ -31,11 +31,11 @@ Arrays = dict[str, Int32[np.ndarray, "_ _"]]
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The next batch: its epoch and its number in that epoch, both from 0. `order`: which of many shuffles it is of."""
+    """The next batch: its epoch and its number in that epoch, both from 0. Every roll-back changes their order."""
 
     epoch: int
     batch: int
-    order: int = 0
+    num_rollbacks: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Loader:
     Attributes:
       buckets: the shapes of all batches of the run.
       plan: the plan of the epoch that `start` is in.
-      waited: seconds spent in `next()`, the caller's time lost to data.
+      data_wait_seconds: seconds that the caller has spent in `next()`.
 
     Raises:
       UserError: the corpus cannot be batched as `config.batch` says, or has no such `start`.
@@ -73,7 +73,7 @@ class Loader:
                 f"data: the run stopped at batch {start.batch} of epoch {start.epoch}, which has {len(self.plan)} now; "
                 f"the data has changed since: restore it, or start in another workdir"
             )
-        self.waited = 0.0
+        self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(1, "assemble")
         self._batches = self._run()
 
@@ -85,7 +85,7 @@ class Loader:
         try:
             return next(self._batches)
         finally:
-            self.waited += time.perf_counter() - began
+            self.data_wait_seconds += time.perf_counter() - began
 
     def __enter__(self) -> "Loader":
         return self
@@ -101,7 +101,7 @@ class Loader:
         corpus = self._corpus.epoch(epoch, self._config.seed)
         plan_epoch = packing.plan_epoch if self._packed else batching.plan_epoch
         return corpus, plan_epoch(
-            corpus.lengths, self.buckets, _shuffle_seed(self._config.seed, self._start.order), epoch
+            corpus.lengths, self.buckets, _shuffle_seed(self._config.seed, self._start.num_rollbacks), epoch
         )
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
@@ -112,7 +112,7 @@ class Loader:
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
                 yield (
-                    Position(*after, self._start.order),
+                    Position(*after, self._start.num_rollbacks),
                     self._assembler.submit(_make, corpus, plan[number], self._packed),
                 )
             (corpus, plan), first = following.result(), 0
@@ -170,8 +170,8 @@ def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchS
         yield _make(corpus, plan[number], packed=False)
 
 
-def _shuffle_seed(seed: int, order: int) -> int:
-    return seed if order == 0 else int(np.random.SeedSequence([seed, order]).generate_state(1)[0])
+def _shuffle_seed(seed: int, num_rollbacks: int) -> int:
+    return seed if num_rollbacks == 0 else int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
 
 
 def _make(corpus: Sentences, batch: Batch, packed: bool) -> tuple[Arrays, BatchStats]:

@@ -1,0 +1,134 @@
+"""The record of a run: `metrics.jsonl`, the curves of TensorBoard, and log lines."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+from absl import logging
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+from transformer import files
+from transformer.data.batches.bucketing import BucketStats
+from transformer.training.metrics import Record
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
+TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
+
+
+class Recorder:
+    """The writer of the record. It first removes the lines after the checkpoint that a resumed run starts from.
+
+    These may include the validation of the checkpoint's step, which is then repeated.
+    """
+
+    def __init__(self, workdir: Workdir, progress: Progress):
+        self.path = workdir.metrics
+        reached = {"train": progress.step, "valid": progress.validated_step}
+        kept, removed = [], []
+        for line in read_record(self.path):
+            (kept if line["step"] <= reached[line["split"]] else removed).append(line)
+        if self.path.exists():
+            files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
+        first_step = min([progress.step + 1, *(line["step"] for line in removed)])
+        self.tensorboard = TensorBoardWriter(workdir.tensorboard, first_step)
+        for line in kept:
+            if line["step"] >= first_step:
+                self._draw(line)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.tensorboard.close()
+
+    def write(self, split: str, progress: Progress, values: Record) -> None:
+        """Writes a line of the split "train" or "valid"."""
+        line = {"step": progress.step, "split": split, **values}
+        line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": round(progress.seconds, 3)}
+        files.append_line(self.path, json.dumps(line))
+        self._draw(line)
+
+    def _draw(self, line: Record) -> None:
+        points = {f"{line['split']}/{name}": value for name, value in line.items() if name not in NOT_DRAWN}
+        self.tensorboard.add(line["step"], points)
+
+
+class TensorBoardWriter:
+    """The writer of one event file, which replaces the points of earlier files from `first_step` on.
+
+    tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        folder.mkdir(exist_ok=True)
+        # EventsWriter names files by the second; two may be created in the same one.
+        self.writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+        self._write(first_step, file_version="brain.Event:2")
+        self._write(first_step, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
+        """Adds a point to each named curve."""
+        points = [Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
+        self._write(step, summary=Summary(value=points))
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self.writer.write_event(Event(wall_time=time.time(), step=step, **content))
+        self.writer.flush()
+
+
+def read_record(path: Path) -> list[Record]:
+    """Returns the lines of a `metrics.jsonl`, without damaged ones; none if there is no such file."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return [line for line in map(_parse_line, text.split("\n")) if line is not None]
+
+
+def read_untimed(path: Path) -> list[Record]:
+    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the run reproduces."""
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_record(path)]
+
+
+def _parse_line(line: str) -> Record | None:
+    """Returns a line of the record; None if it is damaged."""
+    try:
+        record = json.loads(line)
+        is_valid = type(record["step"]) is int and record["split"] in ("train", "valid")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return record if is_valid else None
+
+
+def log_training(progress: Progress, values: Record, steps: int) -> None:
+    left = timedelta(seconds=round((steps - progress.step) / values["steps_per_second"]))
+    logging.info(
+        "step %d/%d  loss %.3f  ppl %.2f  lr %.2e  %.0f tok/s  waiting %.0f %%  left %s%s",
+        *(progress.step, steps, values["loss"], values["perplexity"], values["learning_rate"]),
+        *(values["tokens_per_second"], 100 * values["waiting_fraction"], left),
+        f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else "",
+    )
+
+
+def log_validation(progress: Progress, values: Record) -> None:
+    bleu = f"  BLEU {values['bleu']:.2f}  exact match {values['exact_match']:.3f}" if "bleu" in values else ""
+    best = "  (best so far)" if progress.is_best else ""
+    logging.info(
+        "step %d  validation: loss %.3f  ppl %.2f  accuracy %.3f%s%s",
+        *(progress.step, values["loss"], values["perplexity"], values["accuracy"], bleu, best),
+    )
+
+
+def log_batches(uses: Sequence[BucketStats], padding_fraction: float) -> None:
+    shapes = ", ".join(f"{use.bucket.rows} x {use.bucket.source_length}/{use.bucket.target_length}" for use in uses)
+    logging.info(
+        "Batches: %d an epoch, %.1f %% padding, %d shapes (rows x source/target): %s",
+        *(sum(use.batches for use in uses), 100 * padding_fraction, len(uses), shapes),
+    )
