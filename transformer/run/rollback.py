@@ -42,7 +42,7 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
         leaf.delete()  # the device may not have memory for two states
     checkpoints.delete_diverged()
     state, progress = run.restore_or_initialize(checkpoints)
-    rollbacks = (*rollbacks, (step, progress.step))
+    rollbacks = [*rollbacks, [step, progress.step]]
     logging.warning(
         "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",
@@ -52,7 +52,7 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
 
 
-def write_events(run: Run, rollbacks: Sequence[Sequence[int]]) -> None:
+def write_events(run: Run, rollbacks: list[list[int]]) -> None:
     """Writes `events.jsonl`. Writing all of it keeps it right for a run that is killed and rolled back again."""
     events = [
         {"event": "rollback", "number": number, "step": step, "to_step": to_step}

@@ -10,11 +10,11 @@ from transformer.data.batches.loader import BatchStats, Position
 
 @dataclass(frozen=True)
 class Progress:
-    """The values of a checkpoint that are not arrays.
+    """The values of a checkpoint that are not arrays, of types that JSON preserves.
 
     Attributes:
       step: updates done or skipped.
-      rollbacks: (step, step it went back to) of every roll-back. Each changes the order of the data.
+      rollbacks: [step, step it went back to] of every roll-back. Each changes the order of the data.
       epoch: epoch of the next batch.
       batch: number of the next batch in that epoch.
       examples: sentence pairs trained on.
@@ -29,7 +29,7 @@ class Progress:
     """
 
     step: int = 0
-    rollbacks: Sequence[Sequence[int]] = ()
+    rollbacks: list[list[int]] = field(default_factory=list)
     epoch: int = 0
     batch: int = 0
     examples: int = 0
