@@ -1,4 +1,4 @@
-"""Runs that are stopped, by a signal, a crash or their own patience, and what starting them again does."""
+"""Runs that a signal, a crash or their patience stops, and what a new start does."""
 
 import json
 import os
@@ -29,16 +29,16 @@ def interrupt() -> None:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A run of eight steps without interruption, and its settings."""
+    """Returns the workdir of an uninterrupted run of eight steps, and its settings."""
     settings = {"training__steps": 8, "training__accumulation": 2, "training__ema_decay": 0.9}
     workdir = tmp_path_factory.mktemp("straight") / "run"
     assert run(workdir, **settings) == 0
     return workdir, settings
 
 
-# Both in the middle of the two steps of a training line.
+# Both stop between the two steps of a training line.
 @pytest.mark.parametrize(("step", "action", "code", "saved"), [(3, crash, 1, 3), (4, interrupt, 130, 5)])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
     straight, tmp_path, monkeypatch, capsys, step, action, code, saved
 ):
     expected, settings = straight
@@ -61,7 +61,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
 
 
-def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
+def test_starting_a_complete_run_changes_nothing(straight, capsys):
     workdir, settings = straight
     before = [
         (path, path.read_bytes())
@@ -74,7 +74,7 @@ def test_a_finished_run_says_so_and_changes_nothing(straight, capsys):
         assert path.name == "environment.json" or path.read_bytes() == content
 
 
-def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
+def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
     expected, settings = straight
     settings = settings | {"data__cache_dir": expected.parent / "cache"}
     shutil.copytree(expected, tmp_path / "run")  # complete, so that a start ends once it has its data
@@ -85,20 +85,20 @@ def test_a_run_takes_no_other_vocabulary_or_data_than_it_began_with(straight, tm
     errors = capsys.readouterr().err
     assert f"error: {contents}: the vocabulary is not the one that this run began with; restore tokenizer" in errors
     assert errors.count("\n") == 1  # nothing was encoded with it
-    # As it advises: what is deleted is made again as it was.
+    # As the message says, a deleted tokenizer is made again.
     model.unlink()
     assert run(tmp_path / "run", **settings) == 0
     assert model.read_bytes() == kept
     recorded = json.loads(contents.read_text())
     contents.write_text(json.dumps(recorded | {"the training corpus": "another"}))
     assert run(tmp_path / "run", **settings) == 2
-    assert "the training corpus is not the one that this run began with; the data, or" in capsys.readouterr().err
+    assert "the training corpus is not the one that this run began with; the data or" in capsys.readouterr().err
     contents.unlink()  # as in runs older than this record
     assert run(tmp_path / "run", **settings) == 0
     assert json.loads(contents.read_text()) == recorded
 
 
-def test_a_run_whose_data_have_moved_goes_on_there(tmp_path, capsys):
+def test_a_run_resumes_with_data_at_another_path(tmp_path, capsys):
     workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
     old.mkdir()
     for stem in ("train", "validation"):
@@ -129,8 +129,8 @@ def test_the_workdir_of_another_config_is_refused(straight, capsys):
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatch, capsys):
-    # Validations at steps 2, 4, ... of a run that is best at step 4: the second one without a better ends it.
+def test_training_ends_when_validations_stop_improving(straight, tmp_path, monkeypatch, capsys):
+    # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends the run.
     losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
     monkeypatch.setattr(
         Validation, "__call__", lambda *_: {"loss": next(losses), "nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
@@ -146,8 +146,8 @@ def test_training_stops_when_its_patience_is_over(straight, tmp_path, monkeypatc
     assert "This run is complete." in capsys.readouterr().err
 
 
-def test_a_validation_that_a_signal_cut_short_is_done_later_and_recorded_once(straight, tmp_path, monkeypatch):
-    # All validations are alike, so none but the first is the best, and is saved for that.
+def test_an_interrupted_validation_is_repeated_and_recorded_once(straight, tmp_path, monkeypatch):
+    # All scores are equal, so only the first validation saves a checkpoint as the best.
     left = []
 
     def validate(self, parameters, between) -> dict:
@@ -160,7 +160,7 @@ def test_a_validation_that_a_signal_cut_short_is_done_later_and_recorded_once(st
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 6}
     settings |= {"training__eval_every": 2, "checkpoint__every": 5}
     assert run(tmp_path / "whole", **settings) == 0
-    left = [False, True]  # the second is cut short
+    left = [False, True]  # the second is interrupted
     assert run(tmp_path / "run", **settings) == 0
     assert choose_step(tmp_path / "run", "last") == 4 and record(tmp_path / "run")[-1]["split"] == "train"
     with monkeypatch.context() as patch:
@@ -188,7 +188,7 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_asks_and_ctrl_c_once_more_stops(number):
+def test_the_first_signal_requests_a_stop_and_a_second_ctrl_c_stops_at_once(number):
     def earlier(*_) -> None:
         raise AssertionError("the handler from before the block")
 
@@ -201,7 +201,7 @@ def test_a_first_signal_asks_and_ctrl_c_once_more_stops(number):
             assert interruption.requested() and interruption.signal == number
             with pytest.raises(Interrupted):
                 interruption.check()
-            signal.raise_signal(signal.SIGTERM)  # once more: whoever sends it may do so in several ways
+            signal.raise_signal(signal.SIGTERM)  # a machine that shuts down may send several
             assert interruption.signal == number
             with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
                 signal.raise_signal(signal.SIGINT)
@@ -211,13 +211,13 @@ def test_a_first_signal_asks_and_ctrl_c_once_more_stops(number):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_saves_and_says_how_to_go_on(straight, tmp_path, number, code):
+def test_a_signal_saves_and_says_how_to_resume(straight, tmp_path, number, code):
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
     settings |= {"training__steps": 1_000_000, "training__log_every": 1, "checkpoint__every": 1_000_000}
     argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        # The second line: by then the run is in its loop.
+        # The loop runs once it has logged a second line.
         for line in process.stderr:
             if "step 2/1000000" in line:
                 break
