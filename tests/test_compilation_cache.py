@@ -8,7 +8,7 @@ from transformer.compilation_cache import enable_compilation_cache
 
 @pytest.fixture
 def configured(monkeypatch) -> dict:
-    """Records what is configured, as if nothing had been before."""
+    """Records the updates of an unset configuration."""
     values: dict = {}
     monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", property(lambda _: None), raising=False)
     monkeypatch.setattr(jax.config, "update", values.__setitem__)

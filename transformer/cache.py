@@ -50,7 +50,7 @@ def key(content: object) -> str:
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Creates `folder` with `fill` unless it exists. One process creates it while the others wait."""
+    """Creates `folder` with `fill` unless it exists. One process creates it; all others wait."""
     with exclusive(lock_path(folder), seconds):
         if not folder.exists():
             make_folder(folder, fill)

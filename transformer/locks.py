@@ -33,7 +33,7 @@ def poll_until(what: str, advice: str, seconds: int) -> Iterator[None]:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Locks an open file if no other process has. The lock ends when the file is closed or the process dies.
+    """Locks an open file unless another process has. The lock ends when the file is closed or the process dies.
 
     Raises:
       UserError: the file system has no locks.

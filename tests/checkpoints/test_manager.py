@@ -20,7 +20,7 @@ from transformer.workdir import Workdir
 
 PROGRESS = Progress(1, [[8, 6]], 3, 4, 5, 6, 7, 8.9, 1, 1.2, 1, 0, {"loss": 0.1, "tokens": 3.0})
 
-# TensorStore reports damaged arrays a second time, from threads of its own.
+# TensorStore reports damaged arrays a second time, from its threads.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

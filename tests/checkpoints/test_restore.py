@@ -1,4 +1,4 @@
-"""Which checkpoints decoding can name, and what it reads from them."""
+"""Choosing checkpoints and reading their parameters."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import choose_step, choose_steps, load_parameters, read_parameters
 from transformer.workdir import Workdir
 
-# TensorStore reports damaged arrays a second time, from threads of its own.
+# TensorStore reports damaged arrays a second time, from its threads.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

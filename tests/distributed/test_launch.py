@@ -1,7 +1,6 @@
-"""Two processes that are one run, started by the command line as on two hosts, and what they say when they disagree."""
+"""Runs of two processes, started by the command line as on two hosts."""
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -26,14 +25,14 @@ from transformer.errors import UserError
 from transformer.run import preparation as runs
 
 REPOSITORY = Path(__file__).parents[2]
-# A gentle rate: at a high one rounding grows a hundredfold in ten steps.
+# With a high learning rate rounding errors grow a hundredfold in ten steps.
 SETTINGS = {"training__log_every": 1, "checkpoint__every": 10, "optimizer__learning_rate": 0.1}
 SETTINGS |= {"training__steps": 20, "training__eval_every": 10}
 SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "decoding__max_extra_length": 4}
 
 
 class Two:
-    """Two processes of `transformer.train`; `own` has what the second's command line has otherwise."""
+    """Two processes of `transformer.train`; `own` overrides keys of the second."""
 
     def __init__(self, workdir: Path, own: dict, devices: int = 1, **changes) -> None:
         with socket.socket() as free:
@@ -56,14 +55,14 @@ class Two:
             process.kill()
 
     def wait_for(self, text: str) -> None:
-        """Until process 0 has said so."""
+        """Waits until process 0 logs the text."""
         for line in self.processes[0].stderr:
             if text in line:
                 return
-        raise AssertionError(f"process 0 ended without saying: {text}")
+        raise AssertionError(f"process 0 ended without the log line: {text}")
 
     def end(self) -> list[tuple[int, str]]:
-        """The exit code of each, and what it has said on standard error."""
+        """Returns the exit code and standard error of each process."""
         errors = [process.communicate(timeout=600)[1] for process in self.processes]
         return [(process.returncode, error) for process, error in zip(self.processes, errors, strict=True)]
 
@@ -73,12 +72,12 @@ def last(errors: str) -> str:
 
 
 def interrupted(workdir: Path, step: int, **settings) -> list[str]:
-    """What each of two processes says if the second gets a Ctrl-C at this step, and both stop at the same one after."""
+    """Sends Ctrl-C to the second process at this step, checks that both stop alike, and returns their logs."""
     with Two(workdir, {}, **settings) as two:
         two.wait_for(f"step {step}/")
         two.processes[1].send_signal(signal.SIGINT)
         ends = two.end()
-    # Each ends by the signal that it got itself: none, or Ctrl-C.
+    # Only the process that received the signal exits with its code.
     assert [code for code, _ in ends] == [0, 130]
     saved = choose_step(workdir, "last")
     assert step <= saved < settings["training__steps"] and record(workdir)[-1]["step"] == saved
@@ -88,7 +87,7 @@ def interrupted(workdir: Path, step: int, **settings) -> list[str]:
 
 
 def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
-    """But for rounding: no more of it than one update makes in the first step."""
+    """Checks that two records agree up to rounding; in the first step, up to the rounding of one update."""
     assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
     assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-5)
     for here, there in zip(ours, theirs, strict=True):
@@ -98,23 +97,23 @@ def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
             assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
 
 
-def test_two_processes_make_the_run_of_one_and_stop_at_the_same_step(tmp_path):
+def test_two_processes_repeat_the_run_of_one_and_stop_at_the_same_step(tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     assert run(alone, **SETTINGS) == 0
     errors = interrupted(shared, 10, mesh__fsdp=2, **SETTINGS)
     check_same_run(record(shared), record(alone)[: len(record(shared))])
-    # The rest by a process alone, on a mesh of one device.
+    # One process finishes the run, on a mesh of one device.
     assert run(shared, **SETTINGS) == 0
     check_same_run(record(shared), record(alone))
-    # Process 0 alone tells what goes well, and is the only one to write.
+    # Only process 0 logs and writes.
     assert "Model:" not in errors[1] and (shared / "log.txt").read_text().count("Model:") == 2
     assert len(list((shared / "tensorboard").iterdir())) == 2
 
 
-# Tensor parallel, each matrix is in parts on the devices of both processes.
+# With tensor parallelism every matrix is sharded over both processes.
 @pytest.mark.slow
 @pytest.mark.parametrize(("devices", "mesh"), [(1, {"mesh__fsdp": 2}), (2, {"mesh__tensor": 4})])
-def test_two_processes_make_all_steps_of_one_and_go_on_from_what_they_saved(tmp_path, devices, mesh):
+def test_two_processes_resume_together_and_repeat_the_run_of_one(tmp_path, devices, mesh):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     settings = SETTINGS | {"training__steps": 50}
     assert run(alone, **settings) == 0
@@ -126,8 +125,8 @@ def test_two_processes_make_all_steps_of_one_and_go_on_from_what_they_saved(tmp_
 
 
 @pytest.mark.slow
-def test_when_a_process_is_killed_the_other_ends_and_says_so(tmp_path):
-    # Without a checkpoint under way: while all wait for one, it is JAX that ends them, later.
+def test_a_killed_process_ends_the_other_within_seconds(tmp_path):
+    # No checkpoint is saved meanwhile: processes that wait for one are ended by JAX, later.
     never = dict.fromkeys(("training__steps", "training__eval_every", "checkpoint__every"), 1_000_000)
     with Two(tmp_path / "run", {}, **SETTINGS | never) as two:
         two.wait_for("step 11/")
@@ -140,7 +139,7 @@ def test_when_a_process_is_killed_the_other_ends_and_says_so(tmp_path):
     assert "another process of this run has died; start the same command in all processes to resume" in last(errors)
 
 
-def test_processes_that_disagree_all_say_in_what(tmp_path):
+def test_processes_with_different_configs_all_name_the_difference(tmp_path):
     with Two(tmp_path / "run", {"model__d_ff": 32}, training__steps=8) as two:
         ends = two.end()
     assert [code for code, _ in ends] == [2, 2]
@@ -150,7 +149,7 @@ def test_processes_that_disagree_all_say_in_what(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_stops_one_process_stops_the_other(tmp_path):
+def test_the_failure_of_one_process_stops_the_other(tmp_path):
     (tmp_path / "file").write_text("")
     with Two(tmp_path / "run", {"data__cache_dir": tmp_path / "file" / "cache"}, training__steps=8) as two:
         ends = two.end()
@@ -170,33 +169,14 @@ def test_what_stops_one_process_stops_the_other(tmp_path):
         (["--coordinator=host:1", "--num_processes=2", "--process_id=2"], "numbered from 0 to one less"),
     ],
 )
-def test_flags_that_do_not_go_together(argv, message):
+def test_flags_that_contradict_each_other_are_refused(argv, message):
     parser = argparse.ArgumentParser()
     launch.add_flags(parser)
     with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(parser.parse_args(argv)):
         pass
 
 
-def test_without_other_processes_nothing_is_waited_for():
-    with distributed.process_zero_first("nothing", 0):
-        pass
-    distributed.require_same("nothing", lambda: {"a": 1}, 0)
-    assert distributed.broadcast([1], 0) == [1]
-    assert distributed.on_process_zero(max, 1, 2) == 2
-    agreed = distributed.AnyProcess()
-    assert [agreed(flag) for flag in (False, True, False)] == [False, True, False]
-
-
-def test_what_differs_is_named():
-    facts = {f"key {number}": number for number in range(8)}
-    assert distributed.difference([facts, dict(facts)]) is None
-    message = distributed.difference([facts, facts, {name: -1 for name in facts}])
-    assert message.startswith("process 2 differs from process 0 in key 0 (-1, not 0), key 1 (-1, not 1)")
-    assert "key 5" not in message and "and 3 more;" in message
-    assert "b (2, not None)" in distributed.difference([{"a": 1}, {"a": 1, "b": 2}])
-
-
-def test_processes_have_to_agree_on_all_that_makes_a_run(tmp_path, monkeypatch):
+def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):
     facts = {}
     monkeypatch.setattr(distributed, "require_same", lambda what, found, seconds: facts.update(found()))
     arguments = train.make_parser().parse(flags(tmp_path / "run"))
@@ -208,11 +188,11 @@ def test_processes_have_to_agree_on_all_that_makes_a_run(tmp_path, monkeypatch):
     assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
     assert facts["the training corpus"] == prepared.corpus.report["digest"]
     assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]
-    # Where each has its data is its own affair.
+    # Each host may have its own cache.
     assert "config.data.cache_dir" not in facts
 
 
-def test_a_changed_file_makes_it_other_code(tmp_path, monkeypatch):
+def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "run" / "preparation.py"))
     file, codes = tmp_path / "model" / "attention.py", []
     file.parent.mkdir()
@@ -220,46 +200,3 @@ def test_a_changed_file_makes_it_other_code(tmp_path, monkeypatch):
         file.write_text(text)
         codes.append(runs.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
     assert codes[0] != codes[1]
-
-
-@pytest.fixture
-def silent(monkeypatch):
-    """As if this were process 1, and process 0 never said anything."""
-
-    class Client:
-        error, looks = "DEADLINE_EXCEEDED: nobody has set it", 0
-
-        def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
-            self.looks += 1
-            assert self.looks < 5, "goes on waiting"
-            raise jax.errors.JaxRuntimeError(self.error)
-
-    monkeypatch.setattr("jax.process_count", lambda: 2)
-    monkeypatch.setattr("jax.process_index", lambda: 1)
-    monkeypatch.setattr(distributed.jax_distributed.global_state, "client", Client())
-    return Client
-
-
-def test_waiting_for_another_process_has_an_end(silent):
-    with pytest.raises(UserError, match="^waited 0 s for process 0 to prepare the corpus; .*data.wait_seconds=0$"):
-        distributed.process_zero_first("the corpus", 0).__enter__()
-    with pytest.raises(UserError, match="^waited 0 s for process 0;"):
-        distributed.broadcast(None, 0)
-
-
-def test_what_another_process_has_stopped_of_ends_the_waiting(silent, monkeypatch):
-    monkeypatch.setattr(distributed, "failures", ["process 0 has stopped: no data"])
-    with pytest.raises(UserError, match="^process 0 has stopped: no data$"):
-        distributed.await_value("key", "process 0", 1000)
-
-
-def test_a_service_that_is_gone_is_not_waited_for(silent, monkeypatch):
-    monkeypatch.setattr(silent, "error", "UNAVAILABLE: no connection")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
-        distributed.await_value("key", "process 0", 1000)
-
-
-def test_what_the_others_get_does_nothing(monkeypatch):
-    monkeypatch.setattr("jax.process_index", lambda: 1)
-    with distributed.on_process_zero(json.loads, "no JSON") as nothing:
-        assert nothing.write("anything", key=1) is None

@@ -1,4 +1,4 @@
-"""The record of a checkpoint: what the run needs besides arrays, and a checksum of every file."""
+"""The record of a checkpoint: its progress and configuration, and a checksum of every file."""
 
 import hashlib
 import json

@@ -34,9 +34,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with what decoding needs besides: workdir, configuration and tokenizer of the first of them.
+    """Models with the workdir, configuration and tokenizer of the first one.
 
-    The parameters are on the first of this process's devices.
+    The parameters are on the first local device.
     """
 
     workdir: Workdir

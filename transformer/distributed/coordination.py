@@ -30,7 +30,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first, so that the others find what it has prepared on a shared file system.
+    """Runs the block in process 0 first, so that it prepares what all processes share.
 
     Raises:
       UserError: process 0 takes longer than `seconds`.

@@ -19,7 +19,7 @@ from transformer.errors import UserError
 START_SECONDS = 300  # for all processes to connect
 POLL_SECONDS = 1.0  # between two looks for failures of other processes
 STOP_SECONDS = 10  # for a process to stop by itself after another one's failure
-HEARTBEAT_SECONDS = 60  # without a heartbeat from a process, after which JAX aborts the others
+HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one sends no heartbeat for so long
 SHUTDOWN_SECONDS = 60  # for all processes to end, once the first has
 INTERRUPTED = 130  # the exit code after a signal
 FAILURE = "failure"  # the key under which a process publishes its failure

@@ -1,0 +1,97 @@
+"""Agreement among processes, with a fake of JAX's coordination service."""
+
+import json
+
+import jax
+import pytest
+
+from transformer.distributed import coordination
+from transformer.errors import UserError
+
+NOT_SET = "DEADLINE_EXCEEDED: no process has set the key"
+
+
+class Client:
+    """A coordination service that holds these values. It fails a test that reads a missing key too often."""
+
+    def __init__(self, **values: str) -> None:
+        self.values, self.error, self.reads = values, NOT_SET, 0
+
+    def key_value_set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        if key in self.values:
+            return self.values[key]
+        self.reads += 1
+        assert self.reads < 5, "waits without end"
+        raise jax.errors.JaxRuntimeError(self.error)
+
+
+@pytest.fixture
+def client(monkeypatch) -> Client:
+    """Makes this process number 1 of two, with an empty coordination service."""
+    client = Client()
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    monkeypatch.setattr(coordination, "client", lambda: client)
+    monkeypatch.setattr(coordination, "_calls", iter(range(10)))
+    return client
+
+
+def test_one_process_waits_for_nothing():
+    with coordination.process_zero_first("nothing", 0):
+        pass
+    coordination.require_same("nothing", lambda: pytest.fail("facts are collected for nothing"), 0)
+    assert coordination.broadcast([1], 0) == [1]
+    assert coordination.on_process_zero(max, 1, 2) == 2
+    any_process = coordination.AnyProcess()
+    assert [any_process(flag) for flag in (False, True, False)] == [False, True, False]
+
+
+def test_waiting_for_another_process_has_a_deadline(client):
+    with pytest.raises(UserError, match="^waited 0 s for process 0 to prepare the corpus; .*data.wait_seconds=0$"):
+        coordination.process_zero_first("the corpus", 0).__enter__()
+    with pytest.raises(UserError, match="^waited 0 s for process 0;"):
+        coordination.broadcast(None, 0)
+
+
+def test_the_failure_of_another_process_ends_the_wait(client, monkeypatch):
+    monkeypatch.setattr(coordination, "failures", ["process 0 has stopped: no data"])
+    with pytest.raises(UserError, match="^process 0 has stopped: no data$"):
+        coordination.await_value("key", "process 0", 1000)
+
+
+def test_a_service_that_has_ended_is_an_error(client):
+    client.error = "UNAVAILABLE: no connection"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
+        coordination.await_value("key", "process 0", 1000)
+
+
+def test_process_zero_broadcasts_its_value(client):
+    client.values["0/value"] = json.dumps({"step": 3})
+    assert coordination.broadcast({"step": 4}, 0) == {"step": 3}
+
+
+def test_facts_that_differ_are_an_error_in_every_process(client):
+    client.values["0/0"] = client.values["1/0"] = json.dumps({"a": 1, "b": 2})
+    coordination.require_same("config", lambda: {"a": 1, "b": 2}, 0)
+    with pytest.raises(UserError, match=r"^process 1 differs from process 0 in b \(3, not 2\); start all alike$"):
+        coordination.require_same("config", lambda: {"a": 1, "b": 3}, 0)
+    with pytest.raises(UserError, match="^waited 0 s for process 0 to reach the check of the data;"):
+        coordination.require_same("the data", dict, 0)
+
+
+def test_differences_are_listed_up_to_five():
+    facts = {f"key {number}": number for number in range(8)}
+    assert coordination.difference([facts, dict(facts)]) is None
+    message = coordination.difference([facts, facts, {name: -1 for name in facts}])
+    assert message.startswith("process 2 differs from process 0 in key 0 (-1, not 0), key 1 (-1, not 1)")
+    assert "key 5" not in message and "and 3 more;" in message
+    assert "b (2, not None)" in coordination.difference([{"a": 1}, {"a": 1, "b": 2}])
+
+
+def test_the_stub_of_other_processes_does_nothing(monkeypatch):
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    with coordination.on_process_zero(json.loads, "no JSON") as stub:
+        assert stub.write("anything", key=1) is None
