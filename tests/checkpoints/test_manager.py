@@ -83,6 +83,7 @@ def test_a_checkpoint_saved_again_has_the_new_progress(saved, tmp_path):
         checkpoints.restore(abstract_state())
         progress = Progress(step=50, best_step=50, best_score=4.0, examples=1)
         checkpoints.save(state_at(50), progress)
+        assert saved_steps(tmp_path / "run") == [40, 50]
         assert checkpoints.restore(abstract_state())[1] == progress
         assert checksums.damage(Workdir(tmp_path / "run").checkpoints / "50") is None
         checkpoints.save(state_at(60), dataclasses.replace(progress, step=60))

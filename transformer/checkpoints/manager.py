@@ -55,9 +55,11 @@ class _Retention:
         self.settings, self.best, self.rollback = settings, None, None
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        kept = {self.rollback, *steps_to_keep(steps, self.settings, self.best)}
-        return [step in kept for step in steps]
+        kept = self.kept([checkpoint.step for checkpoint in checkpoints])
+        return [checkpoint.step in kept for checkpoint in checkpoints]
+
+    def kept(self, steps: Sequence[int]) -> set[int | None]:
+        return {self.rollback, *steps_to_keep(steps, self.settings, self.best)}
 
 
 class Checkpoints:
@@ -95,8 +97,11 @@ class Checkpoints:
         """
         self.manager.wait_until_finished()
         self.retention.best = progress.best_step
-        if progress.step in self.manager.all_steps():
+        steps = self.manager.all_steps()
+        if progress.step in steps:
             distributed.on_process_zero(self._replace_progress, progress)
+            for step in sorted(set(steps) - self.retention.kept(steps)):
+                self.manager.delete(step)
             return
         if progress.skipped == 0:
             self.retention.rollback = progress.step
