@@ -14,7 +14,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def replace(path: Path, name: str, text: str) -> None:
-    """Replaces what is between the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a file by `text`.
+    """Replaces the text between the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a file.
 
     Raises:
       UserError: there is no such file, or it lacks these lines.

@@ -35,7 +35,7 @@ class ScoredSystem:
 def make_result(
     systems: Sequence[System], references: Sequence[str], language: str | None, samples: int, sentences: int
 ) -> dict[str, Any]:
-    """Compares the first system with each of the others.
+    """Compares every system with the first.
 
     Args:
       systems: at least one.

@@ -54,7 +54,7 @@ def system_settings(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _split_repeated_seeds(members: list[Evaluation]) -> list[tuple[dict[str, Any], list[Evaluation]]]:
-    """Returns groups in which no seed occurs twice, each with the trait that separates it from the others."""
+    """Returns groups in which no seed occurs twice, each with the trait that distinguishes it."""
     if _seeds_differ(members):
         return [({}, members)]
     for name, trait in TRAITS.items():

@@ -10,6 +10,7 @@ from tests.decoding.models import log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import make_batches, padded_lengths
+from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.translator import EMPTY, Translator
 from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
@@ -84,13 +85,20 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
     assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 tokens" in warnings_logged[0]
 
 
-def test_compiles_once_for_each_padded_length():
-    translator = make_translator()
+def test_many_texts_share_a_few_shapes():
+    translator, shapes = make_translator(), set()
+    search = translator.search
+
+    def spy(parameters, source, lines, max_length):
+        shapes.add((source.shape, max_length))
+        return search(parameters, source, lines, max_length=max_length)
+
+    translator.search = spy
     for seed in range(3):
         translate(translator, random_texts(40, longest=40, seed=seed))
     # Two padded lengths, in each of two passes.
     assert len(padded_lengths(20)) == 2
-    assert translator.search._cache_size() <= 4
+    assert len(shapes) <= 4
 
 
 def test_progress_counts_every_line_once():
@@ -173,3 +181,17 @@ def test_unk_is_generated_only_if_allowed(strategy):
 
     assert base.get_config().decoding.forbid_unk
     assert UNK not in tokens() and UNK in tokens(forbid_unk=False)
+
+
+def test_a_strategy_in_the_table_is_used_and_another_is_an_error(monkeypatch):
+    beam, used = STRATEGIES["beam"], []
+
+    def search(*arguments):
+        used.append(arguments)
+        return beam.search(*arguments)
+
+    monkeypatch.setitem(STRATEGIES, "new", Strategy(beam.num_hypotheses, search))
+    texts = random_texts(5, 12, seed=5)
+    assert translate(make_translator(strategy="new"), texts) == translate(make_translator(), texts) and used
+    with pytest.raises(KeyError):
+        make_translator(strategy="unknown")

@@ -1,4 +1,4 @@
-"""The stream of `transformer.translate`: any bytes in, as many lines out as came in, or one line of what is wrong."""
+"""The stream of `transformer.translate`: any bytes give one line of output a line, or a one-line error."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
 from transformer.distributed.sharding import one_device
 
-# Samples at this temperature are any pieces at all; with bytes among these, an output is as hostile as an input.
+# At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
 TEXT = {
     "data.source": "text",
@@ -33,7 +33,7 @@ BOM = "\ufeff".encode()
 
 
 class Ready:
-    """A model loaded and compiled once, for any number of commands to use instead of loading it again."""
+    """A model that is loaded and compiled once and shared by many runs of the command."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
@@ -67,7 +67,7 @@ def ids_model(tmp_path_factory) -> Ready:
 
 
 def lines_of(content: bytes) -> list[bytes]:
-    """What stands between newlines, and after the last of them if anything does."""
+    """Splits the content at newlines; an empty last line is none."""
     lines = content.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -81,21 +81,21 @@ def lines_of(content: bytes) -> list[bytes]:
 @example("one\u2028two\u0085three\x0bfour\x0cfive\u2029six".encode(), 4)
 @example(BOM + b"one\ntwo", 4)
 @example(BOM, 4)
-def test_each_line_has_its_translations_on_lines_of_their_own(text_model, content, chunk_lines):
+def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
     ended = text_model.translate(content, chunk_lines)
     assert ended.code == 0
     output = ended.out.decode()
     assert output.count("\n") == N_BEST * len(lines_of(content)) and output.endswith("\n" if content else "")
-    # Nor is there anything else in the translations that a program might take for the end of a line.
+    # Translations have no other characters that a program might take for a line end.
     assert len(output.splitlines()) == output.count("\n")
 
 
 @given(contents, st.integers(1, 4))
 @example(BOM + b"one\r\n" + BOM + b"two\r\r", 1)
-def test_each_line_is_told_in_an_object_on_one_line(text_model, content, chunk_lines):
+def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_lines):
     ended = text_model.translate(content, chunk_lines, "--format=jsonl")
     found = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
-    # Of Windows, and of nothing else, are a mark at the file's beginning and a carriage return before the newline.
+    # Only a byte order mark at the beginning and a carriage return before the newline are removed.
     expected = [line.removesuffix(b"\r").decode(errors="replace") for line in lines_of(content.removeprefix(BOM))]
     assert [each["source"] for each in found] == (expected or [""] * bool(content))
     assert all(len(each["translations"]) == N_BEST for each in found)
@@ -105,7 +105,7 @@ def test_each_line_is_told_in_an_object_on_one_line(text_model, content, chunk_l
 @example(b"1 2\n3 x\n", 1)
 @example(b"9" * 5000, 1)
 @example("1 \xb2".encode(), 1)
-def test_integers_are_translated_up_to_the_line_that_has_none(ids_model, content, chunk_lines):
+def test_integers_are_translated_up_to_the_first_bad_line(ids_model, content, chunk_lines):
     lines = lines_of(content)
     ended = ids_model.translate(content, chunk_lines)
     complete = ended.out.count(b"\n") // N_BEST
@@ -139,19 +139,19 @@ def test_a_line_of_a_megabyte_is_translated(text_model, line):
 
 
 class Pipe(io.RawIOBase):
-    """Standard output whose reader goes away after so many bytes."""
+    """Standard output whose reader closes it after `limit` bytes."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.descriptor = room, os.open(os.devnull, os.O_WRONLY)
+    def __init__(self, limit: int) -> None:
+        self.limit, self.descriptor = limit, os.open(os.devnull, os.O_WRONLY)
 
     def writable(self) -> bool:
         return True
 
     def write(self, data) -> int:
-        if self.room <= 0:
+        if self.limit <= 0:
             raise BrokenPipeError
-        taken = min(len(data), self.room)
-        self.room -= taken
+        taken = min(len(data), self.limit)
+        self.limit -= taken
         return taken
 
     def fileno(self) -> int:
@@ -164,17 +164,17 @@ class Pipe(io.RawIOBase):
 
 
 @given(st.integers(0, 200), st.integers(1, 4))
-def test_a_reader_that_goes_away_ends_it_quietly(text_model, room, chunk_lines):
+def test_a_closed_pipe_ends_the_command_quietly(text_model, limit, chunk_lines):
     content = b"1 2 3\n" * 40
-    with Pipe(room) as pipe, io.TextIOWrapper(io.BufferedWriter(pipe)) as out, text_model.used(chunk_lines):
+    with Pipe(limit) as pipe, io.TextIOWrapper(io.BufferedWriter(pipe)) as out, text_model.used(chunk_lines):
         with streams(input_of(content), out) as log:
             code = cli.execute(translate.make_parser(), translate.main, text_model.flags)
-        pipe.room = 1 << 30  # so that closing it is quiet too
+        pipe.limit = 1 << 30  # so that closing it raises nothing
     assert code == 141 and "rror" not in log.getvalue()
 
 
 @pytest.mark.parametrize(("stdin", "stdout"), [(None, io.TextIOWrapper(io.BytesIO())), (input_of(b"1\n"), None)])
-def test_streams_that_were_never_opened_are_an_error_of_one_line(text_model, stdin, stdout):
+def test_closed_standard_streams_give_a_one_line_error(text_model, stdin, stdout):
     with text_model.used(1), streams(stdin, stdout) as log:
         code = cli.execute(translate.make_parser(), translate.main, text_model.flags)
     (line,) = [line for line in log.getvalue().splitlines() if line.startswith("error: ")]

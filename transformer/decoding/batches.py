@@ -43,7 +43,7 @@ def make_batches(lengths: Mapping[int, int], longest: int, extra_length: int, to
     Args:
       lengths: length of each sequence by its index, at most `longest`.
       longest: the largest padded length.
-      extra_length: positions that a row needs besides the padded length.
+      extra_length: positions of a row beyond the padded length.
       tokens: the most positions of a batch, unless one row has more.
     """
     order = sorted(lengths, key=lambda i: (lengths[i], i))

@@ -72,7 +72,7 @@ def make_bleu(language: str | None) -> BLEU:
 
 
 def prepare(texts: Sequence[str], language: str | None) -> list[str]:
-    """Returns the texts normalised, tokenised and lower-cased, by Moses' general rules if it has no others."""
+    """Returns the texts normalised, tokenised and lower-cased. Moses has default rules for unknown languages."""
     if language is None:
         return [text.lower() for text in texts]
     import sacremoses  # here because it takes a second, which only commands that score should spend

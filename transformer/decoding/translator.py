@@ -48,8 +48,8 @@ class Translator:
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
     So there are two passes. The first allows outputs slightly longer than the sources. The second searches the few
-    unfinished sentences again, with the full length. Which pass finishes a sentence depends on that sentence alone, so
-    its translation does not depend on its neighbours.
+    unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and so
+    neither does its translation.
 
     One function is compiled for each padded source length and pass, when it is first needed. Parameters are arguments,
     so that training can validate many times with one translator.
