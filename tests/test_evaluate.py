@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_reason(tmp_path, caps
     message = error(capsys, f"--workdir={path}")
     assert f"{path / 'checkpoints' / '10'}: holds other arrays than this model" in message
     assert "found (8, 8), expected (8, 24)" in message
-    assert message.endswith("; the configuration differs by model.d_ff: 8 -> 24")
+    assert message.endswith("; the configuration differs in model.d_ff: 8 -> 24")
 
 
 def test_damaged_workdirs_are_refused(tmp_path, capsys):
