@@ -37,7 +37,7 @@ class Sweep:
       space: the distributions from which a sampler draws the values of a search; empty for listed trials.
       objective: the validation metric to optimize.
       sampler: a function from a seed to a sampler for `space`.
-      pruner: stops trials whose objective is worse than that of the others; None finishes every trial.
+      pruner: stops trials whose objective falls behind; None finishes every trial.
     """
 
     trials: tuple[Values, ...]

@@ -89,7 +89,7 @@ class SweepStudy:
             waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if not waiting:
                 return None
-            # The heartbeat is first: Optuna never takes a trial without one from a process that dies here.
+            # Before the trial runs: Optuna never counts a trial without any heartbeat as stale.
             self.storage.record_heartbeat(self._id(waiting[0]))
             number = waiting[0].user_attrs["trial"]
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
