@@ -1,12 +1,12 @@
-"""Kills a training run again and again, and shows that what comes out is what would have come out without.
+"""Kills a training run repeatedly, and verifies that its results are those of an uninterrupted run.
 
     python -m scripts.verify_resume --config=configs/quickstart.py --kills=20
 
-Trains the config once without interruption, then again with SIGKILL at random moments, aimed in turn at the writing of
-checkpoints, validation, preparation and training: from the beginning of one of these a kill waits for a random part of
-the longest that it took in the first run. Compares digests of the last checkpoint's parameters and optimizer state, of
-how far the run had got, and of every line of its record but what a clock measured. Exits with 2 if anything differs.
-Without --workdir the runs are in a temporary folder, which is deleted if all is well.
+Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim in turn at
+validation, the writing of checkpoints, preparation and training: each follows the start of such a phase by a random
+part of the phase's longest duration in the first run. The script compares digests of the last checkpoint's parameters
+and optimizer state, of its progress, and of the record without timings. The exit code is 2 if anything differs.
+Without --workdir the runs are in a temporary folder, which is deleted if nothing differs.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from transformer.training.progress import due
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002
-STARTED = "Batches: "  # in the log, once all is prepared and the checkpoint is restored
+STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One run of the config, with a cache of its own, so that its preparation is killed too."""
+    """One run of the config. It has its own cache, so that its preparation can be killed too."""
 
     workdir: Workdir
     config: ml_collections.FrozenConfigDict
@@ -51,12 +51,12 @@ class Training:
 
     @property
     def output(self) -> Path:
-        """What the last start has said."""
+        """The output of the last start."""
         return self.workdir.path.parent / "output.txt"
 
     @property
     def began(self) -> Path:
-        """As old as the last start."""
+        """A file whose time of change is that of the last start."""
         return self.workdir.path.parent / "began"
 
     def start(self) -> subprocess.Popen:
@@ -68,7 +68,7 @@ class Training:
             return subprocess.Popen([*argv, cache], stdout=output, stderr=output)
 
     def finish(self) -> dict[str, float]:
-        """Trains to the end; returns the most seconds that each phase has taken. Raises UserError if training fails."""
+        """Trains to the end and returns the longest duration of each phase. Raises UserError if training fails."""
         process, first_seen, last_seen = self.start(), {}, {}
         while process.poll() is None:
             for phase, under_way in PHASES.items():
@@ -83,9 +83,9 @@ class Training:
         return longest
 
     def kill(self, phase: str, occurrence: int, delay: float) -> str | None:
-        """Starts it, and kills it so many seconds after a phase has begun for that many times, or at its end.
+        """Starts the run and kills it `delay` seconds after the given occurrence of a phase, or at the phase's end.
 
-        Returns the phase that it was in by then, or None if it had come to its end.
+        Returns the phase at the time of the kill, or None if the run was complete before.
         """
         process, seen = self.start(), set()
         while process.poll() is None:
@@ -108,7 +108,7 @@ class Training:
             raise UserError(f"{self.workdir.path}: training exited with {process.returncode}: {lines[-1]}")
 
     def digests(self) -> dict[str, str]:
-        """Of all that the run has come to, but for times."""
+        """Returns digests of the last checkpoint and of the record, without timings."""
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
@@ -119,15 +119,15 @@ class Training:
 
 
 def preparing(training: Training) -> str | None:
-    """Something while a start of the run is not yet ready to train. The other signs are None until then."""
+    """Returns a constant while a start prepares, else None."""
     return None if STARTED in training.output.read_text() else "all"
 
 
 def writing(training: Training) -> str | None:
-    """The checkpoint that is being written."""
+    """Returns the name of the checkpoint that is being written, or None."""
     if preparing(training):
         return None
-    began = training.began.stat().st_mtime  # what an earlier start has left half written is older
+    began = training.began.stat().st_mtime  # incomplete checkpoints of earlier starts are older
     for path in training.workdir.checkpoints.glob("*-tmp*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime >= began:
@@ -136,7 +136,7 @@ def writing(training: Training) -> str | None:
 
 
 def validating(training: Training) -> int | None:
-    """The step whose validation is under way: the last line of the record is its training's."""
+    """Returns the step of a running validation, or None. Then the last line of the record is a training line."""
     if preparing(training):
         return None
     lines = training.workdir.metrics.read_text().split("\n")[:-1] if training.workdir.metrics.exists() else []
@@ -146,7 +146,7 @@ def validating(training: Training) -> int | None:
 
 
 def making_steps(training: Training) -> str | None:
-    """The newest line of the log about training."""
+    """Returns the last training line of the log, or None."""
     lines = [line for line in training.output.read_text().splitlines() if " tok/s " in line]
     return lines[-1] if lines else None
 
@@ -154,8 +154,8 @@ def making_steps(training: Training) -> str | None:
 PHASES = {"validating": validating, "writing": writing, "preparing": preparing, "training": making_steps}
 
 
-def kill_again_and_again(training: Training, kills: int, hit: Counter[str], aim: Callable[[str], tuple]) -> int:
-    """Trains to the end with at most so many kills, the next always in the phase hit least; returns how many it was."""
+def train_with_kills(training: Training, kills: int, hit: Counter[str], aim: Callable[[str], tuple]) -> int:
+    """Trains to the end with at most `kills` kills, each in the phase hit least so far. Returns their number."""
     for done in range(kills):
         phase = min(PHASES, key=hit.__getitem__)
         found = training.kill(phase, *aim(phase))
@@ -163,7 +163,7 @@ def kill_again_and_again(training: Training, kills: int, hit: Counter[str], aim:
             return done
         hit[found] += 1
         steps = steps_in(training.workdir.checkpoints)
-        kept = f"the newest checkpoint that of step {steps[-1]}" if steps else "no checkpoint yet"
+        kept = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
         print(f"killed while {found}: {kept}", flush=True)
     training.finish()
     return kills
@@ -182,7 +182,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
     folder = Path(arguments.workdir or tempfile.mkdtemp(prefix="verify_resume-"))
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--workdir={folder}: must be a new folder, or an empty one")
+        raise UserError(f"--workdir={folder}: must be a new or empty folder")
     print(f"the runs are in {folder}", flush=True)
     whole = Training(Workdir(folder / "whole" / "run"), config, flags)
     longest = whole.finish()
@@ -192,19 +192,19 @@ def main(arguments: argparse.Namespace) -> None:
 
     def aim(phase: str) -> tuple[int, float]:
         if phase == "preparing":
-            return 1, longest[phase] * generator.random() ** 2  # with a corpus that is there it takes less
+            return 1, longest[phase] * generator.random() ** 2  # shorter, since the corpus may be cached
         return generator.randint(1, 3), longest[phase] * generator.random()
 
     left, number, same, hit = arguments.kills, 0, True, Counter()
     while left:
         killed = Training(Workdir(folder / f"killed-{number}" / "run"), config, flags)
-        done = kill_again_and_again(killed, left, hit, aim)
+        done = train_with_kills(killed, left, hit, aim)
         found = killed.digests()
         print(_line(f"after {done} kills", found), flush=True)
         same, left, number = same and found == expected, left - done, number + 1
     print("killed while", ", ".join(f"{name}: {count}" for name, count in hit.items()), flush=True)
     if not same:
-        raise UserError("the killed run is not the run without a kill: see the digests that differ")
+        raise UserError("the killed run differs from the uninterrupted one; compare the digests above")
     print(f"{arguments.kills} kills left no trace", flush=True)
     if arguments.workdir is None:
         shutil.rmtree(folder)
@@ -230,10 +230,12 @@ def _line(name: str, digests: dict[str, str]) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_resume", __doc__, overrides="config")
-    parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="what to train; checkpoint it often")
-    parser.add_argument("--workdir", metavar="DIR", help="a new folder, for the runs; without it a temporary one")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how often to kill the second run")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
+    )
+    parser.add_argument("--workdir", metavar="DIR", help="a new folder for the runs; default: a temporary one")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of kills")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the moments")
     return parser
 
 

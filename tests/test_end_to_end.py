@@ -36,7 +36,7 @@ checkpoint.every=300 checkpoint.keep=2 decoding.max_source_length=48 decoding.ma
 
 
 def start(module: str, *argv: str, text: str = "") -> subprocess.CompletedProcess:
-    """A command in a process of its own; its output is UTF-8 whatever the locale."""
+    """Runs a command in a new process. Its output is UTF-8 in every locale."""
     argv = [sys.executable, "-m", f"transformer.{module}", *argv]
     return subprocess.run(argv, cwd=REPOSITORY, input=text.encode(), capture_output=True)
 
@@ -86,7 +86,7 @@ def test_what_was_learned_is_translated(quick):
 
 
 def refusal(argv: list[str], capsys) -> str:
-    """What training says that was given something wrong; run in this process."""
+    """Runs training in this process and returns its error message."""
     capsys.readouterr()
     code = cli.execute(train.make_parser(), train.main, argv)
     output, errors = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The environment of a run: what its numbers depend on besides its configuration."""
+"""The environment of a run: commit, package versions, devices and command line."""
 
 import datetime
 import importlib.metadata

@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """Raised for unusable input. The message names the key or file, the value received, and what is allowed."""
+    """Raised for unusable input. The message names the key or file, the value received, and the allowed values."""

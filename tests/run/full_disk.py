@@ -1,6 +1,6 @@
-"""python -m tests.run.full_disk FOLDER: training on a disk that fills up and then gets room, as JSON.
+"""python -m tests.run.full_disk FOLDER: trains on a disk that fills up and is then enlarged, and prints JSON.
 
-It mounts file systems in the folder, so it is to be run where it may: `unshare --map-root-user --mount`.
+It mounts file systems in the folder, so it must run where that is allowed: `unshare --map-root-user --mount`.
 """
 
 import json
@@ -16,14 +16,14 @@ from tests.training.tiny import flags, record
 from transformer.checkpoints.restore import choose_step, steps_in
 
 ALONE = ["unshare", "--map-root-user", "--mount"]
-SIZES = ("64k", "1m")  # of the disk: not enough for a checkpoint; enough for a few
-# While some are deleted, others are kept for ever: the disk fills up all the same.
+SIZES = ("64k", "1m")  # of the disk: too small for a checkpoint; large enough for a few
+# Checkpoints of keep_every are never deleted, so the disk fills up.
 SETTINGS = {"training__steps": 12, "training__log_every": 1}
 SETTINGS |= {"checkpoint__every": 1, "checkpoint__keep": 1, "checkpoint__keep_every": 2}
 
 
 def may_mount() -> str | None:
-    """What keeps this user from mounting a file system that only its own processes see, or None."""
+    """Returns why this user cannot mount a private file system, or None."""
     try:
         done = subprocess.run([*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
     except FileNotFoundError as error:
@@ -32,7 +32,7 @@ def may_mount() -> str | None:
 
 
 def train(workdir: Path, cache: Path) -> tuple[int, str]:
-    """Exit code and standard error."""
+    """Trains, and returns exit code and standard error."""
     argv = [sys.executable, "-m", "transformer.train", *flags(workdir, data__cache_dir=cache, **SETTINGS)]
     done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=300)
     return done.returncode, done.stderr
@@ -43,7 +43,7 @@ def same(tree, other) -> bool:
 
 
 def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
-    """How a run ends there, what it leaves, and whether what comes of it once there is room is the run `straight`."""
+    """Describes how a run ends there, and compares its results with more space to those of `straight`."""
     workdir, cache = folder / "run", folder.parent / "cache"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)

@@ -1,4 +1,4 @@
-"""Runs on a file system that is full: how they end, what they leave, and that they go on once there is room."""
+"""Runs on a full file system end with one line, damage nothing, and resume once there is space."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow  # five runs
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    """What `tests/run/full_disk.py` finds."""
+    """Returns the JSON that `tests/run/full_disk.py` prints."""
     if reason := may_mount():
         pytest.skip(f"needs a file system of its own: {reason}")
     argv = [*ALONE, sys.executable, "-m", "tests.run.full_disk", str(tmp_path_factory.mktemp("full"))]
@@ -32,21 +32,21 @@ def test_a_full_disk_ends_the_run_in_one_line(found, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_full_disk_harms_nothing_that_was_there(found, size):
+def test_a_full_disk_damages_no_existing_file(found, size):
     full = found[size]
     assert full["loaded"] == full["saved"][-1:]
     assert full["lines"] == list(range(1, len(full["lines"]) + 1))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_with_room_the_run_goes_on_as_if_there_had_always_been_some(found, size):
+def test_with_space_the_run_resumes_and_gives_the_usual_results(found, size):
     full = found[size]
     assert full["code_with_room"] == 0, full["errors_with_room"]
     assert ("Resuming from the checkpoint of step" in full["errors_with_room"]) == bool(full["saved"])
     assert full["same_parameters"] and full["same_record"] and full["same_checkpoints"]
 
 
-def test_the_sizes_fill_up_before_the_first_checkpoint_and_after_some_were_deleted(found):
+def test_the_two_disks_are_full_before_the_first_and_after_several_checkpoints(found):
     none, some = (found[size]["saved"] for size in SIZES)
     assert none == [] and "step 1/" not in found[SIZES[0]]["errors"]
     assert some and some != list(range(1, some[-1] + 1))

@@ -1,4 +1,4 @@
-"""`--plan`: what it says about a run is what the run then does."""
+"""`--plan` describes the run that training then makes."""
 
 import itertools
 import re
@@ -63,17 +63,17 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_checkpoints_kept_for_ever_are_counted(print_plan):
+def test_checkpoints_of_keep_every_are_counted(print_plan):
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.
     assert "checkpoints at most 5, " in print_plan(*settings)
 
 
-def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monkeypatch, print_plan):
+def test_shapes_without_batches_in_this_epoch_are_not_waited_for(monkeypatch, print_plan):
     following, asked = Loader.__next__, itertools.count(1)
 
     def counted(loader: Loader):
-        assert next(asked) < 100, "a batch is waited for that may never come"
+        assert next(asked) < 100, "waits for a batch that no epoch may have"
         return following(loader)
 
     monkeypatch.setattr(Loader, "__next__", counted)
@@ -83,7 +83,7 @@ def test_shapes_that_subword_sampling_may_need_later_are_no_reason_to_wait(monke
     assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
 
 
-def test_accumulated_updates_are_what_is_measured(monkeypatch, print_plan):
+def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
     update, made = TrainStep.__call__, []
 
     def call(step, state, batches):
@@ -95,7 +95,7 @@ def test_accumulated_updates_are_what_is_measured(monkeypatch, print_plan):
     assert made == [3] * (1 + plans.MEASURED_STEPS)
 
 
-def test_time_is_of_the_steps_and_batches_that_are_left(monkeypatch, tmp_path, print_plan):
+def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, tmp_path, print_plan):
     monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
 
     def seconds(plan: str) -> int:

@@ -1,4 +1,4 @@
-"""A process that hangs is ended, with its stacks; one that works or pauses is not."""
+"""The watchdog ends a process that hangs and shows its stacks; beats and pauses keep a process alive."""
 
 import subprocess
 import sys
@@ -36,20 +36,20 @@ def run(seconds: float, sleep: float, call: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
 
-def test_a_process_without_a_beat_ends_with_its_stacks():
+def test_a_process_without_beats_ends_with_its_stacks():
     result = run(seconds=0.5, sleep=30.0, call="beat")
     assert (result.returncode, result.stdout) == (1, "")
     assert "Timeout (0:00:00.500000)!" in result.stderr and "line 6 in <module>" in result.stderr
 
 
-# With a limit of a second, two pass in all, and 1.8 without a beat once it is paused.
+# The processes take 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its first pause.
 @pytest.mark.parametrize(("seconds", "sleep", "call"), [(1.0, 0.5, "beat"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")])
-def test_a_process_that_beats_or_pauses_or_has_no_limit_goes_on(seconds, sleep, call):
+def test_a_process_with_beats_or_a_pause_or_no_limit_continues(seconds, sleep, call):
     result = run(seconds, sleep, call)
     assert (result.returncode, result.stdout) == (0, "done\n")
 
 
-def test_a_training_run_that_hangs_is_ended(tmp_path):
+def test_a_hanging_training_run_ends(tmp_path):
     argv = [sys.executable, "-c", HANGING_RUN, *flags(tmp_path / "run", training__stall_seconds=5)]
     result = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert result.returncode == 1 and "step 2/" in result.stderr

@@ -1,4 +1,4 @@
-"""Runs that are killed, and that the script which compares them would notice a difference."""
+"""Killed runs give the results of uninterrupted ones, and the script that compares them detects differences."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_ev
 
 
 @pytest.mark.slow  # a minute of runs
-def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, monkeypatch, capsys):
+def test_a_killed_run_gives_the_results_of_an_uninterrupted_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     finish, longest = verify_resume.Training.finish, []
     monkeypatch.setattr(verify_resume.Training, "finish", lambda self: longest.append(finish(self)) or longest[-1])
@@ -41,12 +41,12 @@ def test_a_run_that_is_killed_comes_out_as_if_it_had_not_been(tmp_path, monkeypa
     assert lines[-2].startswith("killed while ") and sum(hit.values()) == 2
     assert set(hit) <= {*verify_resume.PHASES, "compiling"}
     assert lines[-1] == "2 kills left no trace"
-    # It has seen what to aim at.
+    # The first run showed every phase.
     assert set(longest[0]) == set(verify_resume.PHASES) and min(longest[0].values()) > verify_resume.POLL_SECONDS
 
 
 def digests(folder: Path, progress: Progress, line: dict, **values: float) -> dict[str, str]:
-    """Of a run with one checkpoint, whose arrays are full of these values, and one line in its record."""
+    """Returns the digests of a run with one checkpoint, whose arrays are filled with these values, and one line."""
     arrays = {name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()}
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
     training = verify_resume.Training(Workdir(folder), tiny_config(), ())

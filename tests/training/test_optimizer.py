@@ -1,4 +1,4 @@
-"""Schedules against the formula by hand, and the updates of every optimizer that has a name."""
+"""Schedules and the updates of every optimizer, compared with their formulas in NumPy."""
 
 import functools
 
@@ -22,7 +22,7 @@ def optimizer_config(**changes) -> ml_collections.ConfigDict:
 
 
 def rate(schedule: optax.Schedule, step: int) -> float:
-    """Of the step-th update, counted from 1."""
+    """Returns the rate of the step-th update, counted from 1."""
     return float(schedule(jnp.asarray(step - 1)))
 
 
@@ -70,7 +70,7 @@ RATES = jnp.asarray([0.1, 0.05])
 
 
 def updates(gradients: list[dict], **changes) -> dict[str, dict[str, np.ndarray]]:
-    """The last of the one or two updates that these gradients make, at rates of 0.1 and 0.05."""
+    """Returns the last of the one or two updates that these gradients make, at rates 0.1 and 0.05."""
     optimizer = make_optimizer(optimizer_config(**changes), lambda count: RATES[count])
     state = optimizer.init(PARAMETERS)
     for gradient in gradients:
@@ -83,7 +83,7 @@ def assert_trees_close(actual: dict, expected: dict, rtol: float) -> None:
 
 
 def adam(first_gradient: np.ndarray, second_gradient: np.ndarray) -> np.ndarray:
-    """The second update, by the formula of Kingma and Ba with the paper's constants."""
+    """Returns the second update by the formula of Kingma and Ba, with the paper's constants."""
     first = second = 0.0
     for gradient in (np.asarray(first_gradient, np.float64), np.asarray(second_gradient, np.float64)):
         first, second = 0.9 * first + 0.1 * gradient, 0.98 * second + 0.02 * gradient**2
@@ -96,7 +96,7 @@ def test_adam_follows_its_formula():
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
-def test_matrices_alone_decay_and_at_the_schedules_rate(name):
+def test_only_matrices_decay_at_the_schedules_rate(name):
     plain = updates([GRADIENTS, AGAIN], name="adam" if name == "adamw" else name)
     decayed = updates([GRADIENTS, AGAIN], name=name, weight_decay=0.5)
     by_hand = jax.tree.map(lambda update, x: update - 0.05 * 0.5 * x if x.ndim > 1 else update, plain, PARAMETERS)
@@ -104,7 +104,7 @@ def test_matrices_alone_decay_and_at_the_schedules_rate(name):
 
 
 def adafactor(first_gradient: np.ndarray, second_gradient: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-    """The second update by Algorithm 4 of Shazeer and Stern 2018 for small matrices, which are not factored."""
+    """Returns the second update by Algorithm 4 of Shazeer and Stern 2018, for matrices too small to be factored."""
     first, second = (np.square(np.asarray(gradient, np.float64)) for gradient in (first_gradient, second_gradient))
     decay = 1 - 2**-0.8
     direction = np.asarray(second_gradient) / np.sqrt(decay * first + (1 - decay) * second)
@@ -117,8 +117,8 @@ def test_adafactor_follows_its_formula():
     assert_trees_close(updates([GRADIENTS, AGAIN], name="adafactor"), by_hand, rtol=1e-5)
 
 
-def test_muon_makes_the_singular_values_of_a_matrix_equal_and_its_size_that_of_adams_updates():
-    """The update's singular vectors are those of Nesterov's momentum; its values go through the quintic alone."""
+def test_muon_equalizes_singular_values_and_matches_the_size_of_adams_updates():
+    """The update keeps the singular vectors of Nesterov's momentum and maps the values through the quintic."""
     first, second = (np.asarray(each["inner"]["kernel"], np.float64) for each in (GRADIENTS, AGAIN))
     momentum = 0.95 * 0.05 * first + 0.05 * second
     ahead = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second / (1 - 0.95**2)
@@ -133,7 +133,7 @@ def test_muon_makes_the_singular_values_of_a_matrix_equal_and_its_size_that_of_a
 
 
 def test_muons_epsilon_is_the_configured_one():
-    """One that dwarfs the gradient makes Adam's part of the update as small."""
+    """An epsilon much larger than the gradient makes Adam's part of the update small."""
     update = updates([GRADIENTS], name="muon", epsilon=1e6)
     assert np.abs(update["embedding"]["table"]).max() < 1e-5
     assert np.abs(updates([GRADIENTS], name="muon")["embedding"]["table"]).max() > 1e-2
@@ -167,7 +167,7 @@ def test_an_unknown_name_is_an_error_and_not_another_optimizer_or_schedule():
 
 
 @pytest.mark.parametrize("share", ["all", "none"])
-def test_muon_takes_the_matrices_between_layers_and_adam_all_else(share):
+def test_muon_updates_the_matrices_between_activations_and_adam_all_others(share):
     changes = {"model__share_embeddings": share, "model__positions": "learned", "model__attention": "additive"}
     parameters = jax.eval_shape(
         lambda: init_parameters(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)
@@ -184,8 +184,8 @@ def test_muon_takes_the_matrices_between_layers_and_adam_all_else(share):
     assert names == {f"{module}/kernel" for module in modules}
 
 
-def test_gradients_beyond_the_norm_are_scaled_down_together():
-    """Seen through Adam's epsilon: with a huge one an update is proportional to the gradient."""
+def test_gradients_above_the_clipping_norm_are_scaled_down():
+    """With a huge epsilon, Adam's update is proportional to the gradient, so it shows the clipping."""
     norm = float(optax.tree.norm(GRADIENTS))
     changes = {"name": "adam", "epsilon": 1e6}
     free, above = updates([GRADIENTS], **changes), updates([GRADIENTS], clip_norm=2 * norm, **changes)

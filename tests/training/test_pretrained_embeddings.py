@@ -1,4 +1,4 @@
-"""Embeddings that start from word vectors: which pieces match, their scale, where they go, and what is refused."""
+"""Pretrained embeddings: the pieces that match, their scale, the tables they go to, and refused files."""
 
 import logging
 from pathlib import Path
@@ -26,12 +26,12 @@ def write(tmp_path):
     return write
 
 
-def test_pieces_match_without_their_word_mark_and_are_scaled_for_the_way_in(write, caplog):
+def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(write, caplog):
     path = write("3 4\nthe 1 2 3 4\nHaus -1 0 0.5 2\nthe 9 9 9 9\n\u00fcber 0 0 0 0\n")
     with caplog.at_level(logging.INFO, logger="absl"):
         rows = read_rows(path, PIECES, 4)
     np.testing.assert_array_equal(rows.found, [False] * 4 + [True, True, True, False])
-    # Divided by sqrt(4), which the embedding multiplies with; the first of two lines for a word counts.
+    # Divided by sqrt(4), by which the model multiplies; the first of two lines for a word is used.
     np.testing.assert_array_equal(rows.table[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]])
     assert f"{path} has vectors for 3 of 8 pieces." in caplog.text
 
@@ -50,20 +50,20 @@ def test_the_header_is_optional(write):
         ("nowhere 1 2 3 4\n", "has a vector for none of the 8 pieces"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_its_line(write, text, problem):
+def test_the_error_for_an_unusable_file_names_file_and_line(write, text, problem):
     path = write(text)
     with pytest.raises(UserError) as caught:
         read_rows(path, PIECES, 4)
     assert str(caught.value).startswith(f"{path}: {problem}")
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_for_a_missing_file_names_it(tmp_path):
     with pytest.raises(UserError, match="no-such.txt: no such file"):
         read_rows(tmp_path / "no-such.txt", PIECES, 4)
 
 
 @pytest.mark.parametrize("side", ["source_vectors", "target_vectors"])
-def test_a_file_that_is_missing_or_starts_wrong_is_found_without_reading_it(write, side):
+def test_a_missing_file_or_a_wrong_first_line_is_found_without_reading_the_file(write, side):
     def check(name: Path | str, d_model: int) -> None:
         check_files(tiny_config(**{f"model__{side}": str(name), "model__d_model": d_model}).model)
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_missing_or_starts_wrong_is_found_without_reading_it(writ
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_found_rows_replace_drawn_ones_in_the_table_that_holds_them(shared):
+def test_found_rows_replace_random_ones_in_their_table(shared):
     def stack(value: float) -> dict:
         return {"embedding": {"table": jnp.full((3, 2), value)}}
 

@@ -1,4 +1,4 @@
-"""Validation: the loss of the whole split by hand, and which sentences are decoded for BLEU."""
+"""Validation: the loss of the whole split, computed in NumPy, and the sentences decoded for BLEU."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ from transformer.training.step import forward
 def prepared(tmp_path_factory) -> runs.Run:
     folder = tmp_path_factory.mktemp("validation")
     settings = {"training__eval_bleu": True, "training__eval_sentences": 5, "training__steps": 8}
-    # Several small batches, so that their sums have to be put together.
+    # Several small batches, so that sums have to be accumulated.
     settings |= {"batch__tokens": 256, "batch__max_buckets": 2, "training__label_smoothing": 0.2}
     overrides = [tuple(flag.removeprefix("--config.").split("=", 1)) for flag in flags(folder / "run", **settings)[2:]]
     config = configuration.load_file("configs/base.py", overrides)
@@ -30,7 +30,7 @@ def prepared(tmp_path_factory) -> runs.Run:
 
 
 def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
-    """Loss, NLL and accuracy per target token of the validation pairs, in one batch and float64."""
+    """Returns loss, NLL and accuracy per target token of the validation pairs, from one batch in float64."""
     corpus = run.validation.corpus
     rows, width = len(corpus), int(corpus.lengths.max())
     names = ("source", "target_input", "target_output")
@@ -50,7 +50,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
     return loss[real].mean(), -truth[real].mean(), (log_p.argmax(axis=-1) == batch["target_output"])[real].mean()
 
 
-def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monkeypatch):
+def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
     parameters, decoded = prepared.initial_state().parameters, []
 
     def evaluate(translator, models, texts, references, language, report):
@@ -68,11 +68,11 @@ def test_the_loss_is_that_of_all_pairs_and_bleu_that_of_the_first(prepared, monk
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((models, *rest),) = decoded
     assert rest == [texts[:5], references[:5], "de"] and models[0] is parameters
-    # Without dropout there is no chance in it.
+    # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
 
 
-def test_the_longest_text_is_rehearsed_under_its_own_line(prepared, monkeypatch):
+def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
     monkeypatch.setattr(prepared.validation.translator, "translate", lambda *arguments: translated.append(arguments))
@@ -81,7 +81,7 @@ def test_the_longest_text_is_rehearsed_under_its_own_line(prepared, monkeypatch)
     assert (texts, first_line) == (["twenty-one"], 2)
 
 
-def test_held_out_sentences_beyond_the_learned_positions_are_refused(prepared):
+def test_too_few_learned_positions_for_validation_are_refused(prepared):
     config = ml_collections.ConfigDict(prepared.config)
     longest = int(prepared.validation.corpus.lengths.max())
 

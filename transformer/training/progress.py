@@ -1,4 +1,4 @@
-"""How far a run has progressed, apart from the arrays in `TrainState`."""
+"""The progress of a run: counts, scores and data position, but not the arrays of `TrainState`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Progress:
 
     @property
     def is_best(self) -> bool:
-        """Whether the best validation so far is the one at this step."""
+        """True if the validation at this step is the best so far."""
         return self.best_step == self.step
 
     def validation_due(self, training: Config) -> bool:
