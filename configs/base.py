@@ -72,7 +72,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
 
     keys.data = data = ml_collections.ConfigDict()
-    # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: numbers in words
+    # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: made-up sentences
     data.source = Key("tfds", listed_in("transformer.data.sources.source:SOURCES"))
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
     data.path = Key("", TEXT)  # tfds: data_dir, "" for TFDS's own; text, ids: the folder with STEM.LANG[.gz] files
@@ -87,7 +87,6 @@ def get_keys() -> ml_collections.ConfigDict:
     data.max_length_ratio = Key(0.0, either(0, at_least(1)))
     data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
     data.synthetic_examples = Key(100_000, at_least(1))  # training pairs; held-out splits have 1 %, at least 200
-    data.synthetic_maximum = Key(999_999_999, between(999, 999_999_999))  # the largest synthetic number
     data.cache_dir = Key("", TEXT)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.workers = Key(0, at_least(0))  # processes that encode the corpus; 0: one per core, one for a small corpus
     data.prefetch = Key(4, at_least(1))  # batches prepared ahead of the train step
@@ -109,7 +108,7 @@ def get_keys() -> ml_collections.ConfigDict:
     keys.batch = batch = ml_collections.ConfigDict()
     batch.tokens = Key(25_000, at_least(1))  # padded positions of a global batch on either side, at most (section 5.1)
     # buckets: pairs of similar lengths, padded; packed: several pairs in a row
-    batch.plan = Key("buckets", one_of("buckets", "packed"))
+    batch.plan = Key("buckets", listed_in("transformer.data.batches.loader:PLANS"))
     batch.max_buckets = Key(12, at_least(1))  # buckets: number of (rows, source, target) shapes, at most
     batch.row_multiple = Key(8, at_least(1))  # divides the rows of a batch; mesh.data x mesh.fsdp must divide it
     batch.packed_length = Key(256, at_least(2))  # packed: positions of a row on either side, at least data.max_length

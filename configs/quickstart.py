@@ -1,8 +1,8 @@
-"""English number words to German ones, learned in minutes on a CPU: the whole pipeline, with nothing to download.
+"""Sentences of a small language, English to German, learned in minutes on a CPU: the whole pipeline, no download.
 
 Command:   make quickstart
 Hardware:  three minutes on two CPU cores, evaluation and translation included.
-Expect:    exact match of at least 0.99 on held-out numbers.
+Expect:    BLEU of at least 97 on unseen sentences.
 """
 
 import ml_collections
@@ -19,10 +19,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.dtype = "float32"
 
     config.data.source = "synthetic"
-    config.data.name = "numbers"
-    config.data.synthetic_examples = 50_000
+    config.data.name = "sentences"
+    config.data.synthetic_examples = 30_000
     config.data.valid_split = "valid"
-    config.tokenizer.vocab_size = 200
+    config.tokenizer.vocab_size = 400
     config.batch.tokens = 2048
     config.batch.max_buckets = 3  # each shape takes seconds to compile
 
@@ -30,10 +30,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.004
     config.optimizer.warmup_steps = 200
-    config.training.steps = 1000
-    config.training.eval_every = 250
-    # Most German number words are one word, which has no 4-grams: BLEU says nothing about them.
-    config.checkpoint.best_metric = "loss"
-    config.checkpoint.every = 250
+    config.training.steps = 800
+    config.training.eval_every = 200
+    config.checkpoint.every = 200
     config.decoding.max_source_length = 64
     return config

@@ -10,7 +10,7 @@ import pytest
 from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten
-from transformer.data.batches.buckets import Bucket
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed import sharding
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step

@@ -1,6 +1,6 @@
-"""The three commands, as a user starts them: from numbers in words to a score; and what training refuses.
+"""The three commands, as a user starts them: from sentences to a score; and the errors of training.
 
-What the other two refuse is in test_evaluate.py and test_translate.py.
+The errors of the other two are in test_evaluate.py and test_translate.py.
 """
 
 import errno
@@ -26,12 +26,12 @@ RESULT = {
 # Numbers of up to three digits. Of those held out 0.92 to 0.96 are translated without a mistake, by seed; more or fewer
 # on processors that round otherwise.
 QUICK = """
-data.source=synthetic data.synthetic_maximum=999 data.synthetic_examples=5000 data.workers=1 data.max_length=48
-data.valid_split=valid tokenizer.vocab_size=80 batch.tokens=1024 batch.max_buckets=2
+data.source=synthetic data.synthetic_examples=5000 data.workers=1 data.max_length=80
+data.valid_split=valid tokenizer.vocab_size=300 batch.tokens=1024 batch.max_buckets=2
 model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0 model.dtype=float32
 optimizer.schedule=linear optimizer.learning_rate=0.004 optimizer.warmup_steps=50
 training.steps=600 training.eval_every=300 training.eval_sentences=40 training.log_every=50
-checkpoint.every=300 checkpoint.keep=2 decoding.max_source_length=48 decoding.max_extra_length=24
+checkpoint.every=300 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=24
 """
 
 

@@ -95,7 +95,7 @@ def train_from(
         bar("Training", training.steps) as advance,
     ):
         advance(progress.step)
-        log_batches(loader.plan.uses, loader.plan.padding_fraction)
+        log_batches(loader.plan)
         stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption)
         watchdog.beat()
         window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds

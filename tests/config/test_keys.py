@@ -56,7 +56,7 @@ def run_evaluation(folder: Path, flags: str) -> None:
 
 
 def synthetic(folder: Path) -> None:
-    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=60 training.ema_decay=0.5"
+    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.ema_decay=0.5"
     run_training(folder, settings, {})
     run_evaluation(folder, "--decoding.beam_size=2")
 
@@ -101,7 +101,7 @@ def tfds(folder: Path) -> None:
 def diverging(folder: Path) -> None:
     # The first update makes the parameters overflow, so every later update is skipped.
     settings = """
-    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=60 training.eval_bleu=false
+    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.eval_bleu=false
     checkpoint.best_metric=loss optimizer.learning_rate=1e38 training.steps=9 training.eval_every=9
     training.max_skipped=2 training.max_rollbacks=1
     """

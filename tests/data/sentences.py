@@ -9,7 +9,7 @@ import sentencepiece
 
 
 class MemorySentences:
-    """As much of a `corpus.Corpus` as plans and batches need; every epoch is the same."""
+    """The part of a `corpus.Corpus` that plans and batches need; every epoch is the same."""
 
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
@@ -23,7 +23,7 @@ class MemorySentences:
 
 
 def random_sentences(count, longest, seed=0):
-    """Pairs whose pieces are all different, so that a sentence is known by its pieces."""
+    """Returns pairs whose tokens are all different, so that a token identifies its sentence."""
     random = np.random.default_rng(seed)
     sizes = random.integers(0, longest, (count, 2))
     ids = iter(range(4, 4 + int(sizes.sum())))
@@ -32,9 +32,9 @@ def random_sentences(count, longest, seed=0):
 
 @functools.cache
 def caption_lengths(folder: Path) -> np.ndarray:
-    """Lengths of Multi30k's training pairs in a joint BPE of 6000 pieces, end-of-sentence included.
+    """Returns the lengths of Multi30k's training pairs in a joint BPE of 6000 pieces, end-of-sentence included.
 
-    Where there is only a sample of it, as many pairs are drawn from the sample, in fewer pieces.
+    If only a sample of Multi30k is there, draws as many pairs from the sample, encoded with a smaller vocabulary.
     """
     files = [folder / "train.en", folder / "train.de"]
     sides = [file.read_text(encoding="utf-8").splitlines() for file in files]

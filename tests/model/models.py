@@ -15,9 +15,8 @@ from flax import nnx
 
 from configs import base
 from tests.data.sentences import MemorySentences
-from transformer.data.batches.bucketing import Batch
-from transformer.data.batches.buckets import Bucket
 from transformer.data.batches.collation import assemble
+from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
 from transformer.training.loss import LossSums, cross_entropy
@@ -73,7 +72,7 @@ def batch_of(
     pairs: MemorySentences, rows: list[int], shape: tuple[int, int, int], packed: bool = False
 ) -> dict[str, jax.Array]:
     """All the pairs as one batch of that shape, each in the row given for it; rows that none has are filler."""
-    batch = assemble(pairs, Batch(Bucket(*shape), np.arange(len(rows)), np.array(rows)), packed)
+    batch = assemble(pairs, PlannedBatch(Bucket(*shape), np.arange(len(rows)), np.array(rows), packed))
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 

@@ -18,7 +18,7 @@ TINY = [
     "--config.data.synthetic_examples=400",
     "--config.data.workers=1",
     "--config.data.max_length=64",
-    "--config.tokenizer.vocab_size=60",
+    "--config.tokenizer.vocab_size=200",
     "--config.batch.tokens=512",
     "--config.batch.max_buckets=2",
     "--config.model.num_layers=1",
@@ -78,7 +78,7 @@ def test_shapes_without_batches_in_this_epoch_are_not_waited_for(monkeypatch, pr
 
     monkeypatch.setattr(Loader, "__next__", counted)
     batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
-    plan = print_plan("--config.tokenizer.subword_sampling=0.1", "--config.data.synthetic_maximum=999", *batches)
+    plan = print_plan("--config.tokenizer.subword_sampling=0.1", *batches)
     assert "8 rows x 256 source, 256 target: 0 an epoch" in plan
     assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
 

@@ -60,7 +60,7 @@ def shown(workdir: Workdir) -> list[tuple[int, str, float]]:
 def test_a_line_has_the_documented_keys(workdir):
     progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456)
     window = TrainingWindow({})
-    window.add(METRICS, [BatchStats(sentences=2, source_pieces=6, target_pieces=4, positions=16)])
+    window.add(METRICS, [BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)])
     with Recorder(workdir, Progress()) as recorder:
         recorder.write("train", progress, window.summary(0.0))
         recorder.write(

@@ -11,7 +11,7 @@ from transformer.data.batches.loader import BatchStats
 from transformer.training.loss import LossSums
 from transformer.training.metrics import TrainingWindow, means
 
-STATS = BatchStats(sentences=2, source_pieces=6, target_pieces=4, positions=16)
+STATS = BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)
 
 
 def step_metrics(loss, nll, correct, tokens, rate):

@@ -10,10 +10,9 @@ from flax import nnx
 from tests.data.sentences import random_sentences
 from tests.model.models import flat
 from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
-from transformer.data.batches import bucketing as batching
-from transformer.data.batches import loader, packing
-from transformer.data.batches.buckets import Bucket
 from transformer.data.batches.collation import assemble
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.data.batches.loader import PLANS
 from transformer.special_tokens import PAD
 from transformer.training.optimizer import make_optimizer
 from transformer.training.step import forward
@@ -207,12 +206,12 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
     config = tiny_config(batch__plan=plan, data__max_length=16)
     config.batch.update({"tokens": 128, "max_buckets": 2, "row_multiple": 2, "packed_length": 16})
     sentences = random_sentences(30, longest=12)
-    shapes = loader.choose_shapes(sentences, config)
-    epoch = (packing if plan == "packed" else batching).plan_epoch(sentences.lengths, shapes, 0, 0)
+    shapes = PLANS[plan].choose_shapes(sentences, config)
+    epoch = PLANS[plan].plan_epoch(sentences.lengths, shapes, 0, 0)
     step = setup(config).step
     ahead = [{name: (array.shape, array.dtype) for name, array in step.abstract_batch(b).items()} for b in shapes]
     for number in range(len(epoch)):
-        arrays = assemble(sentences, epoch[number], plan == "packed")
+        arrays = assemble(sentences, epoch[number])
         assert {name: (array.shape, array.dtype) for name, array in arrays.items()} in ahead
 
 

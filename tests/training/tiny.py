@@ -80,8 +80,8 @@ def distance(tree, other) -> float:
 
 
 RUN = """
-data.source=synthetic data.synthetic_maximum=999 data.synthetic_examples=300 data.workers=1 data.max_length=32
-tokenizer.kind=char tokenizer.vocab_size=40 batch.tokens=512 batch.max_buckets=1
+data.source=synthetic data.synthetic_examples=300 data.workers=1 data.max_length=32
+tokenizer.kind=word tokenizer.vocab_size=100 batch.tokens=512 batch.max_buckets=1
 model.num_layers=1 model.d_model=8 model.d_ff=16 model.num_heads=2 model.dtype=float32
 optimizer.warmup_steps=4 optimizer.learning_rate=0.5
 training.log_every=2 training.eval_every=4 training.eval_bleu=false

@@ -32,16 +32,16 @@ def parameter_lines(parameters: dict) -> Iterator[str]:
 
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
-    for use in loader.plan.uses:
-        bucket, padding = use.bucket, 100 * (1 - use.pieces / use.positions) if use.positions else 0.0
+    for use in loader.plan.stats:
+        bucket, padding = use.bucket, 100 * (1 - use.tokens / use.positions) if use.positions else 0.0
         yield (
             f"batches     {bucket.rows} rows x {bucket.source_length} source, {bucket.target_length} target: "
             f"{use.batches} an epoch, {padding:.1f} % padding"
         )
     per_epoch = len(loader.plan) / run.config.training.accumulation
-    target_pieces = int(run.corpus.lengths[:, 1].sum())
+    target_tokens = int(run.corpus.lengths[:, 1].sum())
     yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %"
-    yield f"epoch       {len(run.corpus):,} pairs, {target_pieces:,} target tokens, {per_epoch:,.1f} steps"
+    yield f"epoch       {len(run.corpus):,} pairs, {target_tokens:,} target tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 
 
@@ -53,7 +53,7 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     mebibytes = state_bytes / 2**20
     yield f"checkpoints at most {kept}, {mebibytes:,.0f} MiB each, {kept * mebibytes:,.0f} MiB of disk"
     seconds = seconds_per_position(run, state, loader)
-    per_batch = sum(use.positions for use in loader.plan.uses) / len(loader.plan)
+    per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
     done = max(steps_in(run.workdir.checkpoints), default=0)
     batches = config.training.accumulation * (config.training.steps - done)
     left = timedelta(seconds=round(seconds * per_batch * batches))
@@ -81,7 +81,7 @@ def bytes_used(memory) -> int:
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     """Measures updates from the largest batch and returns the seconds for each of its positions, of both sides."""
     # With subword sampling, this epoch may have no batch from the largest of `loader.buckets`.
-    largest = max((use.bucket for use in loader.plan.uses if use.batches), key=lambda bucket: bucket.positions)
+    largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
     number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
     _, arrays, _ = next(itertools.islice(loader, number, None))
     batches = [arrays] * run.config.training.accumulation

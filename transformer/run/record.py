@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -13,7 +13,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from transformer import files
-from transformer.data.batches.bucketing import BucketStats
+from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -126,9 +126,10 @@ def log_validation(progress: Progress, values: Record) -> None:
     )
 
 
-def log_batches(uses: Sequence[BucketStats], padding_fraction: float) -> None:
-    shapes = ", ".join(f"{use.bucket.rows} x {use.bucket.source_length}/{use.bucket.target_length}" for use in uses)
+def log_batches(plan: EpochPlan) -> None:
+    buckets = [stats.bucket for stats in plan.stats]
+    shapes = ", ".join(f"{bucket.rows} x {bucket.source_length}/{bucket.target_length}" for bucket in buckets)
     logging.info(
         "Batches: %d an epoch, %.1f %% padding, %d shapes (rows x source/target): %s",
-        *(sum(use.batches for use in uses), 100 * padding_fraction, len(uses), shapes),
+        *(len(plan), 100 * plan.padding_fraction, len(buckets), shapes),
     )

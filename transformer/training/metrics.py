@@ -50,7 +50,7 @@ class TrainingWindow:
         """Adds an update. Waits for an earlier one if too many are in flight."""
         self.num_steps += 1
         for batch in stats:
-            self.sums.update(pieces=batch.source_pieces + batch.target_pieces, positions=batch.positions)
+            self.sums.update(pieces=batch.source_tokens + batch.target_tokens, positions=batch.positions)
         self.pending.append(metrics)
         # JAX itself would dispatch dozens of steps, and an interrupted run would have to wait for all of them.
         if len(self.pending) >= MAX_STEPS_IN_FLIGHT:

@@ -73,7 +73,7 @@ class Progress:
             epoch=position.epoch,
             batch=position.batch,
             examples=self.examples + sum(batch.sentences for batch in stats),
-            tokens=self.tokens + sum(batch.target_pieces for batch in stats),
+            tokens=self.tokens + sum(batch.target_tokens for batch in stats),
             seconds=seconds,
         )
 

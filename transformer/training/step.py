@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
-from transformer.data.batches.buckets import Bucket
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
 from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
 from transformer.training.memory import activation_bytes

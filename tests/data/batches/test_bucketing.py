@@ -1,4 +1,6 @@
-"""The batch plan: every sentence once, within budget and shapes, little padding; and the arrays of a batch."""
+"""The bucket plan: every sentence once, within the token budget and the shapes, with little padding."""
+
+import itertools
 
 import ml_collections
 import numpy as np
@@ -6,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.sentences import MemorySentences, caption_lengths
-from transformer.data.batches import bucketing as batching
-from transformer.data.batches.buckets import Bucket, assign, choose_buckets, close
-from transformer.data.batches.collation import assemble
+from tests.data.sentences import caption_lengths
+from transformer.data.batches import bucketing
+from transformer.data.batches.bucketing import assign, choose_buckets
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import UserError
 
 
@@ -37,8 +39,8 @@ def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_
     for bucket in buckets:
         assert bucket.rows > 0 and bucket.rows % row_multiple == 0
         assert bucket.rows * max(bucket.source_length, bucket.target_length) <= 320
-    lengths = lengths[: 1 + count // 2]  # an epoch that the buckets do not fit so well, as with subword sampling
-    for plan in (batching.plan_epoch(lengths, buckets, seed, epoch=3), batching.plan_in_order(lengths, buckets)):
+    lengths = lengths[: 1 + count // 2]  # another epoch than the buckets were chosen for, as with sampling
+    for plan in (bucketing.plan_epoch(lengths, buckets, seed, epoch=3), bucketing.plan_in_order(lengths, buckets)):
         batches = [plan[number] for number in range(len(plan))]
         assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(range(len(lengths)))
         for batch in batches:
@@ -47,39 +49,63 @@ def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_
             assert (lengths[batch.sentences] <= held).all()
         positions = sum(batch.bucket.positions for batch in batches)
         assert plan.padding_fraction == pytest.approx(1 - lengths.sum() / positions)
-        assert sum(use.sentences for use in plan.uses) == len(lengths)
+        assert sum(each.sentences for each in plan.stats) == len(lengths)
 
 
-def test_filling_is_the_best_choice_of_closed_buckets():
-    buckets = [Bucket(4, 2, 2), Bucket(3, 3, 3), Bucket(2, 5, 5)]
+def test_a_remainder_goes_where_it_is_padded_less():
+    buckets = (Bucket(10, 4, 4), Bucket(8, 6, 6))
 
-    def positions_when(closed, counts):
-        moved, positions = 0, 0
-        for bucket, count, is_closed in zip(buckets, counts, closed, strict=True):
-            full, moved = divmod(count + moved, bucket.rows)
-            if is_closed and moved:
-                full, moved = full + 1, 0
-            positions += full * bucket.positions
-        return positions
+    def batches_of(short, long, buckets=buckets):
+        plan = bucketing.plan_in_order(as_lengths([(4, 4)] * short + [(6, 6)] * long), buckets)
+        return [(plan[number].bucket.source_length, len(plan[number].sentences)) for number in range(len(plan))]
 
-    for counts in ([5, 4, 3], [1, 1, 1], [0, 0, 1], [7, 0, 0], [3, 2, 2]):
-        every = [(first, second, True) for first in (False, True) for second in (False, True)]
-        assert positions_when(close(counts, buckets), counts) == min(positions_when(each, counts) for each in every)
+    # With 6 pairs the batch of 8 positions a row has 4 filler rows, 32 positions; moved up they are padded by 6 x 4.
+    assert batches_of(16, 8) == [(4, 10), (6, 8), (6, 6)]
+    # With 8 pairs it is 2 filler rows, 16 positions, against 8 x 4.
+    assert batches_of(18, 8) == [(4, 10), (4, 8), (6, 8)]
+    assert batches_of(6, 0) == [(4, 6)]  # the bucket above has no batch to join
+    assert batches_of(2, 1, (*buckets, Bucket(8, 8, 8))) == [(6, 3)]
+
+
+def cheapest_chain(sizes, counts, most, bucket_cost):
+    """The least cost over every subset of at most `most` sizes that has the last one."""
+    costs = []
+    for number in range(most):
+        for below in itertools.combinations(range(len(sizes) - 1), number):
+            chain = [*below, len(sizes) - 1]
+            held = np.diff(np.cumsum(counts)[chain], prepend=0)
+            costs.append((held * sizes[chain].sum(axis=1) + bucket_cost).sum())
+    return min(costs)
+
+
+@given(
+    sides=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=7),
+    most=st.integers(1, 4),
+    bucket_cost=st.sampled_from([0.5, 40.0]),
+)
+def test_the_chosen_chain_is_the_cheapest(sides, most, bucket_cost):
+    steps = np.array(sides)
+    sizes, counts = 1 + np.cumsum(steps[:, :2], axis=0), steps[:, 2]
+    chain = bucketing._least_padded_chain(sizes, counts, most, bucket_cost)
+    held = np.diff(np.cumsum(counts)[chain], prepend=0)
+    assert len(chain) <= most and chain[-1] == len(sizes) - 1
+    cost = (held * sizes[chain].sum(axis=1) + bucket_cost).sum()
+    assert cost == pytest.approx(cheapest_chain(sizes, counts, most, bucket_cost))
 
 
 def test_a_pair_goes_to_the_first_bucket_that_holds_it():
     buckets = (Bucket(8, 4, 4), Bucket(8, 4, 8), Bucket(8, 9, 9))
     lengths = as_lengths([(4, 4), (1, 5), (5, 1), (4, 9), (10, 1)])
-    assert assign(lengths, buckets).tolist() == [0, 1, 2, 2, 3]
+    assert assign(lengths, np.array([(4, 4), (4, 8), (9, 9)])).tolist() == [0, 1, 2, 2, 3]
     with pytest.raises(UserError, match="1 sentence pairs are longer than the largest bucket"):
-        batching.plan_epoch(lengths, buckets, seed=0, epoch=0)
+        bucketing.plan_epoch(lengths, buckets, seed=0, epoch=0)
 
 
 @pytest.mark.parametrize("tokens, most", [(4096, 0.105), (25_000, 0.105)])
 def test_padding_on_captions(multi30k, tokens, most):
     lengths = caption_lengths(multi30k)
     buckets = choose_buckets(lengths, batch_config(tokens=tokens))
-    assert batching.plan_epoch(lengths, buckets, seed=1, epoch=0).padding_fraction <= most
+    assert bucketing.plan_epoch(lengths, buckets, seed=1, epoch=0).padding_fraction <= most
 
 
 def test_a_plan_is_a_function_of_seed_and_epoch():
@@ -87,7 +113,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
     buckets = choose_buckets(lengths, batch_config())
 
     def sentences(seed, epoch):
-        plan = batching.plan_epoch(lengths, buckets, seed, epoch)
+        plan = bucketing.plan_epoch(lengths, buckets, seed, epoch)
         return [plan[number].sentences.tolist() for number in range(len(plan))]
 
     assert sentences(1, 2) == sentences(1, 2)
@@ -97,7 +123,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
 def test_batches_are_random_sentences_of_their_bucket_in_random_order():
     lengths = as_lengths([(5, 5)] * 800 + [(20, 20)] * 800)
     buckets = choose_buckets(lengths, batch_config(tokens=320, row_multiple=1))
-    plan = batching.plan_epoch(lengths, buckets, seed=0, epoch=0)
+    plan = bucketing.plan_epoch(lengths, buckets, seed=0, epoch=0)
     batches = [plan[number] for number in range(len(plan))]
     assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 62), (20, 16)}  # 800 in 13 batches: 62
     long_ones = [number for number, batch in enumerate(batches) if batch.bucket.source_length == 20]
@@ -107,34 +133,15 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
             assert 100 < np.std(batch.sentences) < 350
 
 
-def test_long_sentences_and_empty_corpora_are_the_users_to_mend():
+def test_a_sentence_beyond_the_budget_and_an_empty_corpus_are_user_errors():
     with pytest.raises(UserError, match="batch.tokens=100.*raise batch.tokens to 160.*data.max_length to 12"):
         choose_buckets(as_lengths([(3, 20)]), batch_config(tokens=100))
     with pytest.raises(UserError, match="no sentence pair"):
         choose_buckets(as_lengths([]), batch_config())
 
 
-def test_the_largest_bucket_holds_what_it_is_told_to():
+def test_the_largest_bucket_holds_the_longest_allowed_sentence():
     buckets = choose_buckets(as_lengths([(3, 4)] * 50), batch_config(), longest=(64, 64))
     assert (buckets[-1].source_length, buckets[-1].target_length) == (64, 64)
-    plan = batching.plan_epoch(as_lengths([(3, 4)] * 49 + [(60, 9)]), buckets, seed=0, epoch=0)
+    plan = bucketing.plan_epoch(as_lengths([(3, 4)] * 49 + [(60, 9)]), buckets, seed=0, epoch=0)
     assert sum(len(plan[number].sentences) for number in range(len(plan))) == 50
-
-
-def test_very_long_sentences_share_cells_and_still_fit():
-    lengths = as_lengths([(3001, 17), (2999, 1700), (12, 1703), (5, 5)])
-    buckets = choose_buckets(lengths, batch_config(tokens=30_000, row_multiple=1, max_buckets=4))
-    assert (buckets[-1].source_length, buckets[-1].target_length) == (3001, 1703)
-    assert len(batching.plan_in_order(lengths, buckets)) > 0
-
-
-def test_arrays_of_a_batch():
-    sentences = MemorySentences([([11, 12], [21]), ([], [22, 23, 24]), ([13], [])])
-    batch = batching.Batch(Bucket(3, 4, 5), np.array([2, 0]), np.array([0, 1]))
-    arrays = assemble(sentences, batch, packed=False)
-    assert {name: array.tolist() for name, array in arrays.items()} == {
-        "source": [[13, 3, 0, 0], [11, 12, 3, 0], [0, 0, 0, 0]],
-        "target_input": [[2, 0, 0, 0, 0], [2, 21, 0, 0, 0], [0, 0, 0, 0, 0]],
-        "target_output": [[3, 0, 0, 0, 0], [21, 3, 0, 0, 0], [0, 0, 0, 0, 0]],
-    }
-    assert {array.dtype for array in arrays.values()} == {np.dtype(np.int32)}

@@ -1,4 +1,4 @@
-"""The loader: every epoch's batches in order, from any position on, made in the background."""
+"""The loader: every epoch's batches in order, from any start, prepared in the background."""
 
 import itertools
 import threading
@@ -22,7 +22,7 @@ def small_config(**batch):
 
 
 def taken(batches, count):
-    """What is in the next `count` batches, in a form that can be compared."""
+    """Returns the next `count` batches in a form that can be compared."""
     return [
         (after, {name: array.tolist() for name, array in arrays.items()}, stats)
         for after, arrays, stats in itertools.islice(batches, count)
@@ -31,7 +31,7 @@ def taken(batches, count):
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_resuming_anywhere_equals_going_on(plan, prefetch):
+def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
     config.data.prefetch = prefetch
     with Loader(sentences, config, Position(0, 0)) as batches:
@@ -49,7 +49,7 @@ def test_resuming_anywhere_equals_going_on(plan, prefetch):
 
 @pytest.mark.parametrize("sampling", [0.0, 0.1])
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampling):
+def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling):
     class Counting(MemorySentences):
         def tokens(self, side, pairs):
             made.append(len(pairs))
@@ -65,7 +65,7 @@ def test_starting_late_takes_as_little_of_the_data_as_starting_early(plan, sampl
         made, epochs = [], set()
         with Loader(sentences, config, start) as batches:
             _, _, stats = next(batches)
-        assert made == [stats.sentences] * 2  # both sides of that batch, and of no other
+        assert made == [stats.sentences] * 2  # both sides of that one batch
         assert start.epoch in epochs and epochs <= {start.epoch, start.epoch + 1} | ({0} if sampling else set())
 
 
@@ -77,16 +77,16 @@ def test_an_epoch_holds_every_sentence_once(plan):
             parts = list(itertools.islice(batches, len(batches.plan)))
             shapes = {(arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts}
             assert len(shapes) <= len(batches.buckets) <= (4 if plan == "buckets" else 1)
-        pieces = np.concatenate([arrays["source"].ravel() for _, arrays, _ in parts])
-        assert sorted(pieces[pieces > 3]) == sorted(np.concatenate([source for source, _ in sentences.pairs]))
-        assert sum(stats.sentences for _, _, stats in parts) == np.count_nonzero(pieces == 3) == 150
-        assert sum(stats.source_pieces for _, _, stats in parts) == sentences.lengths[:, 0].sum()
-        assert sum(stats.target_pieces for _, _, stats in parts) == sentences.lengths[:, 1].sum()
+        tokens = np.concatenate([arrays["source"].ravel() for _, arrays, _ in parts])
+        assert sorted(tokens[tokens > 3]) == sorted(np.concatenate([source for source, _ in sentences.pairs]))
+        assert sum(stats.sentences for _, _, stats in parts) == np.count_nonzero(tokens == 3) == 150
+        assert sum(stats.source_tokens for _, _, stats in parts) == sentences.lengths[:, 0].sum()
+        assert sum(stats.target_tokens for _, _, stats in parts) == sentences.lengths[:, 1].sum()
         for _, arrays, stats in parts:
             assert stats.positions == arrays["source"].size + arrays["target_input"].size
 
 
-def test_batches_are_made_ahead_and_waiting_is_measured():
+def test_batches_are_prepared_ahead_and_waiting_is_measured():
     class Slow(MemorySentences):
         def tokens(self, side, pairs):
             time.sleep(0.1)  # for each side of a batch
@@ -100,10 +100,10 @@ def test_batches_are_made_ahead_and_waiting_is_measured():
         time.sleep(2.5)
         before = batches.data_wait_seconds
         taken(batches, 3)
-        assert batches.data_wait_seconds - before < 0.1  # of at least 0.6 seconds that making them took
+        assert batches.data_wait_seconds - before < 0.1  # of at least 0.6 seconds that preparing them took
 
 
-def test_what_fails_in_the_background_reaches_the_caller():
+def test_background_errors_reach_the_caller():
     class Broken(MemorySentences):
         def tokens(self, side, pairs):
             raise UserError("data: the disk is gone")
@@ -123,7 +123,7 @@ def test_what_fails_in_the_background_reaches_the_caller():
             taken(batches, len(batches.plan) + 1)
 
 
-def test_closing_ends_the_threads_but_one_that_encodes_which_no_exit_waits_for():
+def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded = threading.Event()
 
     class Slow(MemorySentences):
@@ -143,14 +143,14 @@ def test_closing_ends_the_threads_but_one_that_encodes_which_no_exit_waits_for()
     encoded.set()
 
 
-def test_a_position_that_the_data_does_not_have_is_refused():
+def test_a_start_beyond_the_epoch_is_an_error():
     with pytest.raises(UserError, match="batch 5000 of epoch 2.*the data has changed"):
         Loader(random_sentences(40, longest=12), small_config(), Position(2, 5000))
 
 
-def test_sampled_lengths_keep_the_shapes_of_the_first_epoch():
+def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
     class Sampled(MemorySentences):
-        """Sentences up to 15 pieces long that another segmentation makes longer by one an epoch."""
+        """Sentences of at most 15 tokens that grow by one token an epoch."""
 
         def epoch(self, epoch, seed):
             grown = [[np.append(side, [9] * epoch)[:15] for side in pair] for pair in self.pairs]
@@ -166,7 +166,7 @@ def test_sampled_lengths_keep_the_shapes_of_the_first_epoch():
     assert len(shapes) == 1 and (batches.buckets[-1].source_length, batches.buckets[-1].target_length) == (16, 16)
 
 
-def test_held_out_sentences_come_once_and_in_order():
+def test_held_out_sentences_appear_once_and_in_order():
     sentences = random_sentences(100, longest=12)
     sources = []
     for arrays, _ in loader.in_order(sentences, small_config(plan="packed")):

@@ -1,81 +1,115 @@
-"""Number words against a list written by hand, and the promises about which numbers are where."""
+"""The synthetic language: correct sentences, one translation each, the same from wherever reading starts."""
 
-import numpy as np
+from random import Random
+
 import pytest
 
 from configs import base
-from transformer.data.sources.synthetic import SyntheticSource, english, german
-from transformer.errors import UserError
+from transformer.data.sources.grammar import ADJECTIVES, NOUNS, Phrase, _things, cardinal, clock, date, draw
+from transformer.data.sources.synthetic import SyntheticSource
 
-WORDS = {
-    0: ("zero", "null"),
+SPLITS = ("train", "valid", "test")
+NUMBERS = {
     1: ("one", "eins"),
     7: ("seven", "sieben"),
-    10: ("ten", "zehn"),
-    12: ("twelve", "zwölf"),
     16: ("sixteen", "sechzehn"),
     17: ("seventeen", "siebzehn"),
     20: ("twenty", "zwanzig"),
     21: ("twenty-one", "einundzwanzig"),
     30: ("thirty", "dreißig"),
-    66: ("sixty-six", "sechsundsechzig"),
     77: ("seventy-seven", "siebenundsiebzig"),
     100: ("one hundred", "einhundert"),
-    101: ("one hundred one", "einhunderteins"),
-    111: ("one hundred eleven", "einhundertelf"),
-    121: ("one hundred twenty-one", "einhunderteinundzwanzig"),
-    1_000: ("one thousand", "eintausend"),
-    1_001: ("one thousand one", "eintausendeins"),
-    2_016: ("two thousand sixteen", "zweitausendsechzehn"),
-    21_000: ("twenty-one thousand", "einundzwanzigtausend"),
-    101_101: ("one hundred one thousand one hundred one", "einhunderteintausendeinhunderteins"),
-    1_000_000: ("one million", "eine Million"),
-    1_000_001: ("one million one", "eine Million eins"),
-    2_000_000: ("two million", "zwei Millionen"),
-    1_234_567: (
-        "one million two hundred thirty-four thousand five hundred sixty-seven",
-        "eine Million zweihundertvierunddreißigtausendfünfhundertsiebenundsechzig",
-    ),
-    21_000_012: ("twenty-one million twelve", "einundzwanzig Millionen zwölf"),
-    101_000_000: ("one hundred one million", "einhunderteine Millionen"),
-    900_080_007: ("nine hundred million eighty thousand seven", "neunhundert Millionen achtzigtausendsieben"),
+    112: ("one hundred twelve", "einhundertzwölf"),
+    345: ("three hundred forty-five", "dreihundertfünfundvierzig"),
+}
+CLOCK = {
+    (1, 0): ("at one o'clock", "um ein Uhr"),
+    (12, 30): ("at half past twelve", "um halb eins"),
+    (4, 15): ("at a quarter past four", "um Viertel nach vier"),
+    (1, -20): ("at twenty to one", "um zwanzig vor eins"),
+}
+DAYS = {
+    1: ("on the first of May", "am ersten Mai"),
+    3: ("on the third of May", "am dritten Mai"),
+    8: ("on the eighth of May", "am achten Mai"),
+    17: ("on the seventeenth of May", "am siebzehnten Mai"),
+    20: ("on the twentieth of May", "am zwanzigsten Mai"),
+    22: ("on the twenty-second of May", "am zweiundzwanzigsten Mai"),
+    30: ("on the thirtieth of May", "am dreißigsten Mai"),
+    31: ("on the thirty-first of May", "am einunddreißigsten Mai"),
+}
+# number, definite: for each gender
+THINGS = {
+    (1, False): ("einen alten Brief", "eine alte Lampe", "ein altes Buch"),
+    (1, True): ("den alten Brief", "die alte Lampe", "das alte Buch"),
+    (3, False): ("drei alte Briefe", "drei alte Lampen", "drei alte Bücher"),
+    (3, True): ("die drei alten Briefe", "die drei alten Lampen", "die drei alten Bücher"),
 }
 
 
-@pytest.mark.parametrize("number", WORDS)
-def test_words_are_those_written_by_hand(number):
-    assert (english(number), german(number)) == WORDS[number]
+def test_numbers_dates_and_times_are_those_written_by_hand():
+    assert {number: cardinal(number) for number in NUMBERS} == NUMBERS
+    assert {time: clock(*time) for time in CLOCK} == CLOCK
+    assert {day: date(day, Phrase("May", "Mai")) for day in DAYS} == DAYS
 
 
-def test_every_number_has_words_of_its_own():
-    numbers = [*range(2_000), *range(999_000, 1_003_000), *range(999_999_000, 1_000_000_000)]
-    for spell in (english, german):
-        assert len({spell(number) for number in numbers}) == len(numbers)
+@pytest.mark.parametrize(("count", "definite"), THINGS)
+def test_articles_and_adjectives_agree_with_the_noun(count, definite):
+    nouns = {noun[0]: noun for noun in NOUNS}
+    found = [
+        _things(nouns[name], Phrase(*ADJECTIVES[0]), count, definite).german for name in ("letter", "lamp", "book")
+    ]
+    assert tuple(found) == THINGS[count, definite]
 
 
-@pytest.mark.parametrize("maximum", [999, 54_321, 999_999_999])
-def test_no_number_is_in_two_splits(maximum):
-    train, valid, test = (set(SyntheticSource(split, 20_000, maximum).numbers(0, 20_000).tolist()) for split in SPLITS)
+def test_the_indefinite_article_depends_on_the_next_word():
+    apple = next(noun for noun in NOUNS if noun[0] == "apple")
+    adjectives = [Phrase(), Phrase("old", "alt"), Phrase("red", "rot")]
+    found = [_things(apple, adjective, 1, False).english for adjective in adjectives]
+    assert found == ["an apple", "an old apple", "a red apple"]
+
+
+def test_the_parts_are_in_the_order_of_each_language():
+    language = {english.decode(): german.decode() for english, german in SyntheticSource("train", 500).pairs(0, 500)}
+    by_hand = {
+        # A statement: time before place; the indefinite object after the place, the definite one before it.
+        "I must find a clock on Thursday at five past eight.": (
+            "Ich muss am Donnerstag um fünf nach acht eine Uhr finden."
+        ),
+        "I must hide the nine red pictures in the city on the twenty-ninth of July.": (
+            "Ich muss am neunundzwanzigsten Juli die neun roten Bilder in der Stadt verstecken."
+        ),
+        "He says that my parents lost eleven lamps at school.": (
+            "Er sagt, dass meine Eltern in der Schule elf Lampen verloren haben."
+        ),
+        "On Saturday at half past eleven my parents will see the three old flowers at home.": (
+            "Am Samstag um halb zwölf werden meine Eltern die drei alten Blumen zu Hause sehen."
+        ),
+        "Did they order a small letter for seventy-nine euros?": (
+            "Haben sie einen kleinen Brief für neunundsiebzig Euro bestellt?"
+        ),
+    }
+    assert by_hand == {english: language[english] for english in by_hand}
+
+
+def test_a_sentence_has_one_translation():
+    translations = {}
+    for seed in range(5000):
+        english, german = draw(Random(seed))
+        assert translations.setdefault(english, german) == german
+        assert english[-1] in ".?" and "  " not in english + german
+
+
+def test_no_sentence_is_in_two_splits():
+    train, valid, test = (set(SyntheticSource(split, 500).pairs(0, 500)) for split in SPLITS)
     assert not train & valid and not train & test and not valid & test
-    assert set(range(100)) <= train
-    assert min(train) == 0 and max(train | valid | test) <= maximum
-
-
-SPLITS = ("train", "valid", "test")
+    assert len(train) == len(test) == 500
 
 
 def test_a_pair_does_not_depend_on_where_reading_starts():
-    source = SyntheticSource("valid", 500, 999_999_999)
-    everything = list(source.pairs(0, 500))
+    source = SyntheticSource("valid", 200)
+    everything = list(source.pairs(0, 200))
     assert list(source.pairs(123, 130)) == everything[123:130]
-    assert [english(number).encode() for number in source.numbers(0, 500).tolist()] == [pair[0] for pair in everything]
-
-
-def test_long_numbers_are_drawn_most():
-    digits = np.array([len(str(number)) for number in SyntheticSource("train", 81_000, 999_999_999).numbers(0, 81_000)])
-    counts = np.bincount(digits, minlength=10)[3:]  # of the shorter ones none is held out, and all of them remain
-    expected = 1000 * (2 * np.arange(3, 10) - 1)
-    np.testing.assert_allclose(counts / counts.sum(), expected / expected.sum(), atol=0.01)
 
 
 def test_sizes_of_the_splits():
@@ -84,10 +118,3 @@ def test_sizes_of_the_splits():
     assert [len(SyntheticSource.open(data, split)) for split in SPLITS] == [50_000, 500, 500]
     data.synthetic_examples = 1_000
     assert len(SyntheticSource.open(data, "test")) == 200
-
-
-def test_a_maximum_that_leaves_nothing_to_hold_out_is_refused():
-    data = base.get_config().data
-    data.synthetic_maximum = 99
-    with pytest.raises(UserError, match=r"data\.synthetic_maximum=99: must be from 999 to 999999999"):
-        SyntheticSource.open(data, "train")

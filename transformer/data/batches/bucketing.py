@@ -1,82 +1,125 @@
-"""The batch plan: which sentences share a batch (section 5.1).
+"""The bucket plan: "sentence pairs were batched together by approximate sequence length" (section 5.1).
 
-A plan holds indices only and is a pure function of (lengths, buckets, seed, epoch). So a batch is a pure function of
-its epoch and number: a run resumes by two integers, and a batch does not depend on the devices or hosts that share it.
+Every shape is compiled once, so there are few. The buckets form a chain: each is at least as long as the one below it
+on both sides. A pair goes to the first bucket that holds it, and what remains after the full batches of a bucket fits
+every bucket above.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, UInt16
 
-from transformer.data.batches.buckets import Bucket, assign, close
+from transformer.config_types import Config
+from transformer.data.batches.collation import Sentences
+from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.errors import UserError
 
-
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """The sentences of a batch, and the row each stands in. Those of one row follow each other, side by side."""
-
-    bucket: Bucket
-    sentences: Int[np.ndarray, " N"]
-    rows: Int[np.ndarray, " N"]
+CANDIDATES = 128  # sizes from which the buckets are chosen
+BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
 
-@dataclasses.dataclass(frozen=True)
-class BucketStats:
-    """What an epoch puts in a bucket. `pieces` are of both sides, end-of-sentence included."""
+def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
+    """Returns the shapes that a run trains with, whatever lengths subword sampling draws in a later epoch.
 
-    bucket: Bucket
-    batches: int
-    sentences: int
-    pieces: int
-
-    @property
-    def positions(self) -> int:
-        """Positions of both sides, filler rows included."""
-        return self.batches * self.bucket.positions
-
-
-@dataclasses.dataclass(frozen=True)
-class EpochPlan:
-    """The batches of an epoch, in order: `len(plan)` of them, `plan[i]` the i-th.
-
-    Attributes:
-      sentences: every sentence once, so that each batch is a slice.
-      slices: start and stop of each batch in `sentences`.
-      levels: the number of each batch's bucket.
-      uses: each bucket, shortest first, and what is in it.
+    With sampling they suit the lengths of the first epoch, and the largest holds any sentence that training allows.
     """
-
-    sentences: Int[np.ndarray, " N"]
-    slices: Int[np.ndarray, "M 2"]
-    levels: UInt16[np.ndarray, " M"]
-    uses: tuple[BucketStats, ...]
-
-    @property
-    def padding_fraction(self) -> float:
-        return padding_fraction(self.uses)
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __getitem__(self, number: int) -> Batch:
-        start, stop = self.slices[number]
-        return Batch(self.uses[self.levels[number]].bucket, self.sentences[start:stop], np.arange(stop - start))
+    if config.tokenizer.subword_sampling == 0:
+        return choose_buckets(corpus.lengths, config.batch)
+    longest = (config.data.max_length, config.data.max_length)
+    return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)
 
 
-def padding_fraction(uses: Sequence[BucketStats]) -> float:
-    """Share of an epoch's positions, both sides together and filler rows included, that hold no piece."""
-    return 1 - sum(use.pieces for use in uses) / sum(use.positions for use in uses)
+def choose_buckets(
+    lengths: Int[np.ndarray, "N 2"], batch: Config, longest: tuple[int, int] = (0, 0)
+) -> tuple[Bucket, ...]:
+    """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
+
+    A bucket has as many rows as `batch.tokens` allows, or fewer if as many batches still hold its pairs.
+
+    Args:
+      lengths: tokens of source and target, end-of-sentence included.
+      batch: `config.batch`.
+      longest: source and target length that the largest bucket holds even if no pair is that long.
+
+    Raises:
+      UserError: `batch.tokens` cannot hold `batch.row_multiple` rows of the longest sentence; or no pair is given.
+    """
+    if len(lengths) == 0:
+        raise UserError("data: no sentence pair is left; the log counts the dropped pairs by reason")
+    top = np.maximum(lengths.max(axis=0), longest)
+    multiple = batch.row_multiple
+    if multiple * top.max() > batch.tokens:
+        raise UserError(
+            f"batch.tokens={batch.tokens}: the longest sentence has {top.max()} tokens and a batch has at least "
+            f"batch.row_multiple={multiple} rows; raise batch.tokens to {multiple * top.max()} or more, "
+            f"or lower data.max_length to {batch.tokens // multiple}"
+        )
+    sizes = _candidates(lengths, top)
+    counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
+    chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
+    counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
+    buckets = []
+    for (source, target), count in zip(sizes[chosen].tolist(), counts.tolist(), strict=True):
+        rows = batch.tokens // max(source, target) // multiple * multiple
+        batches = -(-count // rows)
+        if batches:
+            rows = -(-count // (batches * multiple)) * multiple
+        buckets.append(Bucket(rows, source, target))
+    return tuple(buckets)
+
+
+def assign(lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]) -> UInt16[np.ndarray, " N"]:
+    """Returns the number of the first size in a chain that holds each pair; `len(sizes)` if none does."""
+    source, target = (np.searchsorted(sizes[:, side], lengths[:, side]).astype(np.uint16) for side in (0, 1))
+    return np.maximum(source, target)
+
+
+def _candidates(lengths: Int[np.ndarray, "N 2"], top: Int[np.ndarray, "2"]) -> Int[np.ndarray, "C 2"]:
+    """Returns a chain of sizes up to `top`, each a quantile of the tokens by sentence length, taken on both sides."""
+    shares = np.arange(1, CANDIDATES + 1) / CANDIDATES
+    sides = []
+    for side in (0, 1):
+        pairs = np.bincount(lengths[:, side])
+        tokens = np.cumsum(pairs * np.arange(len(pairs)))
+        sides.append([*np.searchsorted(tokens, shares * tokens[-1]), top[side]])
+    return np.unique(np.transpose(sides), axis=0)
+
+
+def _least_padded_chain(
+    sizes: Int[np.ndarray, "C 2"], counts: Int[np.ndarray, " C"], most: int, bucket_cost: float
+) -> list[int]:
+    """Returns which sizes, at most `most` and the last one included, hold all pairs in the fewest positions.
+
+    Dynamic programming over the number of buckets. `least[j]` is the cost of the pairs up to size j if j is a bucket.
+
+    Args:
+      counts: pairs whose first size is each one.
+      bucket_cost: positions that another bucket has to save.
+    """
+    held = np.concatenate([[0], np.cumsum(counts)])  # held[j]: pairs below size j
+    # cost[i, j]: positions of a bucket of size j for the pairs of the sizes i to j
+    cost = (held[1:] - held[:-1, None]) * sizes.sum(axis=1) + bucket_cost
+    cost = np.where(np.tri(len(sizes), dtype=bool).T, cost, np.inf)
+    least, first_sizes = np.full(len(sizes), np.inf), []
+    for _ in range(most):
+        total = np.concatenate([[0], least[:-1]])[:, None] + cost
+        least = total.min(axis=0)
+        first_sizes.append(total.argmin(axis=0))
+    chain, end = [], len(sizes) - 1
+    for first in reversed(first_sizes):
+        if end >= 0:
+            chain.append(end)
+            end = int(first[end]) - 1
+    return chain[::-1]
 
 
 def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed: int, epoch: int) -> EpochPlan:
-    """Batches of an epoch of training: random sentences of similar length together, in random order.
+    """Plans an epoch of training: random sentences of similar length together, in random order.
 
     Args:
-      lengths: pieces of source and target, end-of-sentence included.
-      buckets: from `buckets.choose_buckets`.
+      lengths: tokens of source and target, end-of-sentence included.
+      buckets: from `choose_buckets`.
 
     Raises:
       UserError: a sentence is longer than the largest bucket.
@@ -85,35 +128,45 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed:
 
 
 def plan_in_order(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket]) -> EpochPlan:
-    """The same without chance, for validation: sentences and buckets in their own order."""
+    """Plans an epoch for validation: sentences and buckets in their own order."""
     return _plan(lengths, buckets, None)
 
 
 def _plan(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None) -> EpochPlan:
-    assigned = assign(lengths, buckets)
-    counts = np.bincount(assigned, minlength=len(buckets)).tolist()
-    if len(counts) > len(buckets):
+    assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
+    *counts, too_long = np.bincount(assigned, minlength=len(buckets) + 1).tolist()
+    if too_long:
         raise UserError(
-            f"data: {counts[-1]} sentence pairs are longer than the largest bucket, {buckets[-1].source_length} "
-            f"source and {buckets[-1].target_length} target pieces; lower data.max_length"
+            f"data: {too_long} sentence pairs are longer than the largest bucket, {buckets[-1].source_length} "
+            f"source and {buckets[-1].target_length} target tokens; lower data.max_length"
         )
-    closed = close(counts, buckets)
     remainder, placed = np.empty(0, np.int32), 0
-    sentences, slices, levels, uses = [], [], [], []
-    for level, bucket in enumerate(buckets):
-        members = np.concatenate([remainder, np.flatnonzero(assigned == level).astype(np.int32)])
+    sentences, slices, bucket_ids, stats = [], [], [], []
+    for number, bucket in enumerate(buckets):
+        members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
             random.shuffle(members)
-        stop = len(members) if closed[level] else len(members) // bucket.rows * bucket.rows
+        # A bucket without pairs has no batch that the remainder could join.
+        above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
+        stop = len(members) - _moved_up(len(members) % bucket.rows, bucket, above)
         members, remainder = members[:stop], members[stop:]
         starts = np.arange(0, stop, bucket.rows)
         slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
         placed += stop
         sentences.append(members)
-        levels.append(np.full(len(starts), level, np.uint16))
-        uses.append(BucketStats(bucket, len(starts), stop, int(lengths[members].sum(dtype=np.int64))))
-    slices, levels = np.concatenate(slices), np.concatenate(levels)
+        bucket_ids.append(np.full(len(starts), number, np.uint16))
+        stats.append(BucketStats(bucket, len(starts), stop, int(lengths[members].sum(dtype=np.int64))))
+    slices, bucket_ids = np.concatenate(slices), np.concatenate(bucket_ids)
     if random is not None:
         order = random.permutation(len(slices))
-        slices, levels = slices[order], levels[order]
-    return EpochPlan(np.concatenate(sentences), slices, levels, tuple(uses))
+        slices, bucket_ids = slices[order], bucket_ids[order]
+    return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tuple(stats))
+
+
+def _moved_up(remainder: int, bucket: Bucket, above: Bucket | None) -> int:
+    """Returns how many pairs move up: the remainder, if the rows of the bucket above pad it less than its own batch."""
+    if above is None:
+        return 0
+    padding_above = remainder * (above.width - bucket.width)
+    padding_here = (bucket.rows - remainder) * bucket.width
+    return remainder if padding_above < padding_here else 0

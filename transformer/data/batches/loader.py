@@ -1,6 +1,6 @@
-"""Batches in the order of the plan, made ready ahead of the step.
+"""Batches in the order of the plan, prepared ahead of the step.
 
-A batch is a pure function of the epoch's corpus and plan, so a thread makes the next few while the step runs, and
+A batch is a pure function of the epoch's corpus and plan, so one thread prepares the next few while the step runs, and
 another plans the next epoch. (Grain's prefetch is the same queue of futures, but it would drain at the end of every
 epoch, and importing it takes seconds.)
 """
@@ -18,15 +18,15 @@ import numpy as np
 from jaxtyping import Int32
 
 from transformer.config_types import Config
-from transformer.data.batches import bucketing as batching
-from transformer.data.batches import packing
-from transformer.data.batches.bucketing import Batch, EpochPlan
-from transformer.data.batches.buckets import Bucket, choose_buckets
+from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Sentences, assemble
-from transformer.data.batches.packing import PackedPlan
+from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
 from transformer.errors import UserError
 
 Arrays = dict[str, Int32[np.ndarray, "_ _"]]
+
+# Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, seed, epoch)`.
+PLANS = {"buckets": bucketing, "packed": packing}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,24 +40,24 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStats:
-    """What a batch holds. Pieces count end-of-sentence; positions count padding, both sides."""
+    """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides."""
 
     sentences: int
-    source_pieces: int
-    target_pieces: int
+    source_tokens: int
+    target_tokens: int
     positions: int
 
 
 class Loader:
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
-    Starting anywhere costs the same: the plan of that epoch, which takes the lengths and nothing else of the corpus.
-    What fails in the background is raised by `next()`. Close it, or use it in a `with` statement.
+    Every start costs the same: the plan of its epoch, which reads the lengths and nothing else of the corpus.
+    `next()` raises the errors of the background threads. Close the loader, or use it in a `with` statement.
 
     Attributes:
       buckets: the shapes of all batches of the run.
       plan: the plan of the epoch that `start` is in.
-      data_wait_seconds: seconds that the caller has spent in `next()`.
+      data_wait_seconds: seconds spent in `next()`.
 
     Raises:
       UserError: the corpus cannot be batched as `config.batch` says, or has no such `start`.
@@ -65,13 +65,12 @@ class Loader:
 
     def __init__(self, corpus: Sentences, config: Config, start: Position) -> None:
         self._corpus, self._config, self._start = corpus, config, start
-        self._packed = config.batch.plan == "packed"
-        self.buckets = choose_shapes(corpus, config)
+        self.buckets = PLANS[config.batch.plan].choose_shapes(corpus, config)
         self._epoch, self.plan = self._prepare(start.epoch)
         if start.batch >= len(self.plan):
             raise UserError(
-                f"data: the run stopped at batch {start.batch} of epoch {start.epoch}, which has {len(self.plan)} now; "
-                f"the data has changed since: restore it, or start in another workdir"
+                f"data: the run stopped at batch {start.batch} of epoch {start.epoch}, which now has {len(self.plan)} "
+                f"batches; the data has changed since: restore it, or start in another workdir"
             )
         self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(1, "assemble")
@@ -94,27 +93,25 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Drops what was made ahead."""
+        """Discards the batches prepared ahead."""
         self._assembler.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan | PackedPlan]:
-        corpus = self._corpus.epoch(epoch, self._config.seed)
-        plan_epoch = packing.plan_epoch if self._packed else batching.plan_epoch
-        return corpus, plan_epoch(
-            corpus.lengths, self.buckets, _shuffle_seed(self._config.seed, self._start.num_rollbacks), epoch
-        )
+    def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan]:
+        seed, num_rollbacks = self._config.seed, self._start.num_rollbacks
+        corpus = self._corpus.epoch(epoch, seed)
+        if num_rollbacks:
+            seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
+        return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, seed, epoch)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
-        """The batches from the start on; each is being made from the moment it is asked for here."""
+        """Yields (position after the batch, future of the batch); taking one from this iterator starts its work."""
         corpus, plan, first = self._epoch, self.plan, self._start.batch
         for epoch in itertools.count(self._start.epoch):
-            following = _begun(self._prepare, epoch + 1)
+            following = _in_daemon_thread(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                yield (
-                    Position(*after, self._start.num_rollbacks),
-                    self._assembler.submit(_make, corpus, plan[number], self._packed),
-                )
+                batch = self._assembler.submit(_assemble, corpus, plan[number])
+                yield Position(*after, self._start.num_rollbacks), batch
             (corpus, plan), first = following.result(), 0
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
@@ -122,15 +119,15 @@ class Loader:
         ahead = collections.deque(itertools.islice(jobs, self._config.data.prefetch))
         while True:
             ahead.append(next(jobs))
-            after, job = ahead.popleft()
-            arrays, stats = job.result()
-            yield after, arrays, stats
+            after, batch = ahead.popleft()
+            yield after, *batch.result()
 
 
-def _begun(function: Callable, *arguments) -> futures.Future:
-    """What the function will give, by a thread of its own. An executor's would keep the process from ending before.
+def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
+    """Runs the function in a daemon thread and returns a Future.
 
-    To encode a large corpus anew may take an hour, which a run that is to stop does not have.
+    An interpreter waits for the threads of an executor before it exits. Encoding a large corpus for the next epoch may
+    take an hour, which an interrupted run does not have.
     """
     result = futures.Future()
 
@@ -144,37 +141,20 @@ def _begun(function: Callable, *arguments) -> futures.Future:
     return result
 
 
-def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
-    """The shapes that a run trains with: fixed once, whatever lengths subword sampling gives a later epoch.
-
-    With sampling they suit the lengths of the first epoch, and the largest holds any sentence that training allows.
-    """
-    if config.batch.plan == "packed":
-        return (packing.row_shape(config.batch),)
-    if config.tokenizer.subword_sampling == 0:
-        return choose_buckets(corpus.lengths, config.batch)
-    longest = (config.data.max_length, config.data.max_length)
-    return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)
-
-
 def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchStats]]:
-    """Every batch of a held-out corpus once, without chance, in buckets of its own lengths.
+    """Yields every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
-    Nothing held out is dropped for its length, so a sentence too long for `batch.tokens` makes the batches larger.
+    No held-out pair is dropped for its length, so a sentence too long for `batch.tokens` makes the batches larger.
     """
     needed = int(np.max(corpus.lengths)) * config.batch.row_multiple
     batch = ml_collections.ConfigDict(config.batch)
     batch.tokens = max(config.batch.tokens, needed)
-    plan = batching.plan_in_order(corpus.lengths, choose_buckets(corpus.lengths, batch))
+    plan = bucketing.plan_in_order(corpus.lengths, bucketing.choose_buckets(corpus.lengths, batch))
     for number in range(len(plan)):
-        yield _make(corpus, plan[number], packed=False)
+        yield _assemble(corpus, plan[number])
 
 
-def _shuffle_seed(seed: int, num_rollbacks: int) -> int:
-    return seed if num_rollbacks == 0 else int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
-
-
-def _make(corpus: Sentences, batch: Batch, packed: bool) -> tuple[Arrays, BatchStats]:
-    arrays = assemble(corpus, batch, packed)
-    source_pieces, target_pieces = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
-    return arrays, BatchStats(len(batch.sentences), source_pieces, target_pieces, batch.bucket.positions)
+def _assemble(corpus: Sentences, batch: PlannedBatch) -> tuple[Arrays, BatchStats]:
+    source_tokens, target_tokens = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
+    stats = BatchStats(len(batch.sentences), source_tokens, target_tokens, batch.bucket.positions)
+    return assemble(corpus, batch), stats

@@ -1,61 +1,29 @@
-"""The packed plan: several sentences a row, one shape for the whole run, for accelerators that like one shape.
+"""The packed plan: several sentences a row and one shape for the whole run, for accelerators that like one shape.
 
-Segment numbers tell the sentences of a row apart; attention stays within a segment, so that a sentence contributes
-what it would in a row of its own.
+Segment numbers tell the sentences of a row apart. Attention stays within a segment, so a sentence contributes what it
+would in a row to itself.
 """
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Int
 
 from transformer.config_types import Config
-from transformer.data.batches.bucketing import Batch, BucketStats, padding_fraction
-from transformer.data.batches.buckets import Bucket
-from transformer.data.batches.collation import ragged_arange
+from transformer.data.batches.collation import Sentences, ragged_arange
+from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.errors import UserError
 
-CHUNK = 8192  # sentences packed together; those that find no place go on to the next chunk
+CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk
 
 
-@dataclasses.dataclass(frozen=True)
-class PackedPlan:
-    """The batches of an epoch, in order: `len(plan)` of them, `plan[i]` the i-th.
-
-    Attributes:
-      sentences: every sentence once, row after row.
-      starts: where each row starts in `sentences`, and where the last one stops.
-      order: the rows, in the order in which batches take them.
-      uses: the one shape, and what is in it.
-    """
-
-    sentences: Int[np.ndarray, " N"]
-    starts: Int[np.ndarray, " _"]
-    order: Int[np.ndarray, " R"]
-    uses: tuple[BucketStats]
-
-    @property
-    def padding_fraction(self) -> float:
-        return padding_fraction(self.uses)
-
-    def __len__(self) -> int:
-        return self.uses[0].batches
-
-    def __getitem__(self, number: int) -> Batch:
-        bucket = self.uses[0].bucket
-        rows = self.order[number * bucket.rows : (number + 1) * bucket.rows]
-        counts = self.starts[rows + 1] - self.starts[rows]
-        sentences = self.sentences[np.repeat(self.starts[rows], counts) + ragged_arange(counts)]
-        return Batch(bucket, sentences, np.repeat(np.arange(len(rows)), counts))
-
-
-def row_shape(batch: Config) -> Bucket:
-    """The one shape: rows of `batch.packed_length` positions on either side, as many as `batch.tokens` holds.
+def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
+    """Returns the one shape: rows of `batch.packed_length` positions on either side, as many as `batch.tokens` holds.
 
     Raises:
       UserError: `batch.tokens` cannot hold `batch.row_multiple` rows.
     """
+    batch = config.batch
     length = batch.packed_length
     rows = batch.tokens // length // batch.row_multiple * batch.row_multiple
     if rows == 0:
@@ -64,67 +32,81 @@ def row_shape(batch: Config) -> Bucket:
             f"batch.packed_length={length}; raise batch.tokens to {batch.row_multiple * length} or more, "
             f"or lower batch.packed_length"
         )
-    return Bucket(rows, length, length)
+    return (Bucket(rows, length, length),)
 
 
-def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed: int, epoch: int) -> PackedPlan:
-    """Rows of random sentences, in random order; `batching.plan_epoch` for packed rows.
+def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed: int, epoch: int) -> EpochPlan:
+    """Plans an epoch of training: rows of random sentences, in random order.
 
     Args:
-      lengths: pieces of source and target, end-of-sentence included.
-      buckets: the one shape, from `row_shape`.
+      lengths: tokens of source and target, end-of-sentence included.
+      buckets: the one shape, from `choose_shapes`.
 
     Raises:
       UserError: no pair is given, or one does not fit a row.
     """
     (bucket,) = buckets
     if len(lengths) == 0:
-        raise UserError("data: no sentence pair is left; the log counts what was dropped, and why")
+        raise UserError("data: no sentence pair is left; the log counts the dropped pairs by reason")
     if (longest := int(lengths.max())) > bucket.source_length:
         raise UserError(
-            f"batch.packed_length={bucket.source_length}: the longest sentence has {longest} pieces; raise it to "
+            f"batch.packed_length={bucket.source_length}: the longest sentence has {longest} tokens; raise it to "
             f"{longest} or more, or lower data.max_length"
         )
     random = np.random.default_rng([seed, epoch])
     shuffled = random.permutation(np.arange(len(lengths), dtype=np.int32))
-    sentences, sizes, pieces, waiting = [], [], 0, shuffled[:0]
-    for start in range(0, len(shuffled), CHUNK):
-        waiting = np.concatenate([waiting, shuffled[start : start + CHUNK]])
-        last = start + CHUNK >= len(shuffled)
-        while len(waiting) >= CHUNK or (last and len(waiting)):
-            waiting_lengths = np.asarray(lengths[waiting], np.int64)
-            rows = _pack(waiting_lengths, bucket.source_length)
-            placed = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
-            sentences.append(waiting[placed])
-            sizes.append(np.bincount(rows[placed]))
-            pieces += int(waiting_lengths[placed].sum())
-            waiting = waiting[rows < 0]
-    starts = np.cumsum(np.concatenate([[0], *sizes]))
-    order = random.permutation(len(starts) - 1)
-    use = BucketStats(bucket, -(-len(order) // bucket.rows), len(shuffled), pieces)
-    return PackedPlan(np.concatenate(sentences), starts, order, (use,))
+    sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, shuffled, bucket.source_length), strict=True))
+    order = random.permutation(len(counts))
+    starts = (np.cumsum(counts) - counts)[order]
+    counts = counts[order]
+    sentences = sentences[np.repeat(starts, counts) + ragged_arange(counts)]
+    rows = np.repeat(np.arange(len(order)) % bucket.rows, counts)
+    stops = np.append(np.cumsum(counts)[bucket.rows - 1 :: bucket.rows], len(sentences))
+    stops = np.unique(stops)  # the last batch may be full
+    slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
+    stats = BucketStats(bucket, len(slices), len(sentences), int(lengths.sum(dtype=np.int64)))
+    return EpochPlan(sentences, slices, np.zeros(len(slices), np.uint16), (stats,), rows)
+
+
+def _fill_rows(
+    lengths: Int[np.ndarray, "N 2"], sentences: Int[np.ndarray, " N"], capacity: int
+) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"]]]:
+    """Yields, a chunk at a time, the sentences row after row and the number of sentences in each row."""
+    waiting, unseen = sentences[:0], sentences
+    while len(waiting) or len(unseen):
+        if len(waiting) < CHUNK:
+            waiting, unseen = np.concatenate([waiting, unseen[:CHUNK]]), unseen[CHUNK:]
+        rows = _pack(np.asarray(lengths[waiting], np.int64), capacity)
+        by_row = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+        yield waiting[by_row], np.bincount(rows[by_row])
+        waiting = waiting[rows < 0]
 
 
 def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> Int[np.ndarray, " N"]:
-    """The row of each sentence, -1 where it found no place in as few rows as the sum of lengths allows.
+    """Returns the row of each sentence, or -1 if it fits none; there are as few rows as the sum of lengths allows.
 
-    First-fit decreasing, a block at a time: the longest sentences first, one for each row. In a block, sentences and
-    rows are matched by what source has over target, in length and in room, so that both sides fill up together.
+    First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
+    takes the rows with the most room. Both are sorted by source minus target, in length and in room, so that a sentence
+    with a long source meets a row with room for it, and both sides fill together.
     """
-    rows = -(-int(lengths.sum(axis=0).max()) // capacity)
-    room = np.full((rows, 2), capacity)
-    placed_in = np.full(len(lengths), -1)
-    waiting = np.argsort(-lengths.sum(axis=1), kind="stable")
-    while True:
-        for start in range(0, len(waiting), rows):
-            block = waiting[start : start + rows]
-            block = block[np.argsort(lengths[block, 0] - lengths[block, 1], kind="stable")]
+    num_rows = -(-int(lengths.sum(axis=0).max()) // capacity)
+    room = np.full((num_rows, 2), capacity)
+    row_of = np.full(len(lengths), -1)
+    left = np.argsort(-lengths.sum(axis=1), kind="stable")
+    placed = True
+    while placed:
+        for start in range(0, len(left), num_rows):
+            block = left[start : start + num_rows]
             roomiest = np.argsort(-room.min(axis=1), kind="stable")[: len(block)]
-            offered = roomiest[np.argsort(room[roomiest, 0] - room[roomiest, 1], kind="stable")]
-            fits = (lengths[block] <= room[offered]).all(axis=1)
-            placed_in[block[fits]] = offered[fits]
-            room[offered[fits]] -= lengths[block[fits]]
-        left = waiting[placed_in[waiting] < 0]
-        if len(left) in (0, len(waiting)):
-            return placed_in
-        waiting = left
+            block, rows = _by_difference(block, lengths), _by_difference(roomiest, room)
+            fits = (lengths[block] <= room[rows]).all(axis=1)
+            row_of[block[fits]] = rows[fits]
+            room[rows[fits]] -= lengths[block[fits]]
+        still_left = left[row_of[left] < 0]
+        placed, left = len(still_left) < len(left), still_left
+    return row_of
+
+
+def _by_difference(indices: Int[np.ndarray, " M"], sides: Int[np.ndarray, "N 2"]) -> Int[np.ndarray, " M"]:
+    """Sorts indices of `sides` by source minus target."""
+    return indices[np.argsort(sides[indices, 0] - sides[indices, 1], kind="stable")]

@@ -1,0 +1,222 @@
+"""A small language of sentences, English to German, whose words change places as in any German text.
+
+The verb moves to the end, the units come before the tens, half past four is "halb fünf", and endings agree:
+
+    On the third of May at half past four Anna will buy two old books for fifty-three euros.
+    Am dritten Mai um halb fünf wird Anna zwei alte Bücher für dreiundfünfzig Euro kaufen.
+
+Every sentence has exactly one translation.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+
+class Phrase(NamedTuple):
+    """A part of a sentence in both languages."""
+
+    english: str = ""
+    german: str = ""
+
+
+def _table(rows: str) -> list[tuple[str, ...]]:
+    return [tuple(cell.strip() for cell in row.split("|")) for row in rows.strip().splitlines()]
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+# English | German | the pronoun whose verb forms the subject takes
+SUBJECTS = _table("""
+    I           | ich          | ich
+    he          | er           | er
+    she         | sie          | er
+    Anna        | Anna         | er
+    my brother  | mein Bruder  | er
+    the teacher | die Lehrerin | er
+    we          | wir          | wir
+    they        | sie          | wir
+    my parents  | meine Eltern | wir
+""")
+# infinitive | simple past | German infinitive | German past participle
+VERBS = _table("""
+    find  | found   | finden     | gefunden
+    lose  | lost    | verlieren  | verloren
+    see   | saw     | sehen      | gesehen
+    hide  | hid     | verstecken | versteckt
+    draw  | drew    | zeichnen   | gezeichnet
+    buy   | bought  | kaufen     | gekauft
+    sell  | sold    | verkaufen  | verkauft
+    order | ordered | bestellen  | bestellt
+""")
+TRADES = ("buy", "sell", "order")  # the verbs that take a price
+# English auxiliary | German auxiliary of ich | er | wir; "bought" and "did buy" are both a form of "haben" + "gekauft"
+AUXILIARIES = _table("""
+    did    | habe  | hat  | haben
+    will   | werde | wird | werden
+    can    | kann  | kann | können
+    must   | muss  | muss | müssen
+    should | soll  | soll | sollen
+""")
+# singular | plural | German singular | German plural | gender
+NOUNS = _table("""
+    letter  | letters  | Brief | Briefe  | masculine
+    apple   | apples   | Apfel | Äpfel   | masculine
+    hat     | hats     | Hut   | Hüte    | masculine
+    lamp    | lamps    | Lampe | Lampen  | feminine
+    flower  | flowers  | Blume | Blumen  | feminine
+    clock   | clocks   | Uhr   | Uhren   | feminine
+    book    | books    | Buch  | Bücher  | neuter
+    dress   | dresses  | Kleid | Kleider | neuter
+    picture | pictures | Bild  | Bilder  | neuter
+""")
+ADJECTIVES = _table("old | alt \n new | neu \n small | klein \n red | rot \n green | grün \n beautiful | schön")
+# The accusative: the article, and the ending of an adjective after it.
+INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
+DEFINITE = {"masculine": ("den", "en"), "feminine": ("die", "e"), "neuter": ("das", "e")}
+# The same parts in the order of each language: statements, with the time first, questions, subordinate clauses.
+ORDERS = _table("""
+    {subject} {predicate} {rest} {time}.           | {subject} {auxiliary} {time} {rest} {verb}.
+    {time} {subject} {predicate} {rest}.           | {time} {auxiliary} {subject} {rest} {verb}.
+    {auxiliary} {subject} {verb} {rest} {time}?    | {auxiliary} {subject} {time} {rest} {verb}?
+    {opening} {subject} {predicate} {rest} {time}. | {opening} {subject} {time} {rest} {verb} {auxiliary}.
+""")
+PLACES = _table("""
+    in the garden  | im Garten
+    in the city    | in der Stadt
+    at the station | am Bahnhof
+    at school      | in der Schule
+    at home        | zu Hause
+""")
+OPENINGS = _table("I think that | ich glaube, dass \n we know that | wir wissen, dass \n he says that | er sagt, dass")
+WEEKDAYS = _table("Monday | Montag \n Tuesday | Dienstag \n Thursday | Donnerstag \n Saturday | Samstag")
+MONTHS = _table("January | Januar \n March | März \n May | Mai \n July | Juli \n October | Oktober")
+
+ENGLISH_SMALL = _words(
+    "- one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+ENGLISH_TENS = _words("- - twenty thirty forty fifty sixty seventy eighty ninety")
+GERMAN_SMALL = _words(
+    "- ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
+    "achtzehn neunzehn"
+)
+GERMAN_TENS = _words("- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
+ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
+ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth"}
+GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
+
+
+def cardinal(number: int) -> Phrase:
+    """Spells 1 <= number <= 999: 345 is "three hundred forty-five" and "dreihundertfünfundvierzig"."""
+    if number >= 100:
+        hundreds, rest = divmod(number, 100)
+        english, german = cardinal(rest) if rest else Phrase()
+        return Phrase(_join(ENGLISH_SMALL[hundreds], "hundred", english), f"{GERMAN_SMALL[hundreds]}hundert{german}")
+    if number < 20:
+        return Phrase(ENGLISH_SMALL[number], "eins" if number == 1 else GERMAN_SMALL[number])
+    tens, units = divmod(number, 10)
+    if not units:
+        return Phrase(ENGLISH_TENS[tens], GERMAN_TENS[tens])
+    return Phrase(f"{ENGLISH_TENS[tens]}-{ENGLISH_SMALL[units]}", f"{GERMAN_SMALL[units]}und{GERMAN_TENS[tens]}")
+
+
+def date(day: int, month: Phrase) -> Phrase:
+    """Spells a day, of 1 to 31: "on the third of May" and "am dritten Mai"."""
+    english, german = cardinal(day)
+    tens, hyphen, last = english.rpartition("-")
+    ordinal = tens + hyphen + ENGLISH_ORDINALS.get(last, "thirtieth" if last == "thirty" else last + "th")
+    german_ordinal = GERMAN_ORDINALS.get(day, german + ("ten" if day < 20 else "sten"))
+    return Phrase(f"on the {ordinal} of {month.english}", f"am {german_ordinal} {month.german}")
+
+
+def clock(hour: int, minutes: int) -> Phrase:
+    """Spells the time that is `minutes` past an hour of 1 to 12, or to it if they are negative."""
+    if minutes == 0:
+        return Phrase(f"at {cardinal(hour).english} o'clock", f"um {GERMAN_SMALL[hour]} Uhr")
+    if minutes == 30:  # German names the hour that is half over
+        return Phrase(f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}")
+    amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
+    relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
+    return Phrase(
+        _join("at", amount.english, relation.english, cardinal(hour).english),
+        _join("um", amount.german, relation.german, cardinal(hour).german),
+    )
+
+
+def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool) -> Phrase:
+    """Returns the object of a clause: "the old book", "two books"; in German in the accusative."""
+    singular, plural, german_singular, german_plural, gender = noun
+    if count == 1:
+        an = (adjective.english or singular)[0] in "aeiou"
+        article = "the" if definite else "an" if an else "a"
+        german_article, ending = (DEFINITE if definite else INDEFINITE)[gender]
+        name = Phrase(singular, german_singular)
+    else:
+        number = cardinal(count)
+        article = _join("the" if definite else "", number.english)
+        german_article, ending = (f"die {number.german}", "en") if definite else (number.german, "e")
+        name = Phrase(plural, german_plural)
+    inflected = adjective.german and adjective.german + ending
+    return Phrase(_join(article, adjective.english, name.english), _join(german_article, inflected, name.german))
+
+
+def draw(random: Random) -> Phrase:
+    """Draws a sentence and its translation."""
+    subject, german_subject, person = random.choice(SUBJECTS)
+    infinitive, past, german_infinitive, participle = random.choice(VERBS)
+    auxiliary, *german_auxiliaries = random.choice(AUXILIARIES)
+    in_past = auxiliary == "did"
+    english_order, german_order = random.choice(ORDERS)
+    definite = random.random() < 0.4
+    thing = _things(
+        random.choice(NOUNS),
+        Phrase(*random.choice(ADJECTIVES)) if random.random() < 0.6 else Phrase(),
+        count=random.randrange(2, 13) if random.random() < 0.7 else 1,
+        definite=definite,
+    )
+    place = Phrase(*random.choice(PLACES)) if random.random() < 0.4 else Phrase()
+    price = _price(random) if infinitive in TRADES else Phrase()
+    # In German a definite object precedes the place and an indefinite one follows it.
+    german_rest = (thing, place, price) if definite else (place, thing, price)
+    parts = {
+        "opening": Phrase(*random.choice(OPENINGS)),
+        "subject": Phrase(subject, german_subject),
+        "auxiliary": Phrase(auxiliary, german_auxiliaries[("ich", "er", "wir").index(person)]),
+        "verb": Phrase(infinitive, participle if in_past else german_infinitive),
+        "predicate": Phrase(past if in_past else f"{auxiliary} {infinitive}"),
+        "rest": Phrase(
+            _join(thing.english, price.english, place.english), _join(*(part.german for part in german_rest))
+        ),
+        "time": _time(random) if random.random() < 0.7 or english_order.startswith("{time}") else Phrase(),
+    }
+    return Phrase(
+        _sentence(english_order, {name: part.english for name, part in parts.items()}),
+        _sentence(german_order, {name: part.german for name, part in parts.items()}),
+    )
+
+
+def _sentence(order: str, parts: dict[str, str]) -> str:
+    text = _join(*order.format(**parts).split()).replace(" .", ".").replace(" ?", "?")
+    return text[0].upper() + text[1:]
+
+
+def _price(random: Random) -> Phrase:
+    # No amount ends in 01: its German form before "Euro" is disputed.
+    amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
+    return Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
+
+
+def _time(random: Random) -> Phrase:
+    weekday, month = Phrase(*random.choice(WEEKDAYS)), Phrase(*random.choice(MONTHS))
+    on_weekday = Phrase(f"on {weekday.english}", f"am {weekday.german}")
+    day = on_weekday if random.random() < 0.5 else date(random.randrange(1, 32), month)
+    if random.random() < 0.5:
+        return day
+    hour = clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20)))
+    return Phrase(_join(day.english, hour.english), _join(day.german, hour.german))
+
+
+def _join(*words: str) -> str:
+    return " ".join(filter(None, words))
