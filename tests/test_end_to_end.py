@@ -23,8 +23,6 @@ RESULT = {
     *("decoding", "hypotheses", "seconds", "output_tokens_per_second", "bleu_lowercase_tokenized"),
 }
 
-# Numbers of up to three digits. Of those held out 0.92 to 0.96 are translated without a mistake, by seed; more or fewer
-# on processors that round otherwise.
 QUICK = """
 data.source=synthetic data.synthetic_examples=5000 data.workers=1 data.max_length=80
 data.valid_split=valid tokenizer.vocab_size=300 batch.tokens=1024 batch.max_buckets=2
@@ -64,7 +62,7 @@ def test_what_was_learned_is_evaluated(quick):
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(done.stdout)
     assert done.stdout.count(b"\n") == 1 and set(result) >= RESULT
-    assert result["exact_match"] >= 0.8 and result["chrf"] > 90
+    assert result["bleu"] > 40 and result["chrf"] > 60
     assert (result["split"], result["sentences"], result["averaged"]) == ("test", 200, 1)
     assert result["decoding"]["beam_size"] == 2
     hypotheses = Path(result["hypotheses"]).read_text().splitlines()
@@ -72,11 +70,10 @@ def test_what_was_learned_is_evaluated(quick):
 
 
 def test_what_was_learned_is_translated(quick):
-    source = "three hundred forty-five\n\ntwelve\nninety-nine\n"
+    source = "I must find a clock.\n\nWe bought two books.\n"
     done = start("translate", f"--workdir={quick}", text=source)
     assert done.returncode == 0, done.stderr.decode()
-    lines = done.stdout.decode().split("\n")
-    assert lines[2:] == ["zwölf", "neunundneunzig", ""] and lines[0] == "dreihundertfünfundvierzig"
+    assert done.stdout.decode().split("\n") == ["Ich muss eine Uhr finden.", "", "Wir haben zwei Bücher gekauft.", ""]
     done = start("translate", f"--workdir={quick}", "--n_best=3", "--format=jsonl", "--average=2", text=source)
     found = [json.loads(line) for line in done.stdout.decode().splitlines()]
     assert [each["source"] for each in found] == source.split("\n")[:-1]
