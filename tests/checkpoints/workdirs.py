@@ -1,4 +1,4 @@
-"""Workdirs as training leaves them, with random models, made in no time."""
+"""Workdirs with random models, without training."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30), **changes: str) -> Path:
-    """A run of reversing numbers whose best checkpoint is that of step 20, and whose parameters know nothing."""
+    """Creates the workdir of a run that reverses numbers, with random parameters; checkpoint 20 is the best."""
     data = path.parent / "data"
     data.mkdir(exist_ok=True)
     for split in ("train", "valid", "test"):
@@ -64,5 +64,5 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
 
 
 def run(module, *flags: str) -> int:
-    """The exit code of a command of ours, run in this process."""
+    """Runs a command in this process and returns its exit code."""
     return cli.execute(module.make_parser(), module.main, flags)

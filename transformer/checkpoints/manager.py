@@ -106,12 +106,7 @@ class Checkpoints:
         if progress.skipped == 0:
             self.retention.rollback = progress.step
         self.saving = progress
-        items = {
-            "parameters": state.parameters,
-            "optimizer": state.optimizer_state,
-            "ema_parameters": state.ema_parameters,
-        }
-        saved = {name: ocp.args.StandardSave(tree) for name, tree in items.items() if tree is not None}
+        saved = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
         self.manager.save(progress.step, args=ocp.args.Composite(**saved))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
@@ -162,12 +157,7 @@ class Checkpoints:
         return None
 
     def _read(self, step: int, abstract: TrainState) -> tuple[TrainState, Progress]:
-        items = {
-            "parameters": abstract.parameters,
-            "optimizer": abstract.optimizer_state,
-            "ema_parameters": abstract.ema_parameters,
-        }
-        expected = {name: tree for name, tree in items.items() if tree is not None}
+        expected = _items(abstract)
         folder = self.folder / str(step)
         with readable(folder, "delete this folder to resume from the previous checkpoint"):
             progress = read_progress(folder)
@@ -175,9 +165,8 @@ class Checkpoints:
             arguments = {name: ocp.args.StandardRestore(tree) for name, tree in expected.items()}
             found = self.manager.restore(step, args=ocp.args.Composite(**arguments))
         count, skipped = (_scalar(n, abstract.step.sharding) for n in (step, progress.skipped))
-        return TrainState(
-            count, skipped, found["parameters"], found["optimizer"], found.get("ema_parameters")
-        ), progress
+        state = TrainState(count, skipped, found["parameters"], found["optimizer"], found.get("ema_parameters"))
+        return state, progress
 
     def _write_record(self) -> None:
         """Completes a checkpoint. Orbax calls this in process 0 after the last array and before the renaming."""
@@ -194,6 +183,12 @@ class Checkpoints:
             "progress": dataclasses.asdict(progress),
             "config": flatten(self.config),
         }
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    """Returns the trees of a state by the names of their items. The other two fields are in the progress."""
+    items = {"parameters": state.parameters, "optimizer": state.optimizer_state, "ema_parameters": state.ema_parameters}
+    return {name: tree for name, tree in items.items() if tree is not None}
 
 
 def _scalar(value: int, sharding: jax.sharding.Sharding) -> jax.Array:
