@@ -9,9 +9,11 @@ from flax import nnx
 
 from configs import base
 from configs.rules import Key, at_least
+from tests.data.sentences import random_sentences
 from transformer.config import loading as configuration
 from transformer.config.checking import checked
 from transformer.config.keys import declared_keys, flatten
+from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
 from transformer.errors import UserError
@@ -27,6 +29,7 @@ TABLES = {
     "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
     "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
+    "batch.plan": "transformer.data.batches.loader:PLANS",
 }
 
 
@@ -86,6 +89,7 @@ def test_a_data_source_takes_one_table_entry(add):
         ("model.activation", lambda config: layers.feed_forward(config.model, nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
         ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
+        ("batch.plan", lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0))),
     ],
 )
 def test_an_unknown_name_reaches_no_implementation(key, use):
