@@ -55,18 +55,18 @@ def get_keys() -> ml_collections.ConfigDict:
     # Of the feed-forward networks. glu, geglu and swiglu are gated, which takes one more matrix.
     model.activation = Key("relu", listed_in("transformer.model.feed_forward:ACTIVATIONS"))
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
-    model.norm_position = Key("post", one_of("post", "pre"))
+    model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
     model.final_norm = optional(bool, SWITCH)  # a LayerNorm after each stack; None: only with norm_position=pre
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
     # dot_product: scaled by 1/sqrt(d_k); additive: v . tanh(q + k)
-    model.attention = Key("dot_product", one_of("dot_product", "additive"))
+    model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
     # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
-    model.positions = Key("sinusoidal", one_of("sinusoidal", "sinusoidal_concatenated", "learned", "rotary"))
+    model.positions = Key("sinusoidal", listed_in("transformer.model.positions:POSITIONS"))
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
-    model.share_embeddings = Key("all", one_of("all", "target", "none"))
+    model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
@@ -131,7 +131,7 @@ def get_keys() -> ml_collections.ConfigDict:
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
-    training.label_smoothing_support = Key("uniform", one_of("uniform", "others"))
+    training.label_smoothing_support = Key("uniform", listed_in("transformer.training.loss:LABEL_SMOOTHING_SUPPORTS"))
     # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))

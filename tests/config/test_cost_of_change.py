@@ -3,6 +3,7 @@
 import importlib
 
 import jax.numpy as jnp
+import ml_collections
 import optax
 import pytest
 from flax import nnx
@@ -18,7 +19,11 @@ from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
 from transformer.errors import UserError
 from transformer.model import layers
+from transformer.model.embedding import Embedding
+from transformer.model.encoder import Encoder
+from transformer.model.transformer import Transformer
 from transformer.training import optimizer as optimizers
+from transformer.training.loss import cross_entropy
 
 BASE = base.get_config()
 PAIRS = open_source(configuration.load_file("configs/quickstart.py", []).data, "train")
@@ -26,6 +31,11 @@ TABLES = {
     "data.source": "transformer.data.sources.source:SOURCES",
     "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
     "model.activation": "transformer.model.feed_forward:ACTIVATIONS",
+    "model.attention": "transformer.model.attention:ATTENTION_SCORES",
+    "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
+    "model.positions": "transformer.model.positions:POSITIONS",
+    "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",
+    "training.label_smoothing_support": "transformer.training.loss:LABEL_SMOOTHING_SUPPORTS",
     "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
     "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
@@ -72,6 +82,45 @@ def test_an_activation_takes_one_table_entry(add):
     assert jnp.allclose(module(x), module.outer(-module.inner(x)))
 
 
+def test_an_attention_score_takes_one_table_entry(add):
+    def mean_of_keys(queries, keys):
+        return jnp.zeros((queries.shape[0], queries.shape[2], queries.shape[1], keys.shape[1]))
+
+    config = add("model.attention", lambda num_heads, d_k, rngs: mean_of_keys)
+    module = layers.multi_head_attention(config.model, nnx.Rngs(0))
+    x = jnp.arange(4.0)[None, :, None] * jnp.ones((1, 4, config.model.d_model))
+    assert jnp.allclose(
+        module(x, x, jnp.ones((1, 1, 4, 4), bool)),
+        module.output(module.value(x.mean(1, keepdims=True).repeat(4, 1))),
+        atol=1e-4,
+    )
+
+
+def test_positions_take_one_table_entry(add):
+    config = add("model.positions", lambda config, rngs: lambda positions: positions[..., None].repeat(8, axis=-1))
+    config = ml_collections.ConfigDict(config.model)
+    config.update({"d_model": 8, "num_heads": 2, "num_layers": 1})
+    embedding = Embedding(9, 8, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0))
+    encoder = Encoder(config, embedding, rngs=nnx.Rngs(0))
+    tokens = jnp.asarray([[5, 6, 7]])
+    expected = embedding(tokens) + jnp.arange(3.0)[None, :, None]
+    assert jnp.allclose(encoder.embed(tokens, jnp.arange(3)[None], None), expected)
+
+
+def test_a_norm_position_takes_one_table_entry(add):
+    config = add("model.norm_position", lambda x, sublayer, norm: x - sublayer(x))
+    x = jnp.ones((1, 1, config.model.d_model))
+    assert (layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))(x, lambda x: x, None) == 0).all()
+
+
+def test_a_support_of_label_smoothing_takes_one_table_entry(add):
+    support = add(
+        "training.label_smoothing_support", lambda logits, truth, total: truth
+    ).training.label_smoothing_support
+    sums = cross_entropy(jnp.ones((1, 1, 9)), jnp.asarray([[5]]), 0.5, support)
+    assert float(sums.loss) == pytest.approx(float(sums.nll))
+
+
 def test_a_data_source_takes_one_table_entry(add):
     class Added:
         @staticmethod
@@ -87,6 +136,16 @@ def test_a_data_source_takes_one_table_entry(add):
         ("data.source", lambda config: open_source(config.data, "train")),
         ("tokenizer.kind", lambda config: tokenizers.train(config.tokenizer, PAIRS)),
         ("model.activation", lambda config: layers.feed_forward(config.model, nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
+        ("model.attention", lambda config: layers.multi_head_attention(config.model, nnx.Rngs(0))),
+        ("model.norm_position", lambda config: layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))),
+        ("model.positions", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
+        ("model.share_embeddings", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
+        (
+            "training.label_smoothing_support",
+            lambda config: cross_entropy(
+                jnp.ones((1, 1, 9)), jnp.ones((1, 1), int), 0.1, config.training.label_smoothing_support
+            ),
+        ),
         ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
         ("batch.plan", lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0))),

@@ -10,7 +10,7 @@ from flax import nnx
 
 from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.embedding import Embedding
-from transformer.model.stacks import Encoder
+from transformer.model.encoder import Encoder
 from transformer.model.transformer import LanguageModel
 from transformer.training.step import merge
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import tiny_transformer
-from transformer.model.positions import LearnedPositions, SinusoidalPositions, make_positions, rotate
+from tests.model.models import tiny_config, tiny_transformer
+from transformer.model.positions import POSITIONS, LearnedPositions, SinusoidalPositions, rotate
 
 INTERLEAVED_BASE_100 = [
     [0, 1, 0, 1],
@@ -32,14 +32,14 @@ def test_interleaved_sinusoids_have_the_golden_values():
 
 
 def test_concatenated_sinusoids_have_the_golden_values():
-    positions = make_positions("sinusoidal_concatenated", d_model=20, max_positions=1, rngs=nnx.Rngs(0))
+    positions = POSITIONS["sinusoidal_concatenated"](tiny_config(d_model=20), nnx.Rngs(0))
     np.testing.assert_allclose(first_rows(positions, 10)[1], CONCATENATED_ROW_1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shift", [1, 7, 100])
 def test_a_shift_rotates_each_plane_by_an_angle_of_its_own(shift):
     """PE(pos + k) = R(k) PE(pos): what lets a product of two encodings depend on their distance (section 3.5)."""
-    positions = make_positions("sinusoidal", d_model=16, max_positions=1, rngs=nnx.Rngs(0))
+    positions = POSITIONS["sinusoidal"](tiny_config(d_model=16), nnx.Rngs(0))
     encoding = first_rows(positions, 200 + shift).reshape(-1, 8, 2)
     angles = shift / 10_000 ** (np.arange(0, 16, 2) / 16)
     cos, sin = np.cos(angles), np.sin(angles)

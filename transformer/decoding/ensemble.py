@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.stacks import DecodingCache
+from transformer.model.cache import DecodingCache
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, PAD, UNK
 

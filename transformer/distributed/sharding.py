@@ -1,4 +1,4 @@
-"""Where arrays live on a device mesh: one rule a kind of parameter, the batch over its rows."""
+"""Sharding over a device mesh: one rule per kind of parameter; batches by rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +12,8 @@ from transformer.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))
-# Tensor parallelism splits what comes out of the first product of a sub-layer and goes into its second, so that one
-# sum over devices a sub-layer is enough (Megatron-LM); FSDP splits the other side.
+# Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
+# suffices (Megatron-LM). FSDP splits the other dimension.
 RULES = {
     "query": P("fsdp", "tensor"),
     "key": P("fsdp", "tensor"),
@@ -28,36 +28,37 @@ RULES = {
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh that `config.mesh` describes, over these devices.
+    """Returns the mesh that `config.mesh` describes, over these devices.
 
-    Raises UserError if it does not use them all, or rows of batches cannot be split over it.
+    Raises UserError if it does not use all of them, or cannot split the rows of batches evenly.
     """
-    asked, count, multiple = config.mesh, len(devices), config.batch.row_multiple
-    inner = asked.fsdp * asked.tensor
-    data = count // inner if asked.data == -1 else asked.data
+    requested, count, multiple = config.mesh, len(devices), config.batch.row_multiple
+    inner = requested.fsdp * requested.tensor
+    data = count // inner if requested.data == -1 else requested.data
     if data * inner != count:
         raise UserError(
-            f"mesh.data={asked.data} mesh.fsdp={asked.fsdp} mesh.tensor={asked.tensor} does not use the {count} "
-            "device(s) there are: their product must be that number (mesh.data=-1 takes what the other two leave)"
+            f"mesh.data={requested.data} mesh.fsdp={requested.fsdp} mesh.tensor={requested.tensor} does not use "
+            f"the {count} device(s) there are: their product must be that number "
+            "(mesh.data=-1 takes what the other two leave)"
         )
-    if multiple % (data * asked.fsdp):
+    if multiple % (data * requested.fsdp):
         raise UserError(
-            f"batch.row_multiple={multiple}: must be a multiple of the {data} x {asked.fsdp} devices (mesh.data x "
+            f"batch.row_multiple={multiple}: must be a multiple of the {data} x {requested.fsdp} devices (mesh.data x "
             "mesh.fsdp) that share the rows; raise it from the start, and the run is the same on fewer devices"
         )
-    # On TPUs it knows which devices are neighbours.
-    return jax.make_mesh((data, asked.fsdp, asked.tensor), AXES, (AxisType.Auto,) * 3, devices=devices)
+    # On TPUs it places neighbouring devices next to each other.
+    return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, (AxisType.Auto,) * 3, devices=devices)
 
 
 def one_device() -> Mesh:
-    """For what takes no more than the first of this process's devices."""
+    """Returns a mesh of the first device of this process."""
     return Mesh(np.reshape(jax.local_devices()[:1], (1, 1, 1)), AXES)
 
 
 def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Arrays that all processes have, on the mesh: each puts only the rows of its devices there.
+    """Shards host arrays by rows over the mesh. All processes pass the same arrays and transfer their own rows.
 
-    Rows that the devices cannot share evenly are put on all of them.
+    Rows that the devices cannot share evenly are replicated.
     """
     shared = NamedSharding(mesh, BATCH)
 
@@ -69,7 +70,7 @@ def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Ar
 
 
 def abstract_arrays(shapes, shardings):
-    """The tree of shapes and types, each leaf with its sharding: what a program can be compiled for."""
+    """Returns the tree of shapes with shardings, for which a program can be compiled."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
     )
@@ -97,5 +98,5 @@ def tree_shardings(mesh: Mesh, tree, axes: Sequence[str] = AXES):
 
 
 def gather_weights(mesh: Mesh, parameters):
-    """Gathers what "fsdp" shards, once, for programs that read the same weights in every iteration of a loop."""
+    """Gathers weights over "fsdp" once, for programs that read them in every iteration of a loop."""
     return jax.lax.with_sharding_constraint(parameters, tree_shardings(mesh, parameters, axes=("tensor",)))

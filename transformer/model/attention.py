@@ -16,7 +16,7 @@ class MultiHeadAttention(nnx.Module):
     """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
 
     The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `transformer.attention_weights` collects what the method `weights` returns in every layer.
+    `transformer.attention_weights` collects the results of the method `weights`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class MultiHeadAttention(nnx.Module):
         self.output = Linear(num_heads * d_v, d_model, **options)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
-        self.score = AdditiveScore(num_heads, d_k, rngs=rngs) if kind == "additive" else dot_product_score
+        self.score = ATTENTION_SCORES[kind](num_heads, d_k, rngs)
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class MultiHeadAttention(nnx.Module):
         rngs: nnx.Rngs | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`, here and below, are those by which self-attention turns queries and keys; None: it does not."""
+        """`positions`, here and below, rotate queries and keys; None: they are not rotated."""
         keys, values = self.project_keys_values(keys_values, positions)
         return self.attend(self.project_queries(queries, positions), keys, values, mask, rngs)
 
@@ -73,7 +73,7 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Everything after the projections of queries, keys and values; cached decoding enters here."""
+        """Attends with projected queries, keys and values, which cached decoding has already."""
         weights = dropout(self.weights(queries, keys, mask), self.dropout_rate, rngs).astype(values.dtype)
         heads = jnp.einsum("bhts,bshd->bthd", weights, values)
         return self.output(heads.reshape(*heads.shape[:2], -1))
@@ -88,18 +88,18 @@ class MultiHeadAttention(nnx.Module):
 
 
 def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
-    """q . k / sqrt(d_k), in float32 (equation 1)."""
+    """Returns q . k / sqrt(d_k) in float32 (equation 1)."""
     queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
 
 
 class AdditiveScore(nnx.Module):
-    """v . tanh(q + k) (Bahdanau et al. 2015): W_q and W_k are the projections of multi-head attention.
+    """v . tanh(q + k) (Bahdanau et al. 2015), where W_q and W_k are the projections of multi-head attention.
 
-    Each head has a v of its own, drawn like a (d_k, 1) matrix.
+    Each head has its own v, initialized like a (d_k, 1) matrix.
     """
 
-    def __init__(self, num_heads: int, d_k: int, *, rngs: nnx.Rngs):
+    def __init__(self, num_heads: int, d_k: int, rngs: nnx.Rngs):
         bound = math.sqrt(6.0 / (d_k + 1))
         self.v = nnx.Param(jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound))
 
@@ -110,7 +110,13 @@ class AdditiveScore(nnx.Module):
         return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
 
 
+ATTENTION_SCORES = {
+    "dot_product": lambda num_heads, d_k, rngs: dot_product_score,
+    "additive": AdditiveScore,
+}
+
+
 def masked_softmax(scores: Float[Array, "B H T S"], mask: Bool[Array, "#B 1 #T S"]) -> Float[Array, "B H T S"]:
-    """Softmax over the keys that may be attended to; a row with none gets zeros, not uniform weights."""
+    """Returns the softmax over the unmasked keys. A row without any gets zeros instead of uniform weights."""
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
     return jnp.where(mask, weights, 0.0)

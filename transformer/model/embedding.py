@@ -11,7 +11,7 @@ from transformer.model.partitioning import shard_rows
 
 
 class Embedding(nnx.Module):
-    """A matrix of token vectors (V, D): rows on the way in, times sqrt(D); its transpose gives the logits."""
+    """A matrix of token vectors (V, D). Inputs are its rows times sqrt(D); logits are products with its transpose."""
 
     def __init__(self, vocab_size: int, d_model: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         initializer = nnx.initializers.normal(d_model**-0.5)
@@ -23,5 +23,5 @@ class Embedding(nnx.Module):
         return shard_rows((vectors * math.sqrt(vectors.shape[-1])).astype(self.dtype))
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Scores of every token, in float32."""
+        """Returns the logits of every token in float32."""
         return flat_product(x, self.table[...].T, self.dtype, FLOAT32)

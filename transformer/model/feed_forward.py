@@ -1,5 +1,8 @@
 """Position-wise feed-forward networks (section 3.3) and their gated variants (Shazeer 2020)."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -8,14 +11,20 @@ from jaxtyping import Array, Float
 from transformer.model.dropout import dropout
 from transformer.model.linear import Linear
 
+
+class Gated(NamedTuple):
+    """An activation whose result is multiplied with a second linear map of the input."""
+
+    function: Callable[[jax.Array], jax.Array]
+
+
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
-    "glu": jax.nn.sigmoid,
-    "geglu": jax.nn.gelu,
-    "swiglu": jax.nn.silu,
+    "glu": Gated(jax.nn.sigmoid),
+    "geglu": Gated(jax.nn.gelu),
+    "swiglu": Gated(jax.nn.silu),
 }
-GATED = ("glu", "geglu", "swiglu")
 
 
 class FeedForward(nnx.Module):
@@ -33,12 +42,14 @@ class FeedForward(nnx.Module):
     ):
         self.inner = Linear(d_model, d_ff, dtype=dtype, rngs=rngs)
         self.outer = Linear(d_ff, d_model, dtype=dtype, rngs=rngs)
-        self.gate = Linear(d_model, d_ff, dtype=dtype, rngs=rngs) if activation in GATED else None
-        self.activation = activation
+        function = ACTIVATIONS[activation]
+        is_gated = isinstance(function, Gated)
+        self.gate = Linear(d_model, d_ff, dtype=dtype, rngs=rngs) if is_gated else None
+        self.activation = function.function if is_gated else function
         self.dropout_rate = dropout_rate
 
     def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:
-        hidden = ACTIVATIONS[self.activation](self.inner(x))
+        hidden = self.activation(self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
         return self.outer(dropout(hidden, self.dropout_rate, rngs))

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers (section 3.1): sub-layers, a residual connection and a norm around each."""
+"""Encoder and decoder layers (section 3.1): sub-layers, each with a residual connection and a norm."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ class SublayerConnection(nnx.Module):
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
         self.norm = layer_norm(config, rngs)
-        self.pre_norm = config.norm_position == "pre"
+        self.connect = NORM_POSITIONS[config.norm_position]
         self.dropout_rate = config.dropout
 
     def __call__(
@@ -28,17 +28,21 @@ class SublayerConnection(nnx.Module):
         sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
-        if self.pre_norm:
-            return materialize(x + dropout(sublayer(self.norm(x)), self.dropout_rate, rngs))
-        return self.norm(materialize(x + dropout(sublayer(x), self.dropout_rate, rngs)))
+        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout_rate, rngs), self.norm)
+
+
+NORM_POSITIONS = {
+    "post": lambda x, sublayer, norm: norm(materialize(x + sublayer(x))),
+    "pre": lambda x, sublayer, norm: materialize(x + sublayer(norm(x))),
+}
 
 
 @jax.custom_vjp
 def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    """x, which the compiler is to compute once and store, and its gradient too.
+    """Makes the compiler compute x and its gradient once and store them, each device its own rows.
 
-    XLA on CPUs fuses an elementwise result into whatever uses it. For the residual stream that means: computed again,
-    all layers of it and their dropout, for every product of every layer. A step then takes half as long again.
+    XLA on CPUs fuses elementwise results into their uses. Every product of every layer would recompute the residual
+    stream of all layers before it, dropout included, and a step would take 1.5 times as long.
     """
     return jax.lax.optimization_barrier(shard_rows(x))
 
@@ -71,7 +75,7 @@ class EncoderLayer(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Masked self-attention, attention to the encoder's output, feed-forward network (Figure 1, right).
 
-    A decoder-only language model has no middle sub-layer: `cross_attention` False.
+    A decoder-only language model has no `cross_attention`.
     """
 
     def __init__(self, config: Config, *, cross_attention: bool, rngs: nnx.Rngs):
@@ -89,7 +93,7 @@ class DecoderLayer(nnx.Module):
         attend_memory: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]] | None,
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
-        """The caller says how each attention gets its keys and values: from the rows, or from a cache."""
+        """Applies the sub-layers. The two functions attend with keys and values of x and the memory, or of a cache."""
         x = self.self_attention_connection(x, attend_self, rngs)
         if attend_memory is not None:
             x = self.cross_attention_connection(x, attend_memory, rngs)
@@ -97,8 +101,8 @@ class DecoderLayer(nnx.Module):
 
 
 def layer_norm(config: Config, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer normalisation over D; its statistics are taken in float32 whatever the dtype of the products."""
-    # The two-pass variance: the fast one loses digits where the mean is large.
+    """Returns layer normalization over D, with statistics in float32 for every dtype of the products."""
+    # The fast variance loses digits where the mean is large.
     return nnx.LayerNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,

@@ -1,4 +1,4 @@
-"""Positions: encodings that are added to the embeddings (section 3.5), or rotations in attention in their place."""
+"""Positional encodings, added to the embeddings (section 3.5) or applied in attention as rotations."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ BASE = 10_000.0  # of the wavelengths (section 3.5)
 
 
 def positions_of(tokens: Int[Array, "B L"]) -> Int[Array, "1 L"]:
-    """Positions in rows that hold one sentence each, from 0."""
+    """Returns the positions, from 0, in rows with one sentence each."""
     return jnp.arange(tokens.shape[1])[None]
 
 
 def angles_of(positions: Int[Array, "#B L"], width: int, base: float) -> Float[Array, "#B L planes"]:
-    """pos / base^(2i / width) radians for the planes i = 0 ... width / 2 - 1."""
+    """Returns the angles pos / base^(2i / width), in radians, for i = 0 ... width / 2 - 1."""
     frequencies = base ** (-np.arange(0, width, 2) / width)
     return positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
 
@@ -23,7 +23,7 @@ def angles_of(positions: Int[Array, "#B L"], width: int, base: float) -> Float[A
 class SinusoidalPositions(nnx.Module):
     """PE(pos, 2i) = sin(pos / base^(2i / D)), PE(pos, 2i + 1) = cos of the same (section 3.5).
 
-    `concatenated` puts all sines before all cosines, as Marian does, instead of taking turns.
+    `concatenated` puts all sines before all cosines, as Marian does, instead of interleaving them.
     """
 
     def __init__(self, d_model: int, *, concatenated: bool, base: float = BASE):
@@ -39,9 +39,9 @@ class SinusoidalPositions(nnx.Module):
 
 
 class LearnedPositions(nnx.Module):
-    """A table of position vectors, trained like the rest (Table 3, row E). It ends at `max_positions`.
+    """A trained table of `max_positions` vectors (Table 3, row E).
 
-    Drawn with a deviation of 1, which is what scaled token embeddings have.
+    Its initial standard deviation is 1, like that of scaled token embeddings.
     """
 
     def __init__(self, d_model: int, *, max_positions: int, rngs: nnx.Rngs):
@@ -51,19 +51,19 @@ class LearnedPositions(nnx.Module):
         return jnp.take(self.table[...], positions, axis=0, mode="clip")
 
 
-def make_positions(kind: str, *, d_model: int, max_positions: int, rngs: nnx.Rngs) -> nnx.Module | None:
-    """What `config.model.positions` adds to the embeddings; None if attention alone is told of positions."""
-    if kind == "rotary":
-        return None
-    if kind == "learned":
-        return LearnedPositions(d_model, max_positions=max_positions, rngs=rngs)
-    return SinusoidalPositions(d_model, concatenated=kind == "sinusoidal_concatenated")
+# (config.model, rngs) to the module whose result is added to the embeddings; None: self-attention rotates instead.
+POSITIONS = {
+    "sinusoidal": lambda config, rngs: SinusoidalPositions(config.d_model, concatenated=False),
+    "sinusoidal_concatenated": lambda config, rngs: SinusoidalPositions(config.d_model, concatenated=True),
+    "learned": lambda config, rngs: LearnedPositions(config.d_model, max_positions=config.max_positions, rngs=rngs),
+    "rotary": lambda config, rngs: None,
+}
 
 
 def rotate(x: Float[Array, "B L H d"], positions: Int[Array, "#B L"]) -> Float[Array, "B L H d"]:
-    """Queries or keys, each turned by its position, so that their products depend on distances (Su et al. 2021).
+    """Rotates queries or keys by their positions, so that products depend on relative positions (Su et al. 2021).
 
-    Elements i and d/2 + i are the plane that turns by the i-th angle of a sinusoidal encoding of width d.
+    Elements i and d/2 + i form a plane, rotated by the i-th angle of a sinusoidal encoding of width d.
     """
     angles = angles_of(positions, x.shape[-1], BASE)[:, :, None]
     sin, cos = jnp.sin(angles), jnp.cos(angles)

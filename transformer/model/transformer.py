@@ -1,26 +1,42 @@
 """The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
+from transformer.model.cache import DecodingCache
+from transformer.model.decoder import Decoder
 from transformer.model.embedding import Embedding
+from transformer.model.encoder import Encoder
 from transformer.model.linear import FLOAT32, Linear
 from transformer.model.masks import segments_of
-from transformer.model.stacks import Decoder, DecodingCache, Encoder, Stack
+from transformer.model.stack import Stack
+
+
+class Sharing(NamedTuple):
+    """Which weights are one matrix."""
+
+    source_and_target: bool  # the embeddings of both languages
+    target_and_logits: bool  # the target embeddings and the projection to logits (section 3.4)
+
+
+SHARE_EMBEDDINGS = {"all": Sharing(True, True), "target": Sharing(False, True), "none": Sharing(False, False)}
 
 
 class Transformer(nnx.Module):
-    """Source and target tokens to the logits of each next target token.
+    """Maps source and target tokens to the logits of each next target token.
 
-    With `rngs` (a stream named "dropout") it is training, without it is evaluation. Segments and positions are given
-    for packed rows only; without them a row is one sentence, padded at its end.
+    Dropout is applied if `rngs` is given (with a stream named "dropout"). Packed rows need segments and positions;
+    without these, a row is one sentence, padded at its end.
     """
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
-        """`config` is the group `config.model`. Raises ValueError where one table would need two sizes."""
-        if config.share_embeddings == "all" and source_vocab_size != target_vocab_size:
+        """`config` is the group `config.model`. Raises ValueError if a shared table would need two sizes."""
+        sharing = SHARE_EMBEDDINGS[config.share_embeddings]
+        if sharing.source_and_target and source_vocab_size != target_vocab_size:
             raise ValueError(
                 f"model.share_embeddings=all needs one vocabulary, "
                 f"not {source_vocab_size} source and {target_vocab_size} target tokens"
@@ -29,22 +45,15 @@ class Transformer(nnx.Module):
         target_embedding = Embedding(target_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
         source_embedding = (
             target_embedding
-            if config.share_embeddings == "all"
+            if sharing.source_and_target
             else Embedding(source_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
         )
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.projection = (
-            Linear(
-                config.d_model,
-                target_vocab_size,
-                use_bias=False,
-                dtype=dtype,
-                output_dtype=FLOAT32,
-                rngs=rngs,
-            )
-            if config.share_embeddings == "none"
-            else None
+            None
+            if sharing.target_and_logits
+            else Linear(config.d_model, target_vocab_size, use_bias=False, dtype=dtype, output_dtype=FLOAT32, rngs=rngs)
         )
 
     def __call__(
@@ -66,19 +75,19 @@ class Transformer(nnx.Module):
         return self.decoder.embedding.logits(x) if self.projection is None else self.projection(x)
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
-        """Encodes the source once, for `beams` hypotheses of at most `length` tokens (BOS included) a sentence."""
+        """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""
         return self.decoder.start_cache(self.encoder(source), segments_of(source), beams, length)
 
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B K V"], DecodingCache]:
-        """Logits of the token after `tokens`, which stand at `position` (BOS at 0) of each hypothesis."""
+        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
         x, cache = self.decoder.step(tokens, position, cache)
         return self.logits(x), cache
 
 
 class LanguageModel(nnx.Module):
-    """The decoder alone: tokens to the logits of each next token."""
+    """A decoder-only model that maps tokens to the logits of each next token."""
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
@@ -91,10 +100,10 @@ class LanguageModel(nnx.Module):
 def attention_weights(
     model: Transformer | LanguageModel | Encoder | Decoder, *inputs: Array
 ) -> dict[str, Float[Array, "N B H Q K"]]:
-    """Who looked at whom: the weights of every layer (N) and head, from the one implementation that trains.
+    """Returns the attention weights of every layer (N) and head, computed by the modules that train.
 
-    `inputs` are what the model is called with, such as source and target_input. Returns those that it has of "encoder"
-    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S).
+    `inputs` are the arguments of the model, such as source and target_input. The result has those of the keys "encoder"
+    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S) that the model has.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):

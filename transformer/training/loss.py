@@ -1,4 +1,4 @@
-"""Cross-entropy against smoothed targets (section 5.4), and the sums that a step reports."""
+"""Cross-entropy with label smoothing (section 5.4), and the sums that a step reports."""
 
 from typing import Any
 
@@ -12,36 +12,43 @@ from transformer.special_tokens import EOS, PAD
 
 @struct.dataclass
 class LossSums:
-    """Totals over target tokens. LossSums of parts add up to the sum of the whole; divide once, at the end.
+    """Sums over target tokens. The sums of several batches are added before they are divided.
 
-    Scalars: float32 arrays on the device, and what stands for these on the host or in a tree of shapes.
+    Fields are float32 scalars. Their type is Any, since JAX also builds trees of shapes and shardings.
     """
 
     loss: Any  # label-smoothed cross-entropy, nats
     nll: Any  # -log p(truth), nats
-    correct: Any  # tokens whose truth has the highest logit
+    correct: Any  # tokens for which the truth has the highest logit
     tokens: Any
     sentences: Any
 
 
-def cross_entropy(
-    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, form: str
-) -> LossSums:
-    """LossSums over the targets that are not padding.
+# (logits, logits of the truth, sums of the logits) to the mean logit over the entries that share the smoothing.
+LABEL_SMOOTHING_SUPPORTS = {
+    # All entries (Szegedy et al. 2016).
+    "uniform": lambda logits, truth, total: total / logits.shape[-1],
+    # All but the truth and padding (the Annotated Transformer).
+    "others": lambda logits, truth, total: (total - truth - logits[:, PAD]) / (logits.shape[-1] - 2),
+}
 
-    With smoothing eps the target distribution over V entries is, for `form`
-    "uniform" (Szegedy et al. 2016): eps / V on every entry, and 1 - eps more on the truth;
-    "others" (the Annotated Transformer): eps / (V - 2) on all but truth and padding, 1 - eps on the truth.
+
+def cross_entropy(
+    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, support: str
+) -> LossSums:
+    """Returns the sums over the targets that are not padding.
+
+    The target distribution is 1 - label_smoothing on the truth, plus label_smoothing spread evenly over `support`, a
+    key of LABEL_SMOOTHING_SUPPORTS.
     """
     vocab_size = logits.shape[-1]
     logits, targets = logits.reshape(-1, vocab_size), targets.reshape(-1)
-    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v, so no (B T, V) array of log-probabilities is needed.
+    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v needs no (B T, V) array of log-probabilities.
     normalizer = jax.nn.logsumexp(logits, axis=-1)
     truth = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     total = jnp.sum(logits, axis=-1)
     nll = normalizer - truth
-    others = total - truth - logits[:, PAD]
-    smooth = total / vocab_size if form == "uniform" else others / (vocab_size - 2)
+    smooth = LABEL_SMOOTHING_SUPPORTS[support](logits, truth, total)
     loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
     weights = (targets != PAD).astype(jnp.float32)
     return LossSums(
@@ -54,12 +61,12 @@ def cross_entropy(
 
 
 def symmetric_kl(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
-    """Sum of (KL(p || q) + KL(q || p)) / 2 over the targets, where rows 2i and 2i + 1, p and q, are one row twice.
+    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over the targets that are not padding.
 
-    Padding is not counted (R-Drop, Liang et al. 2021, equation 2).
+    p and q are rows 2i and 2i + 1, two passes of the same sentence (R-Drop, Liang et al. 2021, equation 2).
     """
     pairs = logits.reshape(-1, 2, *logits.shape[1:])
     p, q = jnp.moveaxis(jax.nn.softmax(pairs), 1, 0)
-    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v), in which the normalizers of both logs cancel out.
+    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v), where the normalizers of both logs cancel.
     divergences = jnp.sum((p - q) * (pairs[:, 0] - pairs[:, 1]), axis=-1) / 2
     return jnp.sum(divergences * (targets[::2] != PAD))

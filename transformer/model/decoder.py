@@ -1,0 +1,89 @@
+"""The decoder (section 3.1): all tokens at once for training, one token at a time for decoding."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.model.cache import DecodingCache, LayerCache, cached_self_attention
+from transformer.model.embedding import Embedding
+from transformer.model.layers import DecoderLayer
+from transformer.model.masks import attention_mask, segments_of
+from transformer.model.positions import positions_of
+from transformer.model.stack import Stack
+
+
+class Decoder(Stack):
+    """A stack of N layers that maps token ids and the encoder's output to one vector per token.
+
+    A vector depends on no later token. Without cross-attention the stack is the body of a language model.
+    """
+
+    def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
+        super().__init__(config, embedding, rngs=rngs)
+        count = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
+        self.layers = nnx.List([DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(count)])
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        memory: Float[Array, "B S D"] | None = None,
+        memory_segments: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Without `segments`, each row is one sentence."""
+        segments = segments_of(tokens) if segments is None else segments
+        positions = positions_of(tokens) if positions is None else positions
+        mask = attention_mask(segments, segments, causal=True)
+        memory_mask = None if memory is None else attention_mask(segments, memory_segments, causal=False)
+        x = self.embed(tokens, positions, rngs)
+        for layer in self.layers:
+
+            def attend_self(x, layer=layer):
+                return layer.self_attention(x, x, mask, rngs, self.rotary_positions(positions))
+
+            def attend_memory(x, layer=layer):
+                return layer.cross_attention(x, memory, memory_mask, rngs)
+
+            x = layer(x, attend_self, None if memory is None else attend_memory, rngs)
+        return self.apply_final_norm(x)
+
+    def start_cache(
+        self, memory: Float[Array, "B S D"], memory_segments: Int[Array, "B S"], beams: int, length: int
+    ) -> DecodingCache:
+        """Returns an empty cache for `beams` hypotheses per sentence of at most `length` tokens."""
+
+        def start_layer(layer: DecoderLayer) -> LayerCache:
+            keys, values = layer.cross_attention.project_keys_values(memory)
+            empty = [jnp.zeros((memory.shape[0], beams, length, *x.shape[2:]), x.dtype) for x in (keys, values)]
+            return LayerCache(*empty, keys, values)
+
+        return DecodingCache(tuple(map(start_layer, self.layers)), (memory_segments != 0)[:, None, None, :])
+
+    def step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B K D"], DecodingCache]:
+        """Processes one more token of every hypothesis, all at the same `position` (from 0).
+
+        `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
+        """
+        positions = jnp.full((1, tokens.shape[1]), position)
+        rotary_positions = self.rotary_positions(positions[:, :1])
+        x = self.embed(tokens, positions, None)
+        layer_caches = list(cache.layers)
+        for i, layer in enumerate(self.layers):
+
+            def attend_self(x, i=i, layer=layer):
+                out, layer_caches[i] = cached_self_attention(
+                    layer.self_attention, x, position, rotary_positions, layer_caches[i]
+                )
+                return out
+
+            def attend_memory(x, attention=layer.cross_attention, layer_cache=cache.layers[i]):
+                queries = attention.project_queries(x)
+                return attention.attend(queries, layer_cache.memory_keys, layer_cache.memory_values, cache.memory_mask)
+
+            x = layer(x, attend_self, attend_memory, None)
+        return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))
