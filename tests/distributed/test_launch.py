@@ -10,19 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import jax
-import ml_collections
 import pytest
 
-from tests.training.tiny import flags, record, run, tiny_config
-from transformer import train
+from tests.training.tiny import flags, record, run
 from transformer.checkpoints.restore import choose_step
-from transformer.config import loading as configuration
-from transformer.distributed import coordination as distributed
 from transformer.distributed import launch
-from transformer.environment import describe_environment
 from transformer.errors import UserError
-from transformer.run import preparation as runs
 
 REPOSITORY = Path(__file__).parents[2]
 # With a high learning rate rounding errors grow a hundredfold in ten steps.
@@ -174,29 +167,3 @@ def test_flags_that_contradict_each_other_are_refused(argv, message):
     launch.add_flags(parser)
     with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(parser.parse_args(argv)):
         pass
-
-
-def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):
-    facts = {}
-    monkeypatch.setattr(distributed, "require_same", lambda what, found, seconds: facts.update(found()))
-    arguments = train.make_parser().parse(flags(tmp_path / "run"))
-    config = configuration.load_file(arguments.config, arguments.overrides)
-    with runs.open_workdir(tmp_path / "run", config) as workdir:
-        prepared = runs.prepare(config, workdir)
-    assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__
-    assert facts["the commit"] == describe_environment()["commit"]
-    assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
-    assert facts["the training corpus"] == prepared.corpus.report["digest"]
-    assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]
-    # Each host may have its own cache.
-    assert "config.data.cache_dir" not in facts
-
-
-def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "__file__", str(tmp_path / "run" / "preparation.py"))
-    file, codes = tmp_path / "model" / "attention.py", []
-    file.parent.mkdir()
-    for text in ("x = 1", "x = 2"):
-        file.write_text(text)
-        codes.append(runs.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
-    assert codes[0] != codes[1]

@@ -1,0 +1,37 @@
+"""Preparation of a run: the facts that its processes compare."""
+
+import jax
+import ml_collections
+
+from tests.training.tiny import flags, tiny_config
+from transformer import train
+from transformer.config import loading as configuration
+from transformer.distributed import coordination
+from transformer.environment import describe_environment
+from transformer.run import preparation
+
+
+def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):
+    facts = {}
+    monkeypatch.setattr(coordination, "require_same", lambda what, found, seconds: facts.update(found()))
+    arguments = train.make_parser().parse(flags(tmp_path / "run"))
+    config = configuration.load_file(arguments.config, arguments.overrides)
+    with preparation.open_workdir(tmp_path / "run", config) as workdir:
+        prepared = preparation.prepare(config, workdir)
+    assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__
+    assert facts["the commit"] == describe_environment()["commit"]
+    assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
+    assert facts["the training corpus"] == prepared.corpus.report["digest"]
+    assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]
+    # Each host may have its own cache.
+    assert "config.data.cache_dir" not in facts
+
+
+def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "__file__", str(tmp_path / "run" / "preparation.py"))
+    file, codes = tmp_path / "model" / "attention.py", []
+    file.parent.mkdir()
+    for text in ("x = 1", "x = 2"):
+        file.write_text(text)
+        codes.append(preparation.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
+    assert codes[0] != codes[1]
