@@ -1,4 +1,4 @@
-"""Our whole model against PyTorch's encoder and decoder stacks; scripts/make_parity_golden.py wrote what they give."""
+"""The model against PyTorch's encoder and decoder stacks, whose outputs tests/golden/make_parity.py wrote."""
 
 from pathlib import Path
 

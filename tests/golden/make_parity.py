@@ -1,6 +1,6 @@
 """Writes tests/golden/parity.npz: logits and gradients of PyTorch's encoder and decoder stacks.
 
-    python -m scripts.make_parity_golden
+    python -m tests.golden.make_parity
 
 It needs PyTorch (`pip install torch==2.13.0`), unlike everything else here. The file has the batch, the weights under
 our names, and for each case of CASES the logits and the gradients of the summed cross-entropy with label smoothing 0.1.
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "parity.npz"
+GOLDEN = Path(__file__).resolve().parent / "parity.npz"
 D_MODEL, D_FF, HEADS, LAYERS, VOCAB = 16, 32, 2, 2, 20
 PAD, BOS, EOS = 0, 2, 3
 # (pre-norm, a norm after each stack). torch.nn.Transformer always has the latter.
