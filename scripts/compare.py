@@ -5,7 +5,7 @@
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. Each
 workdir needs an evaluation of the split by transformer.evaluate. If it has several, the flags that made one select it.
-An evaluation's .json file can replace a workdir, for example to compare two evaluations of one run.
+An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run.
 
 `scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
 the keys of the JSON object.
@@ -32,7 +32,12 @@ MIN_SAMPLES = 40  # with these the 95 % interval leaves out one at either end
 
 
 def main(arguments: argparse.Namespace) -> None:
-    check_flags(arguments)
+    if len(arguments.workdirs) < 2:
+        raise UserError(f"{arguments.workdirs[0]}: give at least two workdirs or evaluations to compare")
+    if arguments.samples < MIN_SAMPLES:
+        raise UserError(f"--samples={arguments.samples}: must be at least {MIN_SAMPLES}")
+    if arguments.sentences < 0:
+        raise UserError(f"--sentences={arguments.sentences}: must be at least 0")
     evaluations = choose(arguments)
     check_comparable(evaluations)
     first = evaluations[0]
@@ -46,18 +51,8 @@ def main(arguments: argparse.Namespace) -> None:
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
-def check_flags(arguments: argparse.Namespace) -> None:
-    """Raises UserError for values that no comparison can be made with."""
-    if len(arguments.workdirs) < 2:
-        raise UserError(f"{arguments.workdirs[0]}: give at least two workdirs or evaluations to compare")
-    if arguments.samples < MIN_SAMPLES:
-        raise UserError(f"--samples={arguments.samples}: must be at least {MIN_SAMPLES}")
-    if arguments.sentences < 0:
-        raise UserError(f"--sentences={arguments.sentences}: must be at least 0")
-
-
 def check_comparable(evaluations: Sequence[Evaluation]) -> None:
-    """Raises UserError unless these are different evaluations with the same references."""
+    """Raises UserError if an evaluation is given twice, or if the references differ."""
     first, paths = evaluations[0], set()
     for each in evaluations:
         if each.path.resolve() in paths:
@@ -68,7 +63,7 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
 
 
 def warn_of_different_code(systems: Sequence[System]) -> None:
-    """Logs a warning if the seeds of one system ran different code; they are pooled nevertheless."""
+    """Logs a warning if the seeds of one system ran different code. They remain one system."""
     for system in systems:
         if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
             logging.warning("System %s: its seeds ran different code, %s.", system.label, ", ".join(sorted(commits)))

@@ -18,16 +18,13 @@ from transformer.errors import UserError
 from transformer.workdir import RESUMABLE_KEYS, Workdir
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
-RESULT_KEYS = {"split", "step", "averaged", "models", "decoding", "sentences"}
-RESULT_KEYS |= {*SCORES, *(f"{name}_signature" for name in SCORES)}
-ENVIRONMENT_KEYS = {"commit", "uncommitted_changes", "cpu_count", "devices"}
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One evaluation of one run.
 
-    path: its .json file. config, environment: those of the run. result: the JSON object, without derived values.
+    path: its .json file. config, environment: those of the run. result: the JSON object.
     """
 
     path: Path
@@ -58,47 +55,34 @@ class Evaluation:
         changed = "+" if self.environment["uncommitted_changes"] else ""
         return (self.environment["commit"] or "unknown")[:9] + changed
 
+    # The paths in the result are wrong once the workdir has been moved.
     @cached_property
     def hypotheses(self) -> list[str]:
-        return self._read_sentences("hypotheses")
+        return read_text_file(self.path.with_name(f"{self.name}.hypotheses.txt"))
 
     @cached_property
     def references(self) -> list[str]:
-        return self._read_sentences("references")
-
-    def _read_sentences(self, kind: str) -> list[str]:
-        # Not from the path in the result, which is wrong once the workdir has been moved.
-        path = self.path.with_name(f"{self.name}.{kind}.txt")
-        lines = read_text_file(path)
-        if not lines or len(lines) != self.result["sentences"]:
-            raise UserError(
-                f"{path}: has {len(lines)} lines, must have the {self.result['sentences']} sentences of "
-                f"{self.path.name}; run transformer.evaluate again"
-            )
-        return lines
+        return read_text_file(self.path.with_name(f"{self.name}.references.txt"))
 
 
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
-    result = _read_object(path, RESULT_KEYS)
+    result = _read_object(path)
     workdir, config = workdirs.open_existing(path.parent.parent)
-    return Evaluation(path, config, _read_object(workdir.environment, ENVIRONMENT_KEYS), result)
+    return Evaluation(path, config, _read_object(workdir.environment), result)
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads all evaluations of a run. Raises UserError if a file is damaged."""
-    return [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
+    """Reads all evaluations of a run, except those of ensembles, which are not of one run."""
+    evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
+    return [evaluation for evaluation in evaluations if len(evaluation.result["models"]) == 1]
 
 
-def _read_object(path: Path, keys: set[str]) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        missing = sorted(keys - found.keys())
-    except (OSError, ValueError, AttributeError) as error:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); run transformer.evaluate again or restore it") from error
-    if missing:
-        raise UserError(f"{path}: has no {', '.join(missing)}; run transformer.evaluate again or restore it")
-    return found
 
 
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -108,6 +92,6 @@ def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """Returns the mean, and with several values ± their sample standard deviation."""
+    """Returns the mean, followed by ± and the sample standard deviation if there are several values."""
     mean = f"{statistics.mean(values):.2f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

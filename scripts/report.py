@@ -19,9 +19,9 @@ from typing import Any
 from scripts import markdown
 from scripts.evaluations import SCORES, Evaluation, differing_keys, mean_and_spread, read_evaluations
 from transformer import cli
-from transformer import workdir as workdirs
 from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.workdir import Workdir, open_existing
 
 IN_EVERY_ROW = {"data.name", "strategy", "beam_size", "length_penalty"}  # even if they do not differ
 HEADER = ("config", "split", "decoding", "seeds", *SCORES, "training", "commit", "device")
@@ -37,14 +37,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on its own splits. Raises UserError if it is not complete or has none."""
-    workdir, _ = workdirs.open_existing(path)
+    workdir, _ = open_existing(path)
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
-    found = [
-        each
-        for each in read_evaluations(workdir)
-        if each.result["split"] is not None and len(each.result["models"]) == 1
-    ]
+    found = [each for each in read_evaluations(workdir) if each.result["split"] is not None]
     if not found:
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
     # A flag that repeats the configured value makes the same evaluation under another name.
@@ -87,15 +83,17 @@ def make_row(group: Sequence[Evaluation], run_keys: Sequence[str], decoding_keys
     decoding = [describe_search(first.decoding), *show_settings(first.decoding, decoding_keys)]
     decoding += [f"mean of {result['averaged']} checkpoints"] if result["averaged"] > 1 else []
     decoding += [f"step {result['step']}"] if len(steps) == 1 else []
+    minutes = [read_record(Workdir(each.workdir).metrics)[-1]["seconds"] / 60 for each in group]
+    devices, cpus = first.environment["devices"], first.environment["cpu_count"]
     return (
         ", ".join(config),
         result["split"],
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(each.config.seed for each in group)),
         *(mean_and_spread([each.result[name] for each in group]) for name in SCORES),
-        f"{statistics.mean(training_minutes(each.workdir) for each in group):.0f} min",
+        f"{statistics.mean(minutes):.0f} min",
         ", ".join(sorted({each.commit for each in group})),
-        describe_devices(first.environment),
+        f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
 
 
@@ -107,20 +105,6 @@ def describe_search(decoding: Mapping[str, Any]) -> str:
     if decoding["strategy"] == "beam":
         return f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
     return decoding["strategy"]
-
-
-def training_minutes(workdir: Path) -> float:
-    """Returns the minutes of the training loop, over all starts. Raises UserError if the record is damaged."""
-    path = workdirs.Workdir(workdir).metrics
-    lines = read_record(path)
-    if not lines or "seconds" not in lines[-1]:
-        raise UserError(f"{path}: is missing, empty or damaged, so the training time is unknown; restore the file")
-    return lines[-1]["seconds"] / 60
-
-
-def describe_devices(environment: Mapping[str, Any]) -> str:
-    kinds = environment["devices"]
-    return f"{environment['cpu_count']} CPU cores" if set(kinds) == {"cpu"} else f"{len(kinds)} {kinds[0]}"
 
 
 def make_parser() -> cli.Parser:

@@ -2,10 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-
-from absl import logging
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
 from transformer import workdir as workdirs
@@ -18,11 +15,11 @@ SPLIT = "valid"  # test data selects nothing
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     """Returns one evaluation for each workdir or .json file in `arguments.workdirs`.
 
-    For a workdir it is the only evaluation that agrees with the flags given. If several agree, it is the one that
+    For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
     transformer.evaluate makes with the same flags.
 
     Raises:
-      UserError: a name is no workdir or evaluation, or no or several evaluations of a workdir qualify.
+      UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
     """
     return [_choose_one(Path(name), arguments) for name in arguments.workdirs]
 
@@ -35,26 +32,24 @@ def _choose_one(path: Path, arguments: argparse.Namespace) -> Evaluation:
         return evaluation
     workdir, config = workdirs.open_existing(path)
     configuration.override(config, arguments.overrides, flag="--")  # reports bad flags even if there is no evaluation
-    # An ensemble is no evaluation of this run.
-    own = [each for each in read_evaluations(workdir) if len(each.result["models"]) == 1]
+    own = read_evaluations(workdir)
     agreeing = [each for each in own if _agrees(each, arguments, arguments.split or SPLIT)]
     if not agreeing:
-        others = f" (it has {_names(own)})" if own else ""
+        others = f" (it has {', '.join(each.name for each in own)})" if own else ""
         command = f"python -m transformer.evaluate {shlex.quote(f'--workdir={path}')} {_flags(arguments)}"
         raise UserError(f"{path}: has no evaluation with {_flags(arguments)}{others}; run {command}")
     chosen = [each for each in agreeing if _is_made_by(each, arguments)] if len(agreeing) > 1 else agreeing
     if len(chosen) != 1:
+        names = ", ".join(each.name for each in agreeing)
         raise UserError(
-            f"{path}: has {len(agreeing)} evaluations with {_flags(arguments)}, {_names(agreeing)}; choose with "
+            f"{path}: has {len(agreeing)} evaluations with {_flags(arguments)}, {names}; choose with "
             "--average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
-    if len(agreeing) > 1:
-        logging.info("%s: using %s, of %d evaluations.", path, chosen[0].name, len(agreeing))
     return chosen[0]
 
 
 def _agrees(evaluation: Evaluation, arguments: argparse.Namespace, split: str) -> bool:
-    """Tells if the evaluation is of this split and agrees with all flags given."""
+    """Returns whether the evaluation is of the split and agrees with all flags that are given."""
     wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     same = all(evaluation.decoding.get(key) == wanted[key] for key in keys)
@@ -63,7 +58,7 @@ def _agrees(evaluation: Evaluation, arguments: argparse.Namespace, split: str) -
 
 
 def _is_made_by(evaluation: Evaluation, arguments: argparse.Namespace) -> bool:
-    """Tells if transformer.evaluate, run with these flags, makes an evaluation with the same settings."""
+    """Returns whether transformer.evaluate makes an evaluation with these settings when run with these flags."""
     wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
     return evaluation.decoding == wanted.to_dict() and evaluation.result["averaged"] == (arguments.average or 1)
 
@@ -72,7 +67,3 @@ def _flags(arguments: argparse.Namespace) -> str:
     average = [] if arguments.average is None else [f"--average={arguments.average}"]
     overrides = [f"--{key}={text}" for key, text in arguments.overrides]
     return shlex.join([f"--split={arguments.split or SPLIT}", *average, *overrides])
-
-
-def _names(evaluations: Sequence[Evaluation]) -> str:
-    return ", ".join(each.name for each in evaluations)

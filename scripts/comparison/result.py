@@ -12,7 +12,7 @@ from scripts.comparison import significance
 from scripts.comparison.metrics import REFERENCE_LENGTH, SentenceMetric, make_metrics
 from scripts.comparison.significance import Estimate
 from scripts.comparison.systems import System
-from scripts.evaluations import SCORES, Evaluation
+from scripts.evaluations import SCORES
 from transformer.decoding import bleu
 
 MAX_BINS = 6  # of sentence lengths
@@ -21,10 +21,7 @@ MIN_BIN_SENTENCES = 30  # on average: BLEU of fewer means little
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """A system with its scores.
-
-    scores: those of each seed. statistics: for each metric (seeds, sentences, numbers). estimates: for each metric.
-    """
+    """A system with the scores of each seed and, by metric, the statistics (seeds, sentences, numbers) and estimate."""
 
     system: System
     scores: tuple[bleu.Scores, ...]
@@ -35,26 +32,18 @@ class ScoredSystem:
 def make_result(
     systems: Sequence[System], references: Sequence[str], language: str | None, samples: int, sentences: int
 ) -> dict[str, Any]:
-    """Compares every system with the first.
-
-    Args:
-      systems: at least one.
-      references: the reference of each sentence.
-      language: see `bleu.score`.
-      samples: resamples of the bootstrap.
-      sentences: how many of the sentences that differ most to include in each comparison.
+    """Compares every system with the first, by `samples` bootstrap resamples. See `bleu.score` for `language`.
 
     Returns:
       split, sentences: the split (None: a file), and its number of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
-      systems: label and name of each; its runs (workdir, evaluation, seed, step, averaged, commit, scores); and for
-        each score the mean over seeds, the spread (sample standard deviation; None for one seed), and, except for
-        bleu_lowercase_tokenized, the 95 % interval.
+      systems: the label; the runs; and for each score the mean over seeds, the spread (sample standard deviation; None
+        for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
       differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
-        interval and its p-value; and sentences, those whose chrF differs most: line (from 1), reference, difference,
-        and by label chrf, the mean over seeds, and hypotheses, one a seed.
-      bleu_by_length: for each range of reference lengths: shortest and longest, in tokens; the number of sentences; and
-        bleu by label, the mean over seeds.
+        interval and its p-value; and the `sentences` whose chrF differs most. Their line numbers start at 1, their chrF
+        is the mean over seeds, and they have one hypothesis for each seed.
+      bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
+        seeds, by label.
       signatures: of each score; those of bleu and chrf include the number of resamples and their seed.
     """
     metrics = make_metrics(language)
@@ -92,8 +81,19 @@ def _score(
 
 def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
     system = scored.system
-    runs = [_describe_run(*each) for each in zip(system.evaluations, scored.scores, strict=True)]
-    described: dict[str, Any] = {"label": system.label, "name": system.name, "runs": runs}
+    runs = [
+        {
+            "workdir": str(evaluation.workdir),
+            "evaluation": evaluation.name,
+            "seed": evaluation.config.seed,
+            "step": evaluation.result["step"],
+            "averaged": evaluation.result["averaged"],
+            "commit": evaluation.commit,
+            **{name: getattr(scores, name) for name in SCORES},
+        }
+        for evaluation, scores in zip(system.evaluations, scored.scores, strict=True)
+    ]
+    described: dict[str, Any] = {"label": system.label, "runs": runs}
     for name in SCORES:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None
@@ -101,18 +101,6 @@ def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
         if name in scored.estimates:
             described[name]["interval"] = scored.estimates[name].interval
     return described
-
-
-def _describe_run(evaluation: Evaluation, scores: bleu.Scores) -> dict[str, Any]:
-    return {
-        "workdir": str(evaluation.workdir),
-        "evaluation": evaluation.name,
-        "seed": evaluation.config.seed,
-        "step": evaluation.result["step"],
-        "averaged": evaluation.result["averaged"],
-        "commit": evaluation.commit,
-        **{name: getattr(scores, name) for name in SCORES},
-    }
 
 
 def _compare(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.evaluations import Evaluation, differing_keys
-from transformer.config.keys import show
 
 # Tried in this order to separate evaluations with the same settings and the same seed. The last always does.
 TRAITS = {
@@ -20,15 +19,11 @@ TRAITS = {
 
 @dataclass(frozen=True)
 class System:
-    """Evaluations with different seeds. `differences`: its values of the settings in which the systems differ."""
+    """Evaluations with different seeds. `differences` holds its values of the settings in which the systems differ."""
 
     label: str
     differences: dict[str, Any]
     evaluations: tuple[Evaluation, ...]
-
-    @property
-    def name(self) -> str:
-        return ", ".join(f"{key}={show(value)}" for key, value in self.differences.items())
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:

@@ -9,17 +9,12 @@ from transformer.config.keys import show
 
 def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
-    parts = [_heading(result), _settings(result), _scores(result), _runs(result)]
+    text = "one file" if result["split"] is None else result["split"]
+    parts = [[f"{text}: {result['sentences']} sentences"], _settings(result), _scores(result), _runs(result)]
     parts += [_differences(result), _lengths(result)]
     parts += [_sentences(result, each) for each in result["differences"]]
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def _heading(result: dict[str, Any]) -> list[str]:
-    count = len(result["systems"])
-    text = "one file" if result["split"] is None else result["split"]
-    return [f"{count} system{'s' * (count > 1)} on {text}, {result['sentences']} sentences"]
 
 
 def _settings(result: dict[str, Any]) -> list[str]:
@@ -37,8 +32,7 @@ def _scores(result: dict[str, Any]) -> list[str]:
         cells = [mean_and_spread([run[name] for run in system["runs"]]) for name in SCORES]
         intervals = [_interval(system[name], "") if "interval" in system[name] else "" for name in SCORES]
         rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
-    spread = ": mean ± spread over seeds" if any(len(system["runs"]) > 1 for system in result["systems"]) else ""
-    return [f"Scores{spread} [95 % interval]", *_aligned(rows)]
+    return ["Scores: mean ± standard deviation over seeds [95 % interval]", *_aligned(rows)]
 
 
 def _runs(result: dict[str, Any]) -> list[str]:
@@ -86,9 +80,8 @@ def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
         lines.append(f"line {sentence['line']}: {chrf}, {system} - {baseline} {sentence['difference']:+.1f}")
         rows = [["  reference", sentence["reference"]]]
         for label in labels:
-            several = len(seeds[label]) > 1
             for seed, hypothesis in zip(seeds[label], sentence["hypotheses"][label], strict=True):
-                rows.append([f"  {label} seed {seed}" if several else f"  {label}", hypothesis])
+                rows.append([f"  {label} seed {seed}", hypothesis])
         lines += _aligned(rows)
     return lines
 

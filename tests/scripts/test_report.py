@@ -99,10 +99,8 @@ def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
     whole = finished("a", 0, 30.0)
     workdirs.Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
-    (finished("d", 0, 30.0) / "metrics.jsonl").write_text("damaged\n")
     (tmp_path / "plain.md").write_text("no marks\n")
     wrong = {
-        "metrics.jsonl: is missing, empty or damaged": [str(tmp_path / "d")],
         "b": [str(tmp_path / "b")],
         "transformer.evaluate": [str(tmp_path / "c")],
         "nowhere": [str(tmp_path / "nowhere")],
