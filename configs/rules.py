@@ -108,11 +108,6 @@ def listed_in(table: str) -> NameRule:
 
 
 def _is_one_line(value: str) -> bool:
-    # A file name may contain bytes that are not UTF-8, which Python represents by surrogates.
-    try:
-        value.encode(errors="surrogateescape")
-    except UnicodeEncodeError:
-        return False
     return "\n" not in value and "\0" not in value
 
 

@@ -62,11 +62,6 @@ COMBINATIONS = (
         "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither",
     ),
     Combination(
-        ("data.source", "data.path", "data.downloads"),
-        lambda c: c.data.source in ("text", "ids") and not c.data.path and not c.data.downloads,
-        "set path to the folder with the STEM.LANGUAGE files",
-    ),
-    Combination(
         ("data.source", "data.source_language", "data.target_language"),
         lambda c: c.data.source == "synthetic" and (c.data.source_language, c.data.target_language) != ("en", "de"),
         "synthetic data is en to de; set source_language=en and target_language=de",
@@ -82,31 +77,11 @@ COMBINATIONS = (
         "only bpe and unigram support byte fallback; set byte_fallback=false",
     ),
     Combination(
-        ("tokenizer.vocab_size", "tokenizer.byte_fallback"),
-        lambda c: c.tokenizer.byte_fallback and not c.tokenizer.model_file and c.tokenizer.vocab_size <= 260,
-        "256 bytes and 4 special tokens fill the vocabulary; raise vocab_size",
-    ),
-    Combination(
-        ("tokenizer.kind", "tokenizer.model_file"),
-        lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != "",
-        "kind=ids uses no SentencePiece model; set model_file to nothing",
-    ),
-    Combination(
         ("tokenizer.model_file", "tokenizer.shared"),
         lambda c: (
             c.tokenizer.model_file != "" and len(c.tokenizer.model_file.split(",")) != (1 if c.tokenizer.shared else 2)
         ),
         "a shared tokenizer has one model file, others have SOURCE,TARGET",
-    ),
-    Combination(
-        ("decoding.beam_size", "tokenizer.vocab_size"),
-        lambda c: not c.tokenizer.model_file and c.decoding.beam_size > c.tokenizer.vocab_size,
-        "the beam size must not exceed the vocabulary size; lower it",
-    ),
-    Combination(
-        ("training.eval_beam_size", "tokenizer.vocab_size"),
-        lambda c: not c.tokenizer.model_file and c.training.eval_beam_size > c.tokenizer.vocab_size,
-        "the beam size must not exceed the vocabulary size; lower it",
     ),
     Combination(
         ("batch.plan", "batch.packed_length", "data.max_length"),
@@ -122,11 +97,6 @@ COMBINATIONS = (
         ("batch.tokens", "batch.row_multiple", "batch.packed_length"),
         lambda c: c.batch.plan == "packed" and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length,
         "a batch must hold row_multiple rows of packed_length; raise tokens or lower the other two",
-    ),
-    Combination(
-        ("batch.row_multiple", "mesh.data", "mesh.fsdp"),
-        lambda c: c.batch.row_multiple % (max(c.mesh.data, 1) * c.mesh.fsdp) != 0,
-        "data x fsdp devices split the rows of a batch; make row_multiple a multiple of their product",
     ),
     Combination(
         ("optimizer.name", "optimizer.weight_decay"),

@@ -167,9 +167,9 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
     write_pairs(tmp_path, "train", pairs)
     write_pairs(tmp_path, "packed", pairs, ending=".gz")
     config = text_config(tmp_path, tmp_path)
-    plain = list(tokenizer_training.sample(sources.open_source(config.data, "train"), 2_500))
+    plain = list(tokenizer_training.select_pairs(sources.open_source(config.data, "train"), 2_500))
     config.data.train_split = "packed"
-    assert list(tokenizer_training.sample(sources.open_source(config.data, "train"), 2_500)) == plain
+    assert list(tokenizer_training.select_pairs(sources.open_source(config.data, "train"), 2_500)) == plain
     assert 2_400 < len(plain) <= 2_500
     assert len(set(plain)) == len(plain) and set(plain) <= set(pairs)
     places = [int(source[1:]) // 3_334 for source, _ in plain]
@@ -196,8 +196,6 @@ def test_missing_models_are_named(config, tmp_path):
         Tokenizer.load(tmp_path / "workdir", config)
     with pytest.raises(UserError, match=r"nowhere\.model: No such file"):
         make(config, tmp_path, model_file="nowhere.model")
-    with pytest.raises(UserError, match="needs two files, SOURCE,TARGET"):
-        make(config, tmp_path, shared=False)
 
 
 def test_training_without_text_is_refused(config, tmp_path):

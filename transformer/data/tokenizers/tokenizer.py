@@ -64,14 +64,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
 
 
 def _read_model_files(config: Config) -> Tokenizer:
-    options = config.tokenizer
-    paths = [files.expanded(name.strip()) for name in options.model_file.split(",")]
-    if len(paths) != (1 if options.shared else 2):
-        raise UserError(
-            f"tokenizer.model_file={options.model_file}: tokenizer.shared={options.shared} needs "
-            f"{'one file' if options.shared else 'two files, SOURCE,TARGET'}"
-        )
-    loaded = [_load(path) for path in paths]
+    loaded = [_load(files.expanded(name.strip())) for name in config.tokenizer.model_file.split(",")]
     return Tokenizer(loaded[0], loaded[-1])
 
 

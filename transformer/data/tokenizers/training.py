@@ -16,8 +16,8 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceV
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
-_BLOCK = 1024  # consecutive pairs that a sample of a large corpus takes from one position
-_THREADS = 16  # fixed, since unigram's sums and so its pieces may depend on it
+_BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+_THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
 def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
@@ -31,24 +31,24 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
 def _train_sentencepiece(options: Config, source: Source, exact_size: bool) -> tuple[Vocabulary, Vocabulary]:
     if options.shared:
-        texts = itertools.chain.from_iterable(sample(source, options.sample_size))
+        texts = itertools.chain.from_iterable(select_pairs(source, options.sample_size))
         shared = _train_one(options, texts, exact_size)
         return shared, shared
-    source_texts = (text for text, _ in sample(source, options.sample_size))
-    target_texts = (text for _, text in sample(source, options.sample_size))
+    source_texts = (text for text, _ in select_pairs(source, options.sample_size))
+    target_texts = (text for _, text in select_pairs(source, options.sample_size))
     return _train_one(options, source_texts, exact_size), _train_one(options, target_texts, exact_size)
 
 
-def sample(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Yields at most `limit` pairs, in blocks spread evenly over the source, except those that are not UTF-8."""
-    for pair in _sample_bytes(source, limit):
+def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
+    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
+    for pair in _select_bytes(source, limit):
         try:
             yield pair[0].decode(), pair[1].decode()
         except UnicodeDecodeError:
             continue
 
 
-def _sample_bytes(source: Source, limit: int) -> Iterator[tuple[bytes, bytes]]:
+def _select_bytes(source: Source, limit: int) -> Iterator[tuple[bytes, bytes]]:
     total = len(source)
     if total <= limit:
         yield from source.pairs(0, total)
