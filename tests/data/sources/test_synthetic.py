@@ -85,8 +85,8 @@ def test_the_parts_are_in_the_order_of_each_language():
         "On Saturday at half past eleven my parents will see the three old flowers at home.": (
             "Am Samstag um halb zwölf werden meine Eltern die drei alten Blumen zu Hause sehen."
         ),
-        "Did they order a small letter for seventy-nine euros?": (
-            "Haben sie einen kleinen Brief für neunundsiebzig Euro bestellt?"
+        "Did she buy eight dresses for two hundred seventeen euros at school?": (
+            "Hat sie in der Schule acht Kleider für zweihundertsiebzehn Euro gekauft?"
         ),
     }
     assert by_hand == {english: language[english] for english in by_hand}

@@ -50,7 +50,7 @@ VERBS = _table("""
     sell  | sold    | verkaufen  | verkauft
     order | ordered | bestellen  | bestellt
 """)
-TRADES = ("buy", "sell", "order")  # the verbs that take a price
+TRADES = ("buy", "sell", "order")  # the verbs that may take a price
 # English auxiliary | German auxiliary of ich | er | wir; "bought" and "did buy" are both a form of "haben" + "gekauft"
 AUXILIARIES = _table("""
     did    | habe  | hat  | haben
@@ -177,7 +177,7 @@ def draw(random: Random) -> Phrase:
         definite=definite,
     )
     place = Phrase(*random.choice(PLACES)) if random.random() < 0.4 else Phrase()
-    price = _price(random) if infinitive in TRADES else Phrase()
+    price = _price(random) if infinitive in TRADES and random.random() < 0.8 else Phrase()
     # In German a definite object precedes the place and an indefinite one follows it.
     german_rest = (thing, place, price) if definite else (place, thing, price)
     parts = {
