@@ -9,7 +9,7 @@ RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "fault"),
+    ("source", "target", "reason"),
     [
         (9, 9, None),  # exactly max_length with end-of-sentence
         (10, 9, "too_long"),
@@ -21,12 +21,12 @@ RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
         (3, 0, "empty"),
     ],
 )
-def test_limits_are_inclusive(source, target, fault):
-    assert cleaning.fault(source, target, RULES) == fault
+def test_limits_are_inclusive(source, target, reason):
+    assert cleaning.drop_reason(source, target, RULES) == reason
 
 
 def test_a_ratio_of_zero_means_no_limit():
-    assert cleaning.fault(1, 9, cleaning.Rules(10, 0.0, False)) is None
+    assert cleaning.drop_reason(1, 9, cleaning.Rules(10, 0.0, False)) is None
 
 
 def test_hashes_depend_on_where_the_source_ends():
@@ -46,6 +46,6 @@ def test_summary_names_reasons_by_frequency():
     assert cleaning.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
 
 
-def test_without_rules_only_empty_sides_are_faults():
-    assert cleaning.fault(1000, 1, None) is None
-    assert cleaning.fault(0, 1, None) == "empty"
+def test_without_rules_only_pairs_with_an_empty_side_are_dropped():
+    assert cleaning.drop_reason(1000, 1, None) is None
+    assert cleaning.drop_reason(0, 1, None) == "empty"

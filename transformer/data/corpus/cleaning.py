@@ -31,7 +31,7 @@ class Rules:
         return cls(data.max_length, data.max_length_ratio, data.deduplicate)
 
 
-def fault(source_length: int, target_length: int, rules: Rules | None) -> str | None:
+def drop_reason(source_length: int, target_length: int, rules: Rules | None) -> str | None:
     """Returns the reason to drop a pair, or None. The lengths do not count end-of-sentence."""
     longer, shorter = max(source_length, target_length), min(source_length, target_length)
     if not shorter:

@@ -1,10 +1,12 @@
 """A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,17 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int, Int32
 
-from transformer import cache
+from transformer import cache, progress_bar
 from transformer.config_types import Config
-from transformer.data.corpus import cleaning, storage
-from transformer.data.corpus.encoding import Chunk, Encoder, Resampler
-from transformer.data.corpus.writer import write
+from transformer.data.corpus import cleaning, storage, workers
+from transformer.data.corpus.encoding import Chunk, Encoded, Encoder, Resampler
 from transformer.data.sources.source import Source, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
 _FORMAT = 4  # part of every key: raise it when the same inputs would give other files
 _CHUNK = 8192  # pairs encoded at once
+_SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
 
 class Corpus:
@@ -91,7 +93,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
 
 def _identity(encoder: Encoder) -> dict[str, Any]:
-    """Everything that the files depend on."""
+    """Returns everything that the files depend on."""
     return {
         "format": _FORMAT,
         "source": encoder.source.identity,
@@ -105,7 +107,7 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the encoder's source that satisfy its rules."""
     source = encoder.source
     chunks = _chunks(len(source), None if source.seekable else source)
-    kept, dropped = write(folder, encoder, chunks, len(source), f"Encoding {source.name}", wanted_workers)
+    kept, dropped = _write(folder, encoder, chunks, len(source), f"Encoding {source.name}", wanted_workers)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
     if (folder / "hashes").exists():
@@ -132,7 +134,8 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
         total = len(storage.open_array(resampler.folder, "text_offsets"))
 
         def fill(unfinished: Path) -> None:
-            write(unfinished, resampler, _chunks(total), total, f"Encoding epoch {resampler.epoch + 1}", wanted_workers)
+            description = f"Encoding epoch {resampler.epoch + 1}"
+            _write(unfinished, resampler, _chunks(total), total, description, wanted_workers)
             storage.write_report(unfinished, storage.read_report(resampler.folder))
 
         cache.make_folder(folder, fill)
@@ -150,3 +153,39 @@ def _chunks(total: int, sequential: Source | None = None) -> Iterator[Chunk]:
     for start in range(0, total, _CHUNK):
         stop = min(start + _CHUNK, total)
         yield Chunk(start, stop, pairs and list(itertools.islice(pairs, stop - start)))
+
+
+def _write(
+    folder: Path,
+    encode: Callable[[Chunk], Encoded],
+    chunks: Iterable[Chunk],
+    total: int,
+    description: str,
+    wanted_workers: int,
+) -> tuple[int, Counter]:
+    """Writes the encoded chunks to files in `folder`. Returns the numbers of kept pairs and of dropped ones."""
+    processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
+    kept, dropped = 0, Counter()
+    position = text_position = 0
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(progress_bar.bar(description, total))
+        opened = {}
+        for encoded in workers.map_ordered(encode, chunks, processes):
+            arrays = dict(encoded.arrays)
+            arrays["offsets"], position = _offsets(arrays["lengths"] - 1, position)
+            if "text" in arrays:
+                arrays["text_offsets"], text_position = _offsets(arrays["text_lengths"], text_position)
+            for name, array in arrays.items():
+                if name not in opened:
+                    opened[name] = stack.enter_context((folder / name).open("wb"))
+                opened[name].write(np.ascontiguousarray(array).data)
+            kept += len(arrays["lengths"])
+            dropped += encoded.dropped
+            advance(len(arrays["lengths"]) + encoded.dropped.total())
+    return kept, dropped
+
+
+def _offsets(lengths: Int[np.ndarray, "N 2"], start: int) -> tuple[Int[np.ndarray, "N"], int]:
+    """Returns the offset of each pair if the first is at `start`, and the end of the last."""
+    ends = start + np.cumsum(lengths.sum(axis=1, dtype=np.int64))
+    return np.concatenate([[start], ends])[:-1], int(ends[-1]) if len(ends) else start

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Integer, UInt64
 
 from transformer.data.corpus import cleaning, storage
-from transformer.data.hashing import mix
 from transformer.data.sources.lines import decode
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -30,7 +30,6 @@ class Chunk(NamedTuple):
 class Encoded(NamedTuple):
     """The encoded pairs of a chunk: arrays by the names of `storage`, and the number of dropped pairs by reason."""
 
-    chunk_size: int
     arrays: dict[str, np.ndarray]
     dropped: Counter
 
@@ -51,8 +50,8 @@ class Encoder:
         targets = self.tokenizer.target.encode([target for _, target in texts])
         kept_tokens, kept_texts = [], []
         for text, source, target in zip(texts, sources, targets, strict=True):
-            if fault := cleaning.fault(len(source), len(target), self.rules):
-                dropped[fault] += 1
+            if reason := cleaning.drop_reason(len(source), len(target), self.rules):
+                dropped[reason] += 1
             else:
                 kept_tokens.append((source, target))
                 kept_texts.append(text)
@@ -61,7 +60,7 @@ class Encoder:
             arrays |= _text_arrays(kept_texts)
         if self.rules and self.rules.deduplicate:
             arrays["hashes"] = np.array([cleaning.content_hash(*text) for text in kept_texts], np.uint64)
-        return Encoded(chunk.stop - chunk.start, arrays, dropped)
+        return Encoded(arrays, dropped)
 
     def _texts(self, chunk: Chunk, dropped: Counter) -> Iterator[TextPair]:
         """Yields the pairs with text on both sides and counts the rest in `dropped`."""
@@ -97,7 +96,7 @@ class Resampler:
         sources = self._sample(self.tokenizer.source, 0, [source for source, _ in texts], chunk)
         targets = self._sample(self.tokenizer.target, 1, [target for _, target in texts], chunk)
         tokens = list(zip(sources, targets, strict=True))
-        return Encoded(len(texts), _token_arrays(tokens, self.tokenizer), Counter())
+        return Encoded(_token_arrays(tokens, self.tokenizer), Counter())
 
     def _sample(self, vocabulary: Vocabulary, side: int, texts: list[str], chunk: Chunk) -> list[list[int]]:
         """Samples one side. Segmentations that training does not allow are replaced by the best one."""
@@ -107,6 +106,18 @@ class Resampler:
             if not 0 < len(tokens) < self.max_length:
                 (sampled[index],) = vocabulary.encode([texts[index]])
         return sampled
+
+
+def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
+    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each value in turn."""
+    state = np.zeros(1, np.uint64)
+    for value in values:
+        state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return state
 
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:

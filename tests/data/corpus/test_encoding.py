@@ -1,6 +1,6 @@
 import numpy as np
 
-from transformer.data.hashing import mix
+from transformer.data.corpus.encoding import mix
 
 
 def test_one_value_is_hashed_as_in_the_reference_implementation():
