@@ -14,7 +14,7 @@ REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 def test_preparation_by_hand():
     # Moses replaces German quotes by escaped straight ones and splits off punctuation.
-    assert bleu.prepare(HYPOTHESES, "de") == [
+    assert bleu.lowercase_tokenize(HYPOTHESES, "de") == [
         "der hund , &quot; rex &quot; , läuft .",
         "ein mann schläft .",
     ]

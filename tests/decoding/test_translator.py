@@ -139,7 +139,7 @@ def test_n_best_beyond_the_beam_size_is_refused():
 @pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
 def test_batches_hold_every_sequence_once_within_the_budget(longest):
     lengths = dict(enumerate(np.random.default_rng(longest).integers(1, longest + 1, 300).tolist()))
-    batches = make_batches(lengths, longest, extra_length=10, tokens=512)
+    batches = make_batches(lengths, longest, extra_length=10, max_positions=512)
     assert sorted(i for batch in batches for i in batch.indices) == list(lengths)
     for batch in batches:
         assert batch.length in padded_lengths(longest)

@@ -28,13 +28,15 @@ def padded_lengths(longest: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def row_count(length: int, tokens: int) -> int:
-    """Returns how many rows of `length` have at most `tokens` positions, but at least one."""
-    rows = max(tokens // length, 1)
+def row_count(length: int, max_positions: int) -> int:
+    """Returns the number of rows of `length` that fit in `max_positions`, at least one."""
+    rows = max(max_positions // length, 1)
     return rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
 
 
-def make_batches(lengths: Mapping[int, int], longest: int, extra_length: int, tokens: int) -> list[DecodingBatch]:
+def make_batches(
+    lengths: Mapping[int, int], longest: int, extra_length: int, max_positions: int
+) -> list[DecodingBatch]:
     """Returns batches of sequences of similar length, shortest first.
 
     The padded length and the number of rows depend only on the sequence's own length. So a sequence always meets the
@@ -44,7 +46,7 @@ def make_batches(lengths: Mapping[int, int], longest: int, extra_length: int, to
       lengths: length of each sequence by its index, at most `longest`.
       longest: the largest padded length.
       extra_length: positions of a row beyond the padded length.
-      tokens: the most positions of a batch, unless one row has more.
+      max_positions: limit on the positions of a batch; a batch of one row may exceed it.
     """
     order = sorted(lengths, key=lambda i: (lengths[i], i))
     batches, begin = [], 0
@@ -52,7 +54,7 @@ def make_batches(lengths: Mapping[int, int], longest: int, extra_length: int, to
         end = begin
         while end < len(order) and lengths[order[end]] <= padded_length:
             end += 1
-        rows = row_count(padded_length + extra_length, tokens)
+        rows = row_count(padded_length + extra_length, max_positions)
         batches += [DecodingBatch(rows, padded_length, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
         begin = end
     return batches

@@ -90,20 +90,20 @@ def beam_search(
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | full | (bound <= ended.scores[:, n_best - 1]),
-            caches=caches if beam_size == 1 else ensemble.reorder(caches, parents),
+            caches=caches if beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
         )
 
     def unfinished(state: State) -> Bool[Array, ""]:
         return (state.position < max_length) & ~state.done.all()
 
-    final = jax.lax.while_loop(unfinished, advance, start(models, source, limits, beam_size, max_length))
+    final = jax.lax.while_loop(unfinished, advance, initial_state(models, source, limits, beam_size, max_length))
     return Hypotheses(*(x[:, :n_best] for x in final.ended)), final.done
 
 
-def start(
+def initial_state(
     models: Sequence[Transformer], source: Int[Array, "B S"], limits: Int[Array, "B"], beams: int, length: int
 ) -> State:
-    """Returns the first state: one live hypothesis a sentence, without tokens, and K - 1 empty slots."""
+    """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
     rows = source.shape[0]
     tokens = jnp.full((rows, beams, length), PAD)
     no_scores = jnp.full((rows, beams), -jnp.inf)
@@ -122,11 +122,11 @@ def best_extensions(
 ) -> tuple[Float[Array, "B count"], Int[Array, "B count"], Int[Array, "B count"]]:
     """Returns log-probability, parent and token of the best of K x V extensions without EOS; the first wins a tie."""
     vocabulary = jnp.arange(log_p.shape[-1])[None, None]
-    each = min(count, log_p.shape[-1])
-    values, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), each)
+    per_parent = min(count, log_p.shape[-1])
+    values, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), per_parent)
     values = values + live_log_p[:, :, None]
     best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-    return best, index // each, gather(tokens.reshape(tokens.shape[0], -1), index)
+    return best, index // per_parent, gather(tokens.reshape(tokens.shape[0], -1), index)
 
 
 def keep_best(

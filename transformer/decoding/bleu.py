@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
 
-PREPARED = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}.normalized.tokenized.lowercased"
+PREPARATION = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}.normalized.tokenized.lowercased"
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str | 
     """
     bleu, bleu_signature = corpus_score(make_bleu(language), hypotheses, references)
     chrf, chrf_signature = corpus_score(CHRF(), hypotheses, references)
-    prepared = [prepare(texts, language) for texts in (hypotheses, references)]
+    prepared = [lowercase_tokenize(texts, language) for texts in (hypotheses, references)]
     lowercase, lowercase_signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
     pairs = zip(hypotheses, references, strict=True)
     return Scores(
         bleu=bleu,
         bleu_signature=bleu_signature,
         bleu_lowercase_tokenized=lowercase,
-        bleu_lowercase_tokenized_signature=f"{lowercase_signature}|{PREPARED}",
+        bleu_lowercase_tokenized_signature=f"{lowercase_signature}|{PREPARATION}",
         chrf=chrf,
         chrf_signature=chrf_signature,
         exact_match=sum(hypothesis.strip() == reference.strip() for hypothesis, reference in pairs) / len(hypotheses),
@@ -71,7 +71,7 @@ def make_bleu(language: str | None) -> BLEU:
         return BLEU(tokenize="char")
 
 
-def prepare(texts: Sequence[str], language: str | None) -> list[str]:
+def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     """Returns the texts normalised, tokenised and lower-cased. Moses has default rules for unknown languages."""
     if language is None:
         return [text.lower() for text in texts]

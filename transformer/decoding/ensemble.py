@@ -49,8 +49,3 @@ def decode_step(
     vocabulary = jnp.arange(log_p.shape[-1])[None, None]
     log_p = jnp.where(jnp.isin(vocabulary, jnp.array(forbidden)), -jnp.inf, log_p)
     return log_p, tuple(cache for _, cache in steps)
-
-
-def reorder(caches: Caches, parents: Int[Array, "B K"]) -> Caches:
-    """Returns caches in which hypothesis k of each sentence continues the former hypothesis parents[k]."""
-    return tuple(cache.reorder(parents) for cache in caches)

@@ -46,7 +46,9 @@ class Scorer:
         """`config` is the group `config.decoding`. A side has at most max_source_length + max_extra_length tokens."""
         self.graphs, self.tokenizer, self.config = tuple(graphs), tokenizer, config
         self.longest = config.max_source_length + config.max_extra_length
-        self.score_batch = jax.jit(self._score_batch)
+        self.score_batch = jax.jit(
+            lambda parameters, *pair: score_tokens(ensemble.build_models(self.graphs, parameters), *pair)
+        )
 
     def score(self, parameters: Sequence[dict], sources: Sequence[str], targets: Sequence[str]) -> list[TargetScore]:
         """Returns the score of each target, in order.
@@ -73,11 +75,6 @@ class Scorer:
                 log_p = tuple(row[: len(target_tokens[i])].tolist())
                 scores[i] = TargetScore(log_p, sum(log_p))
         return scores
-
-    def _score_batch(
-        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], target: Int[Array, "B T"]
-    ) -> Float[Array, "B T"]:
-        return score_tokens(ensemble.build_models(self.graphs, parameters), source, target)
 
     def _encode(self, sequences: list[list[int]], side: str) -> list[list[int]]:
         for line, tokens in enumerate(sequences, start=1):

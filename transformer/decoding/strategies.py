@@ -1,20 +1,19 @@
 """The strategies that `decoding.strategy` chooses from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool
 
 from transformer.config_types import Config
 from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.sampling import sample, sample_keys
-from transformer.model.transformer import Transformer
 
 
 class Strategy(NamedTuple):
-    """A way to find `n_best` hypotheses a sentence. `config` is the group `config.decoding`.
+    """A way to find `n_best` hypotheses of each sentence. `config` is the group `config.decoding`.
 
-    num_hypotheses(config, n_best): how many hypotheses a sentence has at each step.
+    num_hypotheses(config, n_best): the number of hypotheses of a sentence at each step.
     search(models, source, limits, lines, config, n_best, max_length): the hypotheses, and which rows are done; the
       arguments are those of `beam_search`, and `lines` is (B,), the number of each row's line.
     """
@@ -23,15 +22,7 @@ class Strategy(NamedTuple):
     search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
 
 
-def _beam(
-    models: Sequence[Transformer],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    lines: Int[Array, "B"],
-    config: Config,
-    n_best: int,
-    max_length: int,
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def _beam(models, source, limits, lines, config, n_best, max_length):
     return beam_search(
         models,
         source,
@@ -44,15 +35,7 @@ def _beam(
     )
 
 
-def _sample(
-    models: Sequence[Transformer],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    lines: Int[Array, "B"],
-    config: Config,
-    n_best: int,
-    max_length: int,
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def _sample(models, source, limits, lines, config, n_best, max_length):
     return sample(
         models,
         source,

@@ -139,8 +139,8 @@ class Translator:
         Later batches are already being searched while the caller reads an earlier one.
         """
         launched: deque[tuple[DecodingBatch, tuple[Hypotheses, Array]]] = deque()
-        tokens = self.config.batch_tokens // self.num_hypotheses
-        for batch in make_batches(lengths, self.config.max_source_length, extra_length, tokens):
+        max_positions = self.config.batch_tokens // self.num_hypotheses
+        for batch in make_batches(lengths, self.config.max_source_length, extra_length, max_positions):
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
