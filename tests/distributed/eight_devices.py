@@ -1,6 +1,6 @@
-"""python -m tests.distributed.eight_devices WORKDIR MESHES: the same fifty updates on each of these meshes, as JSON.
+"""python -m tests.distributed.eight_devices WORKDIR MESHES: makes the same fifty updates on each mesh and prints JSON.
 
-The run on the last one is saved half-way, too, and goes on on the one before it.
+The run on the last mesh is also saved half-way and resumed on the mesh before it.
 """
 
 import json
@@ -26,7 +26,7 @@ BATCHES = [make_batch(LENGTHS[seed:], 8, 8, seed) for seed in range(4)]
 
 
 def setup_on(shape: tuple[int, int, int]) -> Setup:
-    """With dropout wherever there can be some, and two passes, on as many devices as the mesh takes."""
+    """Returns a setup with every kind of dropout and with R-Drop, on a mesh of this shape."""
     config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
     config.training.r_drop = 1.0
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
@@ -46,7 +46,7 @@ def losses(here: Setup, state: TrainState, first: int, last: int) -> tuple[Train
 
 
 def held(tree) -> list[float]:
-    """The share of all matrices of a tree that each device holds."""
+    """Returns the fraction of the elements of all matrices that each device holds."""
     matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim == 2]
     total = sum(leaf.size for leaf in matrices)
     count = len(matrices[0].sharding.device_set)
@@ -54,13 +54,13 @@ def held(tree) -> list[float]:
 
 
 def memory(here: Setup, state: TrainState) -> dict[str, int]:
-    """Bytes a device that the compiled update takes and gives."""
+    """Returns the bytes per device of the arguments and outputs of the compiled update."""
     analysis = here.step.compile(here.step.update, state, here.step.place(BATCHES[0])).memory_analysis()
     return {"arguments": analysis.argument_size_in_bytes, "outputs": analysis.output_size_in_bytes}
 
 
 def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
-    """The rest of a run that was saved on one mesh, at this state, and goes on on another."""
+    """Saves this state, resumes from it on another mesh and reports the rest of the run."""
     config = tiny_config(checkpoint__best_metric="loss")
     with Checkpoints(Workdir(folder), config) as checkpoints:
         checkpoints.save(state, Progress(step=SAVED))

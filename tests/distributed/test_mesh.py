@@ -1,4 +1,4 @@
-"""The same run on every mesh of one to eight devices, which a process of its own makes of one CPU."""
+"""The same run on meshes of one to eight devices, and the compiled programs, in a process with eight CPU devices."""
 
 import json
 import math
@@ -42,17 +42,17 @@ def test_the_losses_do_not_depend_on_the_mesh(found, mesh):
     assert here["start"] == 0.0
     assert here["losses"][0] == pytest.approx(one["losses"][0], rel=1e-5)
     np.testing.assert_allclose(here["losses"], one["losses"], rtol=1e-3)
-    # Something was learned, or equal losses would say little.
+    # The model has learned something; otherwise equal losses would show little.
     assert one["losses"][-1] < 0.9 * one["losses"][0]
 
 
 @pytest.mark.slow
-def test_the_losses_depend_on_no_other_mesh_either(tmp_path):
+def test_the_losses_do_not_depend_on_other_meshes(tmp_path):
     found = find(tmp_path, OTHERS)
     for mesh in OTHERS:
         test_the_losses_do_not_depend_on_the_mesh(found, mesh)
         test_each_device_holds_its_share(found, mesh)
-    test_a_run_goes_on_on_another_mesh(found)
+    test_a_run_resumes_on_another_mesh(found)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -72,7 +72,7 @@ def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
     assert memory["outputs"] == pytest.approx(state, abs=1024)
 
 
-def test_a_run_goes_on_on_another_mesh(found):
+def test_a_run_resumes_on_another_mesh(found):
     resumed = found["resumed"]
     assert resumed["restored"] == resumed["loaded_without_a_mesh"] == 0.0
     rest = found["meshes"][str(ONE)]["losses"][-len(resumed["losses"]) :]

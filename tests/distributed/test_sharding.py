@@ -1,4 +1,4 @@
-"""Meshes that are refused. What goes on on those that are not is in test_mesh.py."""
+"""Invalid meshes. test_mesh.py tests the valid ones."""
 
 import jax
 import pytest

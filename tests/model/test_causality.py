@@ -32,7 +32,7 @@ def apart(length: int) -> jax.Array:
 def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) -> dict[str, np.ndarray]:
     """By stack, for each position p: the largest |d logits[row, LOOKED_AT[row]] / d input p|, of a random sum over V.
 
-    Learned positions stand for the inputs: a position's row is added to the embedding of the token that stands there.
+    The gradient of a learned position is that of the input to which its row is added.
     """
     weights = np.zeros((ROWS, TARGET, VOCAB), np.float32)
     weights[np.arange(ROWS), LOOKED_AT] = np.random.default_rng(1).normal(size=(ROWS, VOCAB))

@@ -89,7 +89,7 @@ def test_keys_that_follow_each_other_give_uncorrelated_bits():
 
 
 def test_bits_of_a_threefry_key_never_change():
-    """Or else a run would not go on as it began."""
+    """A resumed run draws the same masks."""
     assert random_bits(jax.random.key(7), (2, 3)).tolist() == GOLDEN
 
 
@@ -104,7 +104,7 @@ def test_every_word_of_an_rbg_key_counts():
 
 
 @pytest.mark.parametrize("site", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_rate_acts_in_training_alone(site):
+def test_each_rate_acts_only_in_training(site):
     rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, site: 0.5}
     model, certain = tiny_transformer(**rates).module, tiny_transformer(dropout=0.0).module
     batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)

@@ -1,4 +1,4 @@
-"""What stands beside a sentence changes nothing for it: padding, filler rows, other sentences."""
+"""Results for a sentence do not depend on padding, filler rows or other sentences in the batch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Packed rows train the same model as rows of their own: the loss and its gradients are equal."""
+"""Packed rows give the same loss and gradients as one sentence per row."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ADDED = ["sinusoidal", "sinusoidal_concatenated", "learned"]
 VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product", "additive")]
 
 
-# Rotary attention knows distances alone, so that here it would not notice positions that go on in the next segment.
+# Rotary attention depends only on relative positions, so this test cannot see whether they restart in each segment.
 @pytest.mark.parametrize(("positions", "attention"), [*VARIANTS, ("rotary", "dot_product")])
 def test_packed_equals_unpacked(positions, attention):
     model = tiny_transformer(positions=positions, attention=attention)

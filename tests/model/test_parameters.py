@@ -1,4 +1,4 @@
-"""How many parameters there are, by the closed formula and by the paper, and how they are drawn (Table 3)."""
+"""The number of parameters, by a closed formula and by the paper (Table 3), and their initialization."""
 
 import math
 
@@ -65,7 +65,7 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
 
 
 def count(config: ml_collections.ConfigDict, source_vocab: int, target_vocab: int) -> int:
-    """By shapes alone: no array is made."""
+    """Counts parameters from their shapes, without creating arrays."""
     model = nnx.eval_shape(lambda: Transformer(config, source_vocab, target_vocab, rngs=nnx.Rngs(0)))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
@@ -86,7 +86,7 @@ def test_base_and_big_have_as_many_as_the_formula_says():
 
 
 def test_the_formula_gives_the_printed_counts():
-    """At the vocabulary sizes at which all of them fit: Table 3 does not say which were used."""
+    """Uses vocabulary sizes at which all counts fit, since Table 3 does not state them."""
     for change, millions in TABLE_3:
         assert closed_formula(model_config(change), 41_000, 41_000) / 1e6 == pytest.approx(millions, rel=0.02), change
     assert closed_formula(big.get_config().model, 36_000, 36_000) / 1e6 == pytest.approx(213, rel=0.02)

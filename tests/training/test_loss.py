@@ -70,7 +70,7 @@ def test_padding_is_never_counted(support):
     assert sums(EPSILON, support, noise) == sums(EPSILON, support)
 
 
-def test_disagreement_is_the_mean_of_both_divergences_of_each_target():
+def test_symmetric_kl_is_the_mean_of_both_divergences_of_each_target():
     passes = np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2  # rows 0 and 1 are one sentence, so 2 and 3
     passes[:, 3, 5] = 50 * np.arange(4)  # padding of both
     p = np.exp(passes) / np.exp(passes).sum(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""One update: what it must not depend on, and what it must."""
+"""Properties of one update: invariances, accumulation, dropout, precision and compilation."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def stacked(*batches):
 
 @pytest.fixture(scope="module")
 def plain():
-    """No dropout: an update is a function of the state and the sentences alone."""
+    """A setup without dropout: an update depends only on the state and the sentences."""
     return setup(tiny_config(model__dropout=0.0))
 
 
@@ -68,7 +68,7 @@ def test_parameters_of_zero_predict_all_tokens_alike(plain):
     assert metrics["sums"].loss / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
 
 
-def test_what_is_repeated_is_learned():
+def test_a_repeated_batch_is_learned():
     learner = setup(
         tiny_config(model__dropout=0.0, training__label_smoothing=0.0), optax.adam(optax.constant_schedule(0.02))
     )
@@ -78,7 +78,7 @@ def test_what_is_repeated_is_learned():
     assert metrics["sums"].correct == 26
 
 
-def test_two_passes_without_dropout_are_one(plain):
+def test_two_passes_without_dropout_equal_one(plain):
     batch = make_batch(LONG, 4, 7, seed=0)
     state, metrics = setup(tiny_config(model__dropout=0.0, training__r_drop=5.0)).after([batch])
     once, once_metrics = plain.after([batch])
@@ -146,7 +146,7 @@ def test_the_same_updates_make_the_same_state(dropping):
     assert one.step == 3
 
 
-def test_the_average_of_parameters_follows_its_formula(dropping):
+def test_ema_parameters_follow_their_formula(dropping):
     updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(2)]
     start = jax.device_get(dropping.initializer().parameters)
     one, two = dropping.after(updates[0])[0], dropping.after(*updates)[0]

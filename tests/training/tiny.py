@@ -33,7 +33,7 @@ def tiny_config(**changes) -> ml_collections.ConfigDict:
 
 @dataclasses.dataclass
 class Setup:
-    """What makes a state and what changes it."""
+    """An initializer and a train step of the same model."""
 
     initializer: Initializer
     step: TrainStep
@@ -61,7 +61,7 @@ def setup(
 
 
 def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:
-    """A batch of random sentences with so many pieces on each side, EOS not counted; the other rows are filler."""
+    """Returns a batch of random sentences of these lengths, EOS not counted; the other rows are filler."""
     random = np.random.default_rng(seed)
     names = ("source", "target_input", "target_output")
     batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
@@ -74,7 +74,7 @@ def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: 
 
 
 def distance(tree, other) -> float:
-    """The largest difference between two trees of arrays, in parts of the largest value."""
+    """Returns the largest difference between two trees of arrays, relative to the largest value."""
     one, two = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each)]) for each in (tree, other))
     return float(np.max(np.abs(one - two)) / np.max(np.abs(one)))
 
@@ -90,7 +90,7 @@ checkpoint.every=3 checkpoint.keep=2 checkpoint.best_metric=loss
 
 
 def flags(workdir: Path, **changes) -> list[str]:
-    """Of `transformer.train`, for a run of seconds; `changes` as in `tiny_config`."""
+    """Returns the flags of `transformer.train` for a run of seconds; `changes` as in `tiny_config`."""
     settings = dict(setting.split("=") for setting in RUN.split())
     settings |= {"data.cache_dir": workdir.parent / "cache"}
     settings |= {key.replace("__", "."): value for key, value in changes.items()}

@@ -1,4 +1,4 @@
-"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key. No other module creates masks.
+"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key. All masks are created here.
 
 A segment is the number of a sentence in its row, from 1; 0 is padding. Positions attend only within their segment.
 """

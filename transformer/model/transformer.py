@@ -17,7 +17,7 @@ from transformer.model.stack import Stack
 
 
 class Sharing(NamedTuple):
-    """Which weights are one matrix."""
+    """The weights that share one matrix."""
 
     source_and_target: bool  # the embeddings of both languages
     target_and_logits: bool  # the target embeddings and the projection to logits (section 3.4)
