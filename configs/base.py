@@ -158,7 +158,9 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of ((5 + length) / 6)^alpha; 0: none
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
-    decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; longer input is cut and warned of
+    decoding.max_source_length = Key(
+        256, at_least(2)
+    )  # source tokens, end included; longer input is cut, with a warning
     decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
     decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all

@@ -29,7 +29,6 @@ from scripts.sweeping.worker import run_trials
 from transformer import cli, files
 from transformer.checkpoints import restore
 from transformer.config import loading as configuration
-from transformer.config import python_file
 from transformer.config.keys import nearest, show
 from transformer.errors import UserError
 from transformer.workdir import make_folder, open_existing
@@ -74,7 +73,7 @@ def load_sweep(path: Path) -> Sweep:
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
         raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
-    sweep = python_file.call(path, "get_sweep", description)
+    sweep = configuration.call_function(path, "get_sweep", description)
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__
         raise UserError(f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()")

@@ -4,7 +4,9 @@ A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.p
 """
 
 import ast
+import importlib.util
 import json
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ import ml_collections
 
 from configs.rules import Key
 from transformer import files
-from transformer.config import python_file
 from transformer.config.checking import checked, coerce_types, fit_to_steps
 from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key
 from transformer.config_types import Config
@@ -43,12 +44,33 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     if path.suffix == ".json":
         config = load(path)
     elif path.suffix == ".py":
-        config = python_file.call(path, "get_config", *([argument] if argument else []))
+        config = call_function(path, "get_config", *([argument] if argument else []))
     else:
         raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
     return checked(fit_to_steps(coerce_types(flatten(config) | _parse_all(overrides, "--config."))))
+
+
+def call_function(path: Path, function: str, *arguments: Any) -> Any:
+    """Calls a function of a Python file that the user names: a config's `get_config` or a sweep's `get_sweep`.
+
+    Raises:
+      UserError: the file does not define the function, or the file or the function raises an exception.
+    """
+    spec = importlib.util.spec_from_file_location("python_file", path.resolve())
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, function):
+            raise UserError(f"does not define {function}()")
+        return getattr(module, function)(*arguments)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+        line = f"line {frames[-1].lineno}: " if frames else ""
+        raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error
 
 
 def override(config: Config, overrides: Overrides, flag: str) -> ml_collections.FrozenConfigDict:

@@ -6,8 +6,6 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from transformer.config_types import Config
-
 # Reasons to drop a pair, in the order in which they are checked, and their names in the log.
 REASONS = {
     "invalid_utf8": "not UTF-8",
@@ -25,10 +23,6 @@ class Rules:
     max_length: int
     max_length_ratio: float
     deduplicate: bool
-
-    @classmethod
-    def of(cls, data: Config) -> "Rules":
-        return cls(data.max_length, data.max_length_ratio, data.deduplicate)
 
 
 def drop_reason(source_length: int, target_length: int, rules: Rules | None) -> str | None:

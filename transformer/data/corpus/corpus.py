@@ -72,20 +72,21 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     Raises:
       UserError: the data is missing or unusable, or no pair is left.
     """
-    source = open_source(config.data, split)
-    rules = cleaning.Rules.of(config.data) if split == "train" else None
+    data = config.data
+    source = open_source(data, split)
+    rules = cleaning.Rules(data.max_length, data.max_length_ratio, data.deduplicate) if split == "train" else None
     rate = config.tokenizer.subword_sampling if split == "train" else 0.0
     encoder = Encoder(source, tokenizer, rules, keep_text=rate > 0)
-    home = cache.folder(config.data.cache_dir) / "corpora"
+    home = cache.folder(data.cache_dir) / "corpora"
     home.mkdir(exist_ok=True)
-    folder = home / f"{config.data.name.replace('/', '-')}-{split}-{cache.key(_identity(encoder))}"
-    fill = functools.partial(_encode, encoder=encoder, wanted_workers=config.data.workers)
-    cache.make_once(folder, fill, config.data.wait_seconds)
+    folder = home / f"{data.name.replace('/', '-')}-{split}-{cache.key(_identity(encoder))}"
+    fill = functools.partial(_encode, encoder=encoder, wanted_workers=data.workers)
+    cache.make_once(folder, fill, data.wait_seconds)
 
     def resample(epoch: int, seed: int) -> Corpus:
-        resampler = Resampler(folder, tokenizer, config.data.max_length, rate, seed, epoch)
-        with cache.exclusive(cache.lock_path(folder), config.data.wait_seconds):
-            return Corpus(_prepare_epoch(resampler, config.data.workers), None)
+        resampler = Resampler(folder, tokenizer, data.max_length, rate, seed, epoch)
+        with cache.exclusive(cache.lock_path(folder), data.wait_seconds):
+            return Corpus(_prepare_epoch(resampler, data.workers), None)
 
     corpus = Corpus(folder, resample if rate else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
@@ -140,8 +141,8 @@ def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
 
         cache.make_folder(folder, fill)
     for earlier in epochs.iterdir():
-        # Every start of the run chooses the shapes of batches by epoch 0. The two epochs before this one may be in use
-        # on another host, and not every file system keeps deleted files that are mapped elsewhere.
+        # Epoch 0 stays, since every start of a run chooses its batch shapes from it. The two epochs before this one may
+        # be in use on another host, and not every file system keeps deleted files that are mapped elsewhere.
         if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch - 2:
             shutil.rmtree(earlier)
     return folder

@@ -29,7 +29,7 @@ def num_workers(wanted: int) -> int:
 
 
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
-    """Yields `function(argument)` for each argument, in order, computed by `workers` processes; with 1, by this one.
+    """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
     Each process has one argument at a time, so the memory is bounded. Exceptions of the function are raised here.
 
@@ -101,7 +101,7 @@ class _Worker:
 
 def _serve() -> None:
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not mix with the results
+    os.dup2(2, 1)  # what libraries print goes to standard error, so that it cannot corrupt the results
     function = pickle.load(sys.stdin.buffer)
     while True:
         argument = pickle.load(sys.stdin.buffer)

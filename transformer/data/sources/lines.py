@@ -18,7 +18,7 @@ import numpy as np
 
 from transformer.errors import UserError
 
-LINES_PER_MARK = 1024  # the index has one offset for so many lines: 36 million lines need 280 kB
+LINES_PER_MARK = 1024  # lines for each offset in the index, which needs 280 kB for 36 million lines
 _BLOCK = 1 << 22  # bytes read at once when counting lines
 
 

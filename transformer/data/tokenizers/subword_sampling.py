@@ -49,7 +49,7 @@ class BpeDropout:
         return self._greedy_path(_Segmentation(list(word), scores, {}))
 
     def _greedy_path(self, state: "_Segmentation") -> list["_Segmentation"]:
-        """The segmentations that follow from always making the best merge."""
+        """Returns this segmentation and those that follow from it by always making the best merge."""
         path = [state]
         while (best := max(state.scores, default=_NO_PIECE)) > _NO_PIECE:
             state = self._merge(state, state.scores.index(best))
@@ -103,7 +103,7 @@ class UnigramSampler:
         return pieces[::-1]
 
     def _forward(self, word: str) -> list[tuple[list[int], list[float]]]:
-        """For each prefix of the word: where its last piece can start, and the cumulative weights of these starts."""
+        """Returns for each prefix where its last piece can start, and the cumulative weights of these starts."""
         table: list[tuple[list[int], list[float]]] = [([], [])]
         log_sums = [0.0]  # over all segmentations of each prefix
         for end in range(1, len(word) + 1):

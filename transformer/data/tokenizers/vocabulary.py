@@ -111,7 +111,7 @@ class SentencePieceVocabulary:
         return self._samplers[rate]
 
     def _tokens_of(self, pieces: Iterable[str]) -> list[int]:
-        """Like SentencePiece: consecutive unknown pieces become one UNK, or their bytes if the model has bytes."""
+        """Encodes pieces. As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback."""
         tokens: list[int] = []
         for piece in pieces:
             token = self._token_of_piece.get(piece, UNK)
