@@ -11,11 +11,10 @@ from typing import Any
 
 import ml_collections
 
-from transformer import workdir as workdirs
+from transformer.workdir import RESUMABLE_KEYS, Workdir, open_existing
 from transformer.config.keys import flatten
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
-from transformer.workdir import RESUMABLE_KEYS, Workdir
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 
@@ -68,7 +67,7 @@ class Evaluation:
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
     result = _read_object(path)
-    workdir, config = workdirs.open_existing(path.parent.parent)
+    workdir, config = open_existing(path.parent.parent)
     return Evaluation(path, config, _read_object(workdir.environment), result)
 
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed import sharding
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
+from transformer.workdir import check_same_run, create_workdir
 
 CONFIGS = sorted(str(path) for path in Path("configs").glob("*.py") if path.stem not in ("__init__", "rules"))
 SMOKE = [("training.steps", "20")]
@@ -46,10 +46,10 @@ def test_one_override_makes_a_short_run(path, caplog):
 
 def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_command(tmp_path):
     config = configuration.load_file("configs/big.py", SMOKE)
-    workdir = workdirs.create(tmp_path / "run", config)
+    workdir = create_workdir(tmp_path / "run", config)
     workdir.metrics.touch()  # the run has begun
     assert configuration.load(workdir.path).optimizer.warmup_steps == 20
-    workdirs.check_same_run(workdir, configuration.load_file("configs/big.py", SMOKE))
+    check_same_run(workdir, configuration.load_file("configs/big.py", SMOKE))
     assert configuration.load_file(str(workdir.config), []) == config
 
 

@@ -14,19 +14,19 @@ import pytest
 from configs import base
 from tests.training import tiny
 from transformer import environment, files
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten, freeze
 from transformer.errors import UserError
+from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing
 
 BASE = flatten(base.get_config())
 CONFIG = freeze(BASE)
 
 
 @pytest.fixture
-def begun(tmp_path) -> workdirs.Workdir:
+def begun(tmp_path) -> Workdir:
     """Returns the workdir of a run of the base config that has begun."""
-    workdir = workdirs.create(tmp_path / "runs" / "first", CONFIG)
+    workdir = create_workdir(tmp_path / "runs" / "first", CONFIG)
     workdir.metrics.write_text("{}\n")
     return workdir
 
@@ -43,9 +43,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_new_workdir_holds_config_and_environment(tmp_path):
-    workdir = workdirs.create(tmp_path / "a" / "b", CONFIG)
+    workdir = create_workdir(tmp_path / "a" / "b", CONFIG)
     assert sorted(path.name for path in workdir.path.iterdir()) == ["config.json", "environment.json"]
-    opened, config = workdirs.open_existing(tmp_path / "a" / "b")
+    opened, config = open_existing(tmp_path / "a" / "b")
     assert (opened.path, config) == (workdir.path, CONFIG)
     recorded = json.loads(workdir.environment.read_text())
     assert recorded["packages"]["jax"] == jax.__version__
@@ -72,14 +72,14 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
 
 def test_the_same_run_is_resumed(begun):
     elsewhere = freeze(BASE | {"data.workers": 3, "mesh.data": 1})
-    assert workdirs.create(begun.path, elsewhere).path == begun.path
-    assert workdirs.open_existing(begun.path)[1] == CONFIG
+    assert create_workdir(begun.path, elsewhere).path == begun.path
+    assert open_existing(begun.path)[1] == CONFIG
     assert len(json.loads(begun.environment.read_text())["resumed"]) == 1
 
 
 def test_another_config_is_refused_without_changing_anything(begun):
     before = contents(begun.path)
-    message = refusal(workdirs.create, begun.path, freeze(BASE | {"model.d_model": 256, "model.d_k": 32}))
+    message = refusal(create_workdir, begun.path, freeze(BASE | {"model.d_model": 256, "model.d_k": 32}))
     assert f"--workdir={begun.path}: " in message and f"--config={begun.config}" in message
     assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
     assert contents(begun.path) == before
@@ -88,42 +88,42 @@ def test_another_config_is_refused_without_changing_anything(begun):
 def test_a_long_difference_is_shortened(begun):
     changes = {f"model.{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
     changes |= {f"optimizer.{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
-    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(workdirs.create, begun.path, freeze(BASE | changes))
+    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(create_workdir, begun.path, freeze(BASE | changes))
 
 
 def test_a_run_that_never_began_is_replaced(tmp_path):
     planned = freeze(BASE | {"tokenizer.vocab_size": 100})
-    workdirs.create(tmp_path, planned)
+    create_workdir(tmp_path, planned)
     (tmp_path / "tokenizer.model").write_text("100 pieces")
-    workdirs.create(tmp_path, planned)
+    create_workdir(tmp_path, planned)
     assert (tmp_path / "tokenizer.model").exists()
-    workdirs.create(tmp_path, CONFIG)
-    assert workdirs.open_existing(tmp_path)[1] == CONFIG
+    create_workdir(tmp_path, CONFIG)
+    assert open_existing(tmp_path)[1] == CONFIG
     assert not (tmp_path / "tokenizer.model").exists()
 
 
 def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
-    workdir = workdirs.create(tmp_path, CONFIG)
+    workdir = create_workdir(tmp_path, CONFIG)
     (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
     other = freeze(BASE | {"batch.tokens": 12_000})
-    assert configuration.load(workdirs.create(tmp_path, other).path) == other
+    assert configuration.load(create_workdir(tmp_path, other).path) == other
     (workdir.checkpoints / "10").mkdir()
-    assert "batch.tokens: 12000 -> " in refusal(workdirs.create, tmp_path, CONFIG)
+    assert "batch.tokens: 12000 -> " in refusal(create_workdir, tmp_path, CONFIG)
 
 
 def test_unusable_workdirs_are_refused(begun, tmp_path):
-    assert "no such folder; did you mean" in refusal(workdirs.open_existing, begun.path.with_name("fist"))
-    assert "config.json: no such file" in refusal(workdirs.open_existing, tmp_path)
+    assert "no such folder; did you mean" in refusal(open_existing, begun.path.with_name("fist"))
+    assert "config.json: no such file" in refusal(open_existing, tmp_path)
     begun.config.write_text("{")
-    assert "config.json: not a saved configuration" in refusal(workdirs.open_existing, begun.path)
-    assert "config.json: not a saved configuration" in refusal(workdirs.create, begun.path, CONFIG)
+    assert "config.json: not a saved configuration" in refusal(open_existing, begun.path)
+    assert "config.json: not a saved configuration" in refusal(create_workdir, begun.path, CONFIG)
 
 
 def test_a_file_is_refused_as_a_workdir(tmp_path):
     (tmp_path / "file").write_text("")
-    assert f"cannot be made (File exists: {tmp_path / 'file'})" in refusal(workdirs.create, tmp_path / "file", CONFIG)
-    assert "cannot be made (Not a directory: " in refusal(workdirs.create, tmp_path / "file" / "inside", CONFIG)
-    assert "no such folder" in refusal(workdirs.open_existing, tmp_path / "file")
+    assert f"cannot be made (File exists: {tmp_path / 'file'})" in refusal(create_workdir, tmp_path / "file", CONFIG)
+    assert "cannot be made (Not a directory: " in refusal(create_workdir, tmp_path / "file" / "inside", CONFIG)
+    assert "no such folder" in refusal(open_existing, tmp_path / "file")
 
 
 def test_a_run_can_be_marked_complete(begun):
@@ -173,15 +173,15 @@ def test_a_line_is_appended_completely_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_workdir_in_use_is_refused_naming_its_process(tmp_path):
-    with workdirs.lock(tmp_path / "run"):
-        message = refusal(lambda: workdirs.lock(tmp_path / "run").__enter__())
+    with lock_workdir(tmp_path / "run"):
+        message = refusal(lambda: lock_workdir(tmp_path / "run").__enter__())
         assert f"--workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on " in message
-    with workdirs.lock(tmp_path / "run"):
+    with lock_workdir(tmp_path / "run"):
         pass
 
 
 def test_training_refuses_a_workdir_in_use_without_changing_it(tmp_path, capsys):
-    with workdirs.lock(tmp_path / "run"):
+    with lock_workdir(tmp_path / "run"):
         before = contents(tmp_path)
         assert tiny.run(tmp_path / "run", training__steps=8) == 2
         assert contents(tmp_path) == before
@@ -191,13 +191,13 @@ def test_training_refuses_a_workdir_in_use_without_changing_it(tmp_path, capsys)
 
 def test_the_lock_of_a_dead_process_is_released(tmp_path):
     script = "import sys, pathlib, time; from transformer import workdir\n"
-    script += "with workdir.lock(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    script += "with workdir.lock_workdir(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"1\n"
-        assert f"is in use by process {process.pid} on" in refusal(lambda: workdirs.lock(tmp_path).__enter__())
+        assert f"is in use by process {process.pid} on" in refusal(lambda: lock_workdir(tmp_path).__enter__())
     finally:
         process.kill()
         process.communicate()
-    with workdirs.lock(tmp_path):
+    with lock_workdir(tmp_path):
         pass

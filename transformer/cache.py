@@ -13,13 +13,9 @@ from transformer.errors import UserError
 
 
 def folder(cache_dir: str) -> Path:
-    """Returns the cache folder, and creates it if missing.
+    """Returns the cache folder, and creates it if missing. Raises UserError if that is impossible.
 
-    Args:
-      cache_dir: `config.data.cache_dir`; "" means `transformer` in $XDG_CACHE_HOME or ~/.cache.
-
-    Raises:
-      UserError: the folder cannot be created.
+    `cache_dir` is `config.data.cache_dir`; "" means `transformer` in $XDG_CACHE_HOME or ~/.cache.
     """
     if cache_dir:
         path = files.expanded(cache_dir)
@@ -35,8 +31,9 @@ def folder(cache_dir: str) -> Path:
 
 
 def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """Holds a lock file that processes preparing data share, as `locks.exclusive` does."""
-    return locks.exclusive(lock, "another process that prepares data", "check whether it still runs", seconds)
+    """Locks a file that all processes preparing the same data use, for at most `config.data.wait_seconds`."""
+    advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
+    return locks.exclusive(lock, "another process that prepares data", advice, seconds)
 
 
 def lock_path(folder: Path) -> Path:

@@ -20,8 +20,10 @@ from transformer.config.keys import declared_keys, nearest
 from transformer.errors import UserError
 
 DISK_IS_FULL = "the disk is full"
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-WRONG_KIND_OF_FILE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP)
+UNUSABLE_PATH = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
 
 
 class Terminated(KeyboardInterrupt):
@@ -46,11 +48,7 @@ class Parser(argparse.ArgumentParser):
         self.overrides = overrides
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments.
-
-        Raises:
-          UserError: an argument is not a flag of this command, or its value is not allowed.
-        """
+        """Parses the arguments. Raises UserError for an unknown flag or a value that is not allowed."""
         flags = [flag for action in self._actions for flag in action.option_strings]
         for flag in argv:
             name = flag.partition("=")[0]
@@ -124,15 +122,13 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
 
 
 def _advice(error: BaseException | None) -> str | None:
-    """Returns a one-line message if the error, or one that caused it, is a fault of the machine and not of the code."""
+    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code."""
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):
             return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
-        if number in FORBIDDEN:
-            return f"{error.filename}: {error.strerror}; choose another folder or change its permissions"
-        if number in WRONG_KIND_OF_FILE and error.filename is not None:
-            return f"{error.filename}: {error.strerror}; give another name, or move what is there out of the way"
+        if number in UNUSABLE_PATH and error.filename is not None:
+            return f"{error.filename}: {error.strerror}; change its permissions or move it, or name another path"
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return "out of device memory; lower config.batch.tokens and raise config.training.accumulation in return"
         error = error.__cause__ or error.__context__

@@ -17,9 +17,6 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
 
     JAX executes what it finds there, so the folder must come from the user's own settings and never from a workdir that
     is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder cannot be created, nothing is cached.
-
-    Args:
-      cache_dir: as for `cache.folder`.
     """
     if jax.config.jax_compilation_cache_dir is not None:
         return

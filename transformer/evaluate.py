@@ -20,7 +20,7 @@ from absl import logging
 from transformer import cli, files
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.data.sources import source as sources
+from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import ScoredTranslations, translate_and_score
@@ -60,7 +60,7 @@ def read_texts(arguments: argparse.Namespace, models: Trained) -> tuple[list[str
     """Returns the source texts and the raw references. Raises UserError if there are none or their numbers differ."""
     if arguments.source is None:
         try:
-            return sources.read_pairs(models.config.data, arguments.split)
+            return source.read_pairs(models.config.data, arguments.split)
         except UserError as error:
             raise UserError(f"{error}; or evaluate files with --source=FILE --reference=FILE") from error
     texts, references = (read_text_file(Path(name)) for name in (arguments.source, arguments.reference))
@@ -135,7 +135,7 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
     parser.add_model_flags()
-    parser.add_argument("--split", choices=sources.SPLITS, help="the split of the run's data to translate (test)")
+    parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its reference translations")
     return parser

@@ -18,11 +18,7 @@ ADVICE = {
 
 
 def check(workdir: Path, found: Mapping[str, str]) -> None:
-    """Compares fingerprints with the recorded ones, if there are any.
-
-    Raises:
-      UserError: they differ, or the record is damaged.
-    """
+    """Raises UserError if fingerprints differ from the recorded ones, or the record is damaged."""
     path = workdir / FILE_NAME
     if not path.exists():
         return

@@ -18,15 +18,14 @@ WARNING_INTERVAL = 60  # seconds between later ones
 def poll_until(what: str, advice: str, seconds: int) -> Iterator[None]:
     """Yields before each attempt of a polling loop, and logs what it waits for.
 
-    Raises:
-      UserError: the loop still runs after `seconds`.
+    Raises UserError with the advice if the loop still runs after `seconds`.
     """
     started, next_warning = time.monotonic(), FIRST_WARNING
     while True:
         yield
         waited = time.monotonic() - started
         if waited > seconds:
-            raise UserError(f"waited {waited:.0f} s for {what}; {advice}, or raise config.data.wait_seconds={seconds}")
+            raise UserError(f"waited {waited:.0f} s for {what}; {advice}")
         if waited > next_warning:
             next_warning = waited + WARNING_INTERVAL
             logging.warning("Waiting for %s: %.0f of at most %d s.", what, waited, seconds)
@@ -35,8 +34,7 @@ def poll_until(what: str, advice: str, seconds: int) -> Iterator[None]:
 def try_lock(file: IO[str]) -> bool:
     """Locks an open file unless another process has. The lock ends when the file is closed or the process dies.
 
-    Raises:
-      UserError: the file system has no locks.
+    Raises UserError if the file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,16 +47,9 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
-    """Holds the lock file during the block.
+    """Locks a file, which is created if missing, during the block.
 
-    Args:
-      lock: the lock file, created if missing.
-      holder: the process that may hold the lock, for messages.
-      advice: what the user can do if the wait takes too long.
-      seconds: the longest wait.
-
-    Raises:
-      UserError: the lock is not free within `seconds`.
+    Raises UserError if the lock is not free within `seconds`. The message names the `holder` and gives the advice.
     """
     with lock.open("w") as file:
         for _ in poll_until(f"{holder} ({lock})", advice, seconds):

@@ -17,9 +17,9 @@ from absl import logging
 
 from transformer import cli, logs
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config import loading as configuration
+from transformer.config.loading import load_file
 from transformer.data.batches.loader import Loader
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 from transformer.distributed.launch import add_flags, distributed_run
 from transformer.progress_bar import bar
 from transformer.run.plan import describe
@@ -36,11 +36,8 @@ from transformer.training.state import TrainState
 def train(run: Run) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
 
-    SIGTERM ends it early: the run is saved, and not marked complete.
-
-    Raises:
-      KeyboardInterrupt: Ctrl-C ended it early. The run is saved.
-      UserError: training diverged, and rolling back did not help.
+    A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
+    UserError if training diverged and rolling back did not help.
     """
     with (
         Watchdog(run.config.training.stall_seconds) as watchdog,
@@ -57,7 +54,7 @@ def train(run: Run) -> None:
             except Diverged as diverged:
                 state, progress = roll_back(run, checkpoints, diverged)
     if progress.is_finished(run.config.training):
-        distributed.on_process_zero(run.workdir.mark_complete, progress.step)
+        coordination.on_process_zero(run.workdir.mark_complete, progress.step)
         metric, best = run.config.checkpoint.best_metric, progress.best_step
         logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
         return
@@ -79,8 +76,7 @@ def train_from(
 ) -> Progress:
     """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
 
-    Raises:
-      Diverged: too many updates in a row were skipped.
+    Raises Diverged if too many updates in a row were skipped.
     """
     config, training = run.config, run.config.training
 
@@ -91,7 +87,7 @@ def train_from(
     watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
     with (
         Loader(run.corpus, config, progress.position) as loader,
-        distributed.on_process_zero(Recorder, run.workdir, progress) as recorder,
+        coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
         bar("Training", training.steps) as advance,
     ):
         advance(progress.step)
@@ -162,14 +158,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
-        config = configuration.load_file(arguments.config, arguments.overrides)
+        config = load_file(arguments.config, arguments.overrides)
         with open_workdir(Path(arguments.workdir), config) as workdir:
-            distributed.on_process_zero(logs.to_file, workdir.log)
+            coordination.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
                 for line in describe(run):
-                    distributed.on_process_zero(functools.partial(print, line, flush=True))
-            elif distributed.broadcast(workdir.is_complete(), config.data.wait_seconds):
+                    coordination.on_process_zero(functools.partial(print, line, flush=True))
+            elif coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
                 logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
             else:
                 train(run)

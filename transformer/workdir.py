@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer import files, fingerprints, locks
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import flatten, freeze, nearest
 from transformer.config_types import Config
 from transformer.environment import describe_environment, now
@@ -36,10 +36,10 @@ class Workdir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = path / configuration.FILE_NAME
+        self.config = path / loading.FILE_NAME
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
         self.tensorboard = path / "tensorboard"
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
@@ -58,11 +58,10 @@ class Workdir:
         return self.config.exists() and (has_saved or self.metrics.exists())
 
 
-def create(path: Path, config: Config) -> Workdir:
+def create_workdir(path: Path, config: Config) -> Workdir:
     """Creates the workdir of a run, or opens the existing one, and records the environment.
 
-    Raises:
-      UserError: `path` cannot be a folder, or holds a run of another configuration.
+    Raises UserError if `path` cannot be a folder, or holds a run of another loading.
     """
     workdir = Workdir(path)
     check_same_run(workdir, config)
@@ -73,7 +72,7 @@ def create(path: Path, config: Config) -> Workdir:
         record = _read_environment(workdir)
         record["resumed"].append(describe_environment())
     else:
-        configuration.save(config, path)
+        loading.save(config, path)
         record = describe_environment() | {"resumed": []}
     files.write_json(workdir.environment, record)
     return workdir
@@ -81,18 +80,16 @@ def create(path: Path, config: Config) -> Workdir:
 
 def record_data_path(workdir: Workdir, config: Config) -> None:
     """Records the present path of the data, for evaluations. The fingerprints must have been checked."""
-    recorded = configuration.load(workdir.path)
+    recorded = loading.load(workdir.path)
     if recorded.data.path != config.data.path:
-        configuration.save(freeze(flatten(recorded) | {"data.path": config.data.path}), workdir.path)
+        loading.save(freeze(flatten(recorded) | {"data.path": config.data.path}), workdir.path)
 
 
 @contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock_workdir(path: Path) -> Iterator[None]:
     """Locks the workdir during the block. The lock of a process ends when the process dies.
 
-    Raises:
-      InUse: another process holds the lock. The message names it.
-      UserError: `path` cannot be a folder.
+    Raises InUse, naming the process, if another one holds the lock.
     """
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
@@ -106,26 +103,18 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def open_existing(path: Path) -> tuple[Workdir, Config]:
-    """Returns the workdir and the configuration of a run.
-
-    Raises:
-      UserError: the folder does not exist, or its configuration cannot be used.
-    """
+    """Returns the workdir and the configuration of a run. Raises UserError if there is none that can be used."""
     if not path.is_dir():
-        siblings = [str(folder) for folder in path.parent.glob("*") if (folder / configuration.FILE_NAME).exists()]
+        siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"--workdir={path}: no such folder{nearest(str(path), siblings)}")
-    return Workdir(path), configuration.load(path)
+    return Workdir(path), loading.load(path)
 
 
 def check_same_run(workdir: Workdir, config: Config) -> None:
-    """Compares the configuration with that of the run in the workdir, if one has begun.
-
-    Raises:
-      UserError: they differ. The message shows the difference.
-    """
+    """Raises UserError, with the differences, if a run of another configuration has begun in the workdir."""
     if not workdir.has_begun():
         return
-    difference = configuration.difference(configuration.load(workdir.path), config)
+    difference = loading.difference(loading.load(workdir.path), config)
     changed = [f"{key}: {values}" for key, values in difference.items() if key not in RESUMABLE_KEYS]
     if changed:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
@@ -136,11 +125,7 @@ def check_same_run(workdir: Workdir, config: Config) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates the folder, with its parents, unless it exists.
-
-    Raises:
-      UserError: that is impossible.
-    """
+    """Creates the folder, with its parents, unless it exists. Raises UserError if that is impossible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -161,8 +146,8 @@ def _read_environment(workdir: Workdir) -> dict[str, Any]:
 
 
 def _remove_stale(workdir: Workdir, config: Config) -> None:
-    """Removes what a start that never began training has left for other data or another configuration."""
+    """Removes what a start that never began training has left for other data or another loading."""
     (workdir.path / fingerprints.FILE_NAME).unlink(missing_ok=True)
-    if workdir.config.exists() and configuration.difference(configuration.load(workdir.path), config):
+    if workdir.config.exists() and loading.difference(loading.load(workdir.path), config):
         for path in workdir.path.glob("tokenizer*.model"):
             path.unlink()

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.errors import UserError
+from transformer.workdir import open_existing
 
 SPLIT = "valid"  # test data selects nothing
 
@@ -30,7 +30,7 @@ def _choose_one(path: Path, arguments: argparse.Namespace) -> Evaluation:
         if not _agrees(evaluation, arguments, arguments.split or evaluation.result["split"]):
             raise UserError(f"{path}: was not made with {_flags(arguments)}; leave out the flags or the file")
         return evaluation
-    workdir, config = workdirs.open_existing(path)
+    workdir, config = open_existing(path)
     configuration.override(config, arguments.overrides, flag="--")  # reports bad flags even if there is no evaluation
     own = read_evaluations(workdir)
     agreeing = [each for each in own if _agrees(each, arguments, arguments.split or SPLIT)]

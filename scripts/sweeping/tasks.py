@@ -7,13 +7,12 @@ from typing import Any
 
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten, show
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.workdir import PLACE_KEYS, InUse, Workdir
+from transformer.workdir import PLACE_KEYS, InUse, Workdir, lock_workdir
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Training:
     def in_use(self, trial: int) -> str:
         """Returns which process holds the trial's workdir; empty if none does."""
         try:
-            with workdirs.lock(self.folder.workdir(trial)):
+            with lock_workdir(self.folder.workdir(trial)):
                 return ""
         except InUse as error:
             return str(error)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.training.tiny import tiny_config
 from transformer.checkpoints.manager import Checkpoints
-from transformer.checkpoints.restore import checkpoints_folder, choose_step, read_parameters
+from transformer.checkpoints.restore import choose_step, read_parameters
 from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -22,7 +22,7 @@ OPTIMIZER = optax.adam(optax.constant_schedule(0.1))
 def read_run(workdir: Path, which: str = "last") -> tuple[dict, int]:
     """Returns the parameters and the step of a run's checkpoint."""
     step = choose_step(workdir, which)
-    return read_parameters(checkpoints_folder(workdir) / str(step)), step
+    return read_parameters(Workdir(workdir).checkpoints / str(step)), step
 
 
 def state_at(step: int) -> TrainState:

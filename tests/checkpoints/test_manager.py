@@ -164,6 +164,18 @@ def test_the_checkpoint_to_roll_back_to_is_kept(tmp_path):
     assert saved_steps(tmp_path) == [20]
 
 
+def test_a_roll_back_passes_over_a_damaged_checkpoint(tmp_path):
+    with open_run(tmp_path) as checkpoints:
+        for step, skipped in ((10, 0), (20, 0), (30, 4)):
+            checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
+    truncate(tmp_path / "checkpoints" / "20")
+    with open_run(tmp_path) as checkpoints:
+        assert checkpoints.restore(abstract_state())[1].step == 30
+        checkpoints.delete_diverged()
+        assert saved_steps(tmp_path) == [10]
+        assert checkpoints.restore(abstract_state())[1].step == 10
+
+
 def test_multiples_of_keep_every_are_kept(tmp_path):
     with open_run(tmp_path, checkpoint__keep=1, checkpoint__keep_every=20) as checkpoints:
         for step in (10, 20, 30, 40, 50):

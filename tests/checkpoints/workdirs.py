@@ -10,11 +10,11 @@ import optax
 from configs import base
 from transformer import cli
 from transformer import fingerprints as contents
-from transformer import workdir as workdirs
 from transformer.checkpoints.manager import Checkpoints, Progress
 from transformer.config import loading as configuration
 from transformer.data.tokenizers import tokenizer
 from transformer.training.state import TrainState, init_parameters
+from transformer.workdir import create_workdir
 
 SOURCES = ["1 2 3", "4 5", "6", "7 7 7 1", "2 3 4 5 6"]
 REFERENCES = ["3 2 1", "5 4", "6", "1 7 7 7", "6 5 4 3 2"]
@@ -47,7 +47,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
         (data / f"{split}.out").write_text("".join(f"{line}\n" for line in REFERENCES))
     settings = {**SETTINGS, "data.path": str(data), "seed": str(seed)} | changes
     config = configuration.override(base.get_config(), settings.items(), flag="--config.")
-    workdir = workdirs.create(path, config)
+    workdir = create_workdir(path, config)
     vocabulary = tokenizer.prepare(config, path)
     contents.record(path, {contents.VOCABULARY: vocabulary.fingerprint})
     sizes = vocabulary.vocab_sizes

@@ -12,10 +12,10 @@ from configs import base
 from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
 from transformer import evaluate, train, translate
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.config.checking import checked
 from transformer.config.keys import flatten
+from transformer.workdir import open_existing
 
 BASE = flatten(base.get_config())
 KEYS = sorted(BASE)
@@ -162,7 +162,7 @@ def test_command_lines(module, argv):
             configuration.load_file(arguments.config, arguments.overrides)
         else:
             for name in arguments.workdir.split(","):
-                workdirs.open_existing(Path(name))
+                open_existing(Path(name))
 
     if not {"-h", "--help"} & set(argv):
         run(types.SimpleNamespace(make_parser=module.make_parser, main=main), *argv)

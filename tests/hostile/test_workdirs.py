@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import damages, examples
 from tests.hostile.outcomes import Refusal, outcome
-from transformer import workdir as workdirs
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_parameters
 from transformer.config import loading as configuration
 from transformer.training.state import TrainState
+from transformer.workdir import Workdir, create_workdir
 
 # Pending reads of a failed restore report to Orbax's event loop after it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -73,7 +73,7 @@ def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract)
     copy = damaged_copy(whole, part, data)
 
-    with Checkpoints(workdirs.Workdir(copy), config) as checkpoints:
+    with Checkpoints(Workdir(copy), config) as checkpoints:
         state, progress = checkpoints.restore(abstract)
     shutil.rmtree(copy)
     assert state.step == progress.step
@@ -97,7 +97,7 @@ def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, aver
 def test_a_damaged_workdir_is_refused_or_resumed(whole, data):
     config = configuration.load(whole)
     copy = damaged_copy(whole, ".", data)
-    found = outcome(workdirs.create, copy, config)
+    found = outcome(create_workdir, copy, config)
     kept = configuration.load(copy) if not isinstance(found, Refusal) else None
     shutil.rmtree(copy)
     assert kept == config if kept else str(copy) in found.message

@@ -10,9 +10,9 @@ from typing import Any
 from configs import base
 from scripts import compare
 from tests.checkpoints.workdirs import run
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.decoding import bleu
+from transformer.workdir import create_workdir
 
 WORDS = ("ein", "Mann", "Frau", "Hund", "läuft", "steht", "über", "die", "Straße", "den", "Strand", "mit", "Ball", ".")
 
@@ -34,7 +34,7 @@ def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
 def make_run(path: Path, **changes: str) -> Path:
     """Makes a workdir of base.py with changed keys, which are written with __ for the dot."""
     overrides = [(key.replace("__", "."), value) for key, value in changes.items()]
-    workdirs.create(path, configuration.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
+    create_workdir(path, configuration.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
     return path
 
 

@@ -8,7 +8,7 @@ import pytest
 from configs import base
 from scripts import report
 from transformer import cli
-from transformer import workdir as workdirs
+from transformer.workdir import Workdir, create_workdir
 
 MARKS = ("<!-- results: begin -->", "<!-- results: end -->")
 EVALUATION = {
@@ -31,7 +31,7 @@ def finished(tmp_path):
     def make(name: str, seed: int, bleu: float, minutes: float = 30.0, dropout: float = 0.1):
         config = base.get_config()
         config.seed, config.model.dropout = seed, dropout
-        workdir = workdirs.create(tmp_path / name, ml_collections.FrozenConfigDict(config))
+        workdir = create_workdir(tmp_path / name, ml_collections.FrozenConfigDict(config))
         workdir.metrics.write_text(json.dumps({"step": 9, "split": "valid", "seconds": 60 * minutes}) + "\n")
         workdir.mark_complete(9)
         workdir.evaluations.mkdir()
@@ -97,7 +97,7 @@ def test_the_table_replaces_only_the_text_between_the_marks(finished, tmp_path):
 
 def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
     whole = finished("a", 0, 30.0)
-    workdirs.Workdir(finished("b", 0, 30.0)).complete.unlink()
+    Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
     (tmp_path / "plain.md").write_text("no marks\n")
     wrong = {

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import flags
-from transformer import workdir as workdirs
 from transformer.config import loading as configuration
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
@@ -16,6 +15,7 @@ from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
 from transformer.training.step import forward
+from transformer.workdir import create_workdir
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def prepared(tmp_path_factory) -> runs.Run:
     settings |= {"batch__tokens": 256, "batch__max_buckets": 2, "training__label_smoothing": 0.2}
     overrides = [tuple(flag.removeprefix("--config.").split("=", 1)) for flag in flags(folder / "run", **settings)[2:]]
     config = configuration.load_file("configs/base.py", overrides)
-    return runs.prepare(config, workdirs.create(folder / "run", config))
+    return runs.prepare(config, create_workdir(folder / "run", config))
 
 
 def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:

@@ -12,13 +12,7 @@ NAME = "checkpoint.json"
 
 
 def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None) -> None:
-    """Writes a checkpoint's record, atomically.
-
-    Args:
-      folder: the checkpoint, with one folder for each item. Files beside these are Orbax's own notes.
-      contents: the record's other entries.
-      checksums: the checksums of the files if they are known; None to compute them.
-    """
+    """Writes a checkpoint's record, atomically, with the checksums of its files. They are computed if not given."""
     if checksums is None:
         checksums = {name: _checksum(folder / name) for name in _names(folder)}
     record = {**contents, "files": checksums}
@@ -46,6 +40,7 @@ def damage(folder: Path) -> str | None:
 
 
 def _names(folder: Path) -> list[str]:
+    """Returns the files of the items, each in a folder. Files beside these folders are Orbax's own notes."""
     return sorted(str(path.relative_to(folder)) for path in folder.glob("*/**/*") if path.is_file())
 
 

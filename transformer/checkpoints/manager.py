@@ -1,7 +1,7 @@
 """The checkpoints of a run: saved by Orbax in the background, retained, and restored."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from transformer.checkpoints import checksums
 from transformer.checkpoints.restore import SCHEMA_VERSION, check_same_arrays, read_progress, readable, steps_in
 from transformer.config.keys import flatten
 from transformer.config_types import Config
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -70,7 +70,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: Config):
-        self.folder = workdir.checkpoints.resolve()  # Orbax refuses relative paths
+        self.folder = workdir.checkpoints
         self.config = config
         self.retention = _Retention(config.checkpoint)
         self.saving: Progress | None = None
@@ -85,7 +85,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if distributed.is_collective_failure(error):
+        if coordination.is_collective_failure(error):
             return  # Orbax would wait for the process that died
         self.manager.wait_until_finished()
         self.manager.close()
@@ -99,7 +99,7 @@ class Checkpoints:
         self.retention.best = progress.best_step
         steps = self.manager.all_steps()
         if progress.step in steps:
-            distributed.on_process_zero(self._replace_progress, progress)
+            coordination.on_process_zero(self._replace_progress, progress)
             for step in sorted(set(steps) - self.retention.kept(steps)):
                 self.manager.delete(step)
             return
@@ -112,61 +112,66 @@ class Checkpoints:
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
         """Returns the newest undamaged checkpoint, its arrays sharded as `abstract` says. None if there is none yet.
 
-        Renames damaged checkpoints, with a warning.
-
-        Raises:
-          UserError: all checkpoints are damaged, or the newest has other arrays or another schema version.
+        Renames damaged checkpoints, with a warning. Raises UserError if all are damaged, or if the newest undamaged one
+        has other arrays or another schema version.
         """
-        step = self._from_process_zero(self._newest_undamaged)
-        self.manager.reload()
+        step = self._find(self._newest_undamaged)
         if step is None:
             return None
         state, progress = self._read(step, abstract)
         self.retention.best = progress.best_step
-        self.retention.rollback = self._from_process_zero(self._newest_without_skips)
+        self.retention.rollback = step if progress.skipped == 0 else self._find(self._newest_without_skips)
         return state, progress
 
     def delete_diverged(self) -> None:
         """Deletes the checkpoints after the newest one that follows no skipped update."""
         self.manager.wait_until_finished()
-        good = self._from_process_zero(self._newest_without_skips)
+        good = self._find(self._newest_without_skips)
         for step in reversed(self.manager.all_steps()):
             if step == good:
                 return
             self.manager.delete(step)
 
-    def _from_process_zero(self, find: Callable[[], int | None]) -> int | None:
-        """Calls the function in process 0 and returns its result in all processes."""
-        return distributed.broadcast(distributed.on_process_zero(find), self.config.data.wait_seconds)
+    def _find(self, find: Callable[[], int | None]) -> int | None:
+        """Calls the function in process 0, which may rename checkpoints, and returns its result in all processes."""
+        step = coordination.broadcast(coordination.on_process_zero(find), self.config.data.wait_seconds)
+        self.manager.reload()
+        return step
 
     def _newest_without_skips(self) -> int | None:
-        steps = reversed(steps_in(self.folder))
-        return next((step for step in steps if read_progress(self.folder / str(step)).skipped == 0), None)
+        for step in self._undamaged():
+            if read_progress(self.folder / str(step)).skipped == 0:
+                return step
+        return None
 
     def _newest_undamaged(self) -> int | None:
-        for step in reversed(steps_in(self.folder)):
-            folder = self.folder / str(step)
-            damage = checksums.damage(folder)
-            if damage is None:
-                return step
-            number = sum(1 for _ in self.folder.glob(f"damaged-{step}-*"))
-            renamed = folder.rename(self.folder / f"damaged-{step}-{number}")
-            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", folder, damage, renamed.name)
+        for step in self._undamaged():
+            return step
         if damaged := sorted(self.folder.glob("damaged-*")):
             raise UserError(f"{self.folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
         return None
 
+    def _undamaged(self) -> Iterator[int]:
+        """Yields the steps of undamaged checkpoints, newest first. Renames damaged ones, with a warning."""
+        for step in reversed(steps_in(self.folder)):
+            folder = self.folder / str(step)
+            damage = checksums.damage(folder)
+            if damage is None:
+                yield step
+                continue
+            number = sum(1 for _ in self.folder.glob(f"damaged-{step}-*"))
+            renamed = folder.rename(self.folder / f"damaged-{step}-{number}")
+            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", folder, damage, renamed.name)
+
     def _read(self, step: int, abstract: TrainState) -> tuple[TrainState, Progress]:
-        expected = _items(abstract)
-        folder = self.folder / str(step)
+        expected, folder = _items(abstract), self.folder / str(step)
         with readable(folder, "delete this folder to resume from the previous checkpoint"):
             progress = read_progress(folder)
             check_same_arrays(folder, expected, self.config)
             arguments = {name: ocp.args.StandardRestore(tree) for name, tree in expected.items()}
             found = self.manager.restore(step, args=ocp.args.Composite(**arguments))
-        count, skipped = (_scalar(n, abstract.step.sharding) for n in (step, progress.skipped))
-        state = TrainState(count, skipped, found["parameters"], found["optimizer"], found.get("ema_parameters"))
-        return state, progress
+        counts = (_scalar(value, abstract.step.sharding) for value in (step, progress.skipped))
+        return TrainState(*counts, found["parameters"], found["optimizer"], found.get("ema_parameters")), progress
 
     def _write_record(self) -> None:
         """Completes a checkpoint. Orbax calls this in process 0 after the last array and before the renaming."""

@@ -27,16 +27,10 @@ SCHEMA_VERSION = 3
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
     """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
-    Args:
-      workdir: the run's folder.
-      steps: the checkpoints.
-      expected: the abstract parameters of the model, compared with the checkpoints before any array is read.
-      config: the configuration of the model, to explain differences.
-
-    Raises:
-      UserError: a checkpoint cannot be read or holds other arrays.
+    Before reading an array, compares all shapes with `expected`, the abstract parameters of the model. Raises UserError
+    if they differ, or a checkpoint cannot be read.
     """
-    folders = [checkpoints_folder(workdir) / str(step) for step in steps]
+    folders = [Workdir(workdir).checkpoints / str(step) for step in steps]
     for folder in folders:
         with readable(folder, "try another"):
             check_same_arrays(folder, {eval_item(folder): expected}, config)
@@ -45,11 +39,6 @@ def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: 
         parameters = read_parameters(folder)
         total = parameters if total is None else jax.tree.map(np.add, total, parameters)
     return jax.tree.map(lambda x: x / np.float32(len(folders)), total)
-
-
-def checkpoints_folder(workdir: Path) -> Path:
-    """Returns the absolute path of a run's checkpoints; Orbax refuses relative paths."""
-    return Workdir(workdir).checkpoints.resolve()
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -61,7 +50,7 @@ def steps_in(folder: Path) -> list[int]:
 def choose_steps(workdir: Path, which: str, average: int) -> list[int]:
     """Returns the `average` newest steps at or before the checkpoint `which`, in ascending order."""
     step = choose_step(workdir, which)
-    steps = [other for other in steps_in(checkpoints_folder(workdir)) if other <= step][-average:]
+    steps = [other for other in steps_in(Workdir(workdir).checkpoints) if other <= step][-average:]
     if len(steps) < average:
         logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(steps), average, step)
     return steps
@@ -70,10 +59,9 @@ def choose_steps(workdir: Path, which: str, average: int) -> list[int]:
 def choose_step(workdir: Path, which: str) -> int:
     """Returns the step of the checkpoint that "best", "last" or a number names. "last" skips damaged checkpoints.
 
-    Raises:
-      UserError: there is no such checkpoint.
+    Raises UserError if there is no such checkpoint.
     """
-    folder = checkpoints_folder(workdir)
+    folder = Workdir(workdir).checkpoints
     steps = steps_in(folder)
     if not steps:
         raise UserError(f"--workdir={workdir}: has no checkpoint yet; train it first")
@@ -103,8 +91,7 @@ def _last_undamaged(folder: Path, steps: list[int]) -> int:
 def read_parameters(folder: Path) -> dict:
     """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays.
 
-    Raises:
-      UserError: the checkpoint is damaged or has another schema version.
+    Raises UserError if the checkpoint is damaged or has another schema version.
     """
     with readable(folder, "try another"):
         if damage := checksums.damage(folder):
@@ -121,8 +108,7 @@ def eval_item(folder: Path) -> str:
 def read_arrays(folder: Path, item: str) -> Any:
     """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays.
 
-    Raises:
-      UserError: the arrays are larger than this machine's memory.
+    Raises UserError if the arrays are larger than this machine's memory.
     """
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
         tree = checkpointer.metadata(folder).item_metadata[item].tree
@@ -141,8 +127,7 @@ def read_arrays(folder: Path, item: str) -> Any:
 def read_progress(folder: Path) -> Progress:
     """Returns the progress that a checkpoint records.
 
-    Raises:
-      UserError: the record cannot be read, or has another schema version.
+    Raises UserError if the record cannot be read or has another schema version.
     """
     with readable(folder, "try another"):
         record = checksums.read(folder)
@@ -156,15 +141,10 @@ def read_progress(folder: Path) -> Progress:
 
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
-    """Compares the shapes in a checkpoint's metadata with the expected ones. Reads no array.
+    """Compares the shapes in a checkpoint's metadata with `expected`, abstract trees by item. Reads no array.
 
-    Args:
-      folder: the checkpoint.
-      expected: abstract trees by item.
-      config: the configuration that the trees come from.
-
-    Raises:
-      UserError: they differ. The message names the first arrays and the configuration keys that differ.
+    Raises UserError if they differ. The message names the first arrays, and the keys in which the checkpoint's
+    configuration differs from `config`.
     """
     handlers = {item: ocp.PyTreeCheckpointHandler() for item in expected}
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers)) as checkpointer:

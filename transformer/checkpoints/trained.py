@@ -12,15 +12,14 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer import fingerprints
-from transformer import workdir as workdirs
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.compilation_cache import enable_compilation_cache
-from transformer.config import loading as configuration
+from transformer.config.loading import override
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed.sharding import one_device
 from transformer.errors import UserError
 from transformer.training.state import abstract_model, init_parameters
-from transformer.workdir import Workdir
+from transformer.workdir import Workdir, open_existing
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,20 @@ class Trained:
 
 
 def load(names: str, which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
-    """Loads the model of one workdir, or those of several workdirs as an ensemble.
+    """Loads the model of one workdir, or those of several workdirs as an ensemble. Raises UserError if that fails.
 
     Args:
       names: DIR or DIR,DIR,...
       which: "best", "last" or a step, in each workdir.
       average: the number of checkpoints to average in each workdir: the newest at or before `which`.
       overrides: decoding keys and their values, as typed, applied to the first workdir's configuration.
-
-    Raises:
-      UserError: a workdir, checkpoint, key or value cannot be used; a tokenizer is not the one that its run was trained
-        with; a checkpoint has other arrays than its model; or the workdirs' tokenizers differ.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
     enable_compilation_cache()
-    opened = [workdirs.open_existing(Path(name)) for name in names.split(",")]
+    opened = [open_existing(Path(name)) for name in names.split(",")]
     first, first_config = opened[0]
-    config = configuration.override(first_config, overrides, flag="--")
+    config = override(first_config, overrides, flag="--")
     tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
     for (other, _), tokenizer in zip(opened, tokenizers, strict=True):
         fingerprints.check(other.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})

@@ -32,8 +32,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
     """Runs the block in process 0 first, so that it prepares what all processes share.
 
-    Raises:
-      UserError: process 0 takes longer than `seconds`.
+    Raises UserError if process 0 takes longer than `seconds`.
     """
     key = f"{next(_calls)}/done"
     if jax.process_index() > 0:
@@ -54,10 +53,9 @@ def broadcast(value: Any, seconds: int) -> Any:
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
-    """Compares facts, by their names, over all processes. `facts` is not called if there is only one.
+    """Raises UserError if facts, which have names, differ between processes. One process does not call `facts`.
 
-    Raises:
-      UserError: they differ. The message, the same in all processes, names the differences.
+    The message is the same in all processes.
     """
     call, processes = next(_calls), range(jax.process_count())
     if len(processes) == 1:
@@ -115,10 +113,9 @@ def publish(key: str, value: str) -> None:
 def await_value(key: str, what: str, seconds: int) -> str:
     """Returns the value of a key once a process has set it.
 
-    Raises:
-      UserError: no process sets it within `seconds`, or another process has failed.
+    Raises UserError if no process sets it within `seconds`, `config.data.wait_seconds`, or another process has failed.
     """
-    for _ in poll_until(what, "see its log", seconds):
+    for _ in poll_until(what, f"see its log, or raise config.data.wait_seconds={seconds}", seconds):
         try:
             return client().blocking_key_value_get(key, 1000)  # milliseconds; signals are handled in between
         except jax.errors.JaxRuntimeError as error:

@@ -36,8 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
     """Connects the processes that the flags describe. A failure in the block of one of them ends them all.
 
-    Raises:
-      UserError: the flags contradict each other, or JAX detects no cluster.
+    Raises UserError if the flags contradict each other, or JAX detects no cluster.
     """
     if not _check_flags(arguments):
         yield

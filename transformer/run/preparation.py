@@ -12,16 +12,14 @@ import ml_collections
 from absl import logging
 
 from transformer import fingerprints
-from transformer import workdir as workdirs
 from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
-from transformer.config import loading as configuration
 from transformer.config.keys import flatten
 from transformer.data.corpus import corpus as corpora
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 from transformer.distributed.sharding import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
@@ -31,7 +29,7 @@ from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-from transformer.workdir import Workdir
+from transformer.workdir import HOST_KEYS, Workdir, create_workdir, lock_workdir, record_data_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +62,14 @@ class Run:
 def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[Workdir]:
     """Locks the workdir of a run during the block. Process 0 creates it or records the new start.
 
-    Raises:
-      UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
-        system, or `workdirs.create` refuses.
+    Raises UserError if another run uses the workdir, the processes differ in config or code, they do not share the file
+    system, or `create_workdir` refuses.
     """
-    distributed.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
-    with distributed.on_process_zero(workdirs.lock, path):
-        with distributed.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
-            distributed.on_process_zero(workdirs.create, path, config)
-            if not (path / configuration.FILE_NAME).exists():
+    coordination.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
+    with coordination.on_process_zero(lock_workdir, path):
+        with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
+            coordination.on_process_zero(create_workdir, path, config)
+            if not Workdir(path).config.exists():
                 raise UserError(
                     f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
                 )
@@ -82,7 +79,7 @@ def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Iterato
 def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
     environment = describe_environment()
-    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in workdirs.HOST_KEYS}
+    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in HOST_KEYS}
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -94,14 +91,13 @@ def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
-    Raises:
-      UserError: data, mesh or pretrained embeddings cannot be used, or the data differs between processes or from the
-        data at the start of the run.
+    Raises UserError if data, mesh or pretrained embeddings cannot be used, or if the data differs between processes or
+    from that at the start of the run.
     """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
-    with distributed.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
+    with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         tokenizer = tokenizers.prepare(config, workdir.path)
         fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})  # encoding may take hours
         corpus = corpora.prepare(config, tokenizer, "train")
@@ -111,10 +107,10 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         fingerprints.TRAINING_CORPUS: corpus.report["digest"],
         fingerprints.VALIDATION_CORPUS: held_out.report["digest"],
     }
-    distributed.require_same("the data", lambda: found, config.data.wait_seconds)
+    coordination.require_same("the data", lambda: found, config.data.wait_seconds)
     fingerprints.check(workdir.path, found)
-    distributed.on_process_zero(fingerprints.record, workdir.path, found)
-    distributed.on_process_zero(workdirs.record_data_path, workdir, config)
+    coordination.on_process_zero(fingerprints.record, workdir.path, found)
+    coordination.on_process_zero(record_data_path, workdir, config)
     sizes = tokenizer.vocab_sizes
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

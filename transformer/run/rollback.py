@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -11,7 +11,7 @@ from absl import logging
 
 from transformer import files
 from transformer.checkpoints.manager import Checkpoints
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 from transformer.errors import UserError
 from transformer.run.preparation import Run
 from transformer.training.progress import Progress
@@ -31,8 +31,7 @@ class Diverged(Exception):
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
     """Returns the state and progress of the last good checkpoint, with its epoch restarted in another order.
 
-    Raises:
-      UserError: the run has been rolled back `training.max_rollbacks` times. The log has the norms by module.
+    Raises UserError if the run has been rolled back `training.max_rollbacks` times already.
     """
     step, rollbacks = diverged.progress.step, diverged.progress.rollbacks
     if len(rollbacks) >= run.config.training.max_rollbacks:
@@ -48,12 +47,12 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
         "Going back to step %d, with the data in another order (%d of at most %d times).",
         *(step, skipped, progress.step, len(rollbacks), run.config.training.max_rollbacks),
     )
-    distributed.on_process_zero(write_events, run, rollbacks)
+    coordination.on_process_zero(write_events, run, rollbacks)
     return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
 
 
 def write_events(run: Run, rollbacks: list[list[int]]) -> None:
-    """Writes `events.jsonl`. Writing all of it keeps it right for a run that is killed and rolled back again."""
+    """Writes all of `events.jsonl`, so that it is right even if the run was killed and has rolled back again."""
     events = [
         {"event": "rollback", "number": number, "step": step, "to_step": to_step}
         for number, (step, to_step) in enumerate(rollbacks, start=1)
@@ -62,23 +61,17 @@ def write_events(run: Run, rollbacks: list[list[int]]) -> None:
 
 
 def give_up(run: Run, diverged: Diverged) -> NoReturn:
-    """Logs the norms of parameters and gradients by module, and ends the run."""
+    """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
     step, position = diverged.progress.step, diverged.progress.position
-    for name, parameters, gradients in norms(run, diverged):
-        logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, parameters, gradients)
+    gradients, _ = run.train_step.gradients(diverged.state, run.train_step.place(diverged.batches[-1]), 0)
+    gradient_norms = norms_by_module(gradients)
+    for name, norm in norms_by_module(diverged.state.parameters).items():
+        logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])
     raise UserError(
         f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
         f"{int(diverged.state.skipped)} updates in a row were not finite, after {position.num_rollbacks} roll-backs; "
         "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )
-
-
-def norms(run: Run, diverged: Diverged) -> Iterator[tuple[str, float, float]]:
-    """Yields (module, norm of its parameters, norm of their gradients) for the last skipped batch."""
-    gradients, _ = run.train_step.gradients(diverged.state, run.train_step.place(diverged.batches[-1]), 0)
-    parameter_norms, gradient_norms = norms_by_module(diverged.state.parameters), norms_by_module(gradients)
-    for name, norm in parameter_norms.items():
-        yield name, norm, gradient_norms[name]
 
 
 def norms_by_module(tree: dict) -> dict[str, float]:

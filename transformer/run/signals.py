@@ -7,7 +7,7 @@ import signal
 
 from absl import logging
 
-from transformer.distributed import coordination as distributed
+from transformer.distributed import coordination
 
 
 class Interrupted(Exception):
@@ -24,7 +24,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.handlers = {}
-        self.any_process = distributed.AnyProcess()
+        self.any_process = coordination.AnyProcess()
 
     def __enter__(self) -> "Interruption":
         for number in (signal.SIGINT, signal.SIGTERM):

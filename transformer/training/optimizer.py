@@ -35,23 +35,20 @@ def count_updates(optimizer_state: optax.OptState) -> jax.Array:
     return counts[0][1]
 
 
-def inverse_sqrt_schedule(factor: float, d_model: int, warmup_steps: int) -> optax.Schedule:
-    """Returns factor * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), t = 1 at the first update.
+def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
+    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3).
 
-    Optax counts updates from 0, hence t = count + 1. Without warm-up it is factor * (d_model t)^-0.5.
+    At the first update t = 1, and Optax's count is 0. Without warm-up it is learning_rate * (d_model t)^-0.5.
     """
-    peak = factor * (d_model * max(warmup_steps, 1)) ** -0.5
+    warmup_steps = max(config.warmup_steps, 1)
+    peak = config.learning_rate * (d_model * warmup_steps) ** -0.5
 
     def schedule(count):
         t = jnp.asarray(count + 1, jnp.float32)
-        w = float(max(warmup_steps, 1))
+        w = float(warmup_steps)
         return peak * jnp.minimum(t / w, jnp.sqrt(w / t))
 
     return schedule
-
-
-def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    return inverse_sqrt_schedule(config.learning_rate, d_model, config.warmup_steps)
 
 
 def _constant(config: Config, d_model: int, steps: int) -> optax.Schedule:

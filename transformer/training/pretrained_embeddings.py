@@ -26,21 +26,16 @@ class PretrainedRows:
 
 
 def check_files(config: Config) -> None:
-    """Checks the first line of each file, before hours of preparation. `config` is `config.model`.
+    """Reads the first line of each file, so that a wrong file is refused before hours of preparation.
 
-    Raises:
-      UserError: a file is missing or its first line cannot be used.
+    `config` is `config.model`. Raises UserError if a file is missing or its first line cannot be used.
     """
     for name in filter(None, (config.source_vectors, config.target_vectors)):
         next(_read_vectors(files.expanded(name), config.d_model), None)
 
 
 def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
-    """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", where set. `config` is `config.model`.
-
-    Raises:
-      UserError: a file cannot be used.
-    """
+    """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", if set; `config` is `config.model`."""
     sides = {
         "encoder": (config.source_vectors, tokenizer.source.pieces),
         "decoder": (config.target_vectors, tokenizer.target.pieces),
@@ -53,8 +48,7 @@ def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     """Reads the vectors of the pieces that are words in the file. A piece matches without its word mark.
 
-    Raises:
-      UserError: the file cannot be used, or has none of the pieces.
+    Raises UserError if the file cannot be used or has none of the pieces.
     """
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):

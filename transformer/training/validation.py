@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from transformer.config_types import Config
 from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.sources import source as sources
+from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import translate_and_score
@@ -26,8 +26,7 @@ from transformer.training.step import make_eval_step
 class Validation:
     """Teacher-forced loss of the whole split, and BLEU of its translations by the functions that `evaluate` calls.
 
-    Raises:
-      UserError: the model has too few learned positions. Held-out pairs are never dropped for their length.
+    Raises UserError if the model has too few learned positions, since no pair of the split is dropped for its length.
     """
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus):
@@ -35,7 +34,7 @@ class Validation:
         if config.model.positions == "learned" and longest > config.model.max_positions:
             raise UserError(
                 f"model.max_positions={config.model.max_positions}: data.valid_split={config.data.valid_split} has a "
-                f"sentence of {longest} pieces; raise it to {longest} or more, or take model.positions=sinusoidal"
+                f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
             )
         self.config, self.corpus = config, corpus
         self.eval_step = make_eval_step(config, graph, mesh)
@@ -44,7 +43,7 @@ class Validation:
             decoding = ml_collections.ConfigDict(config.decoding)
             decoding.update(strategy="beam", beam_size=config.training.eval_beam_size)
             self.translator = Translator([graph], tokenizer, decoding, n_best=1, mesh=mesh)
-            texts, references = sources.read_pairs(config.data, "valid")
+            texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
 

@@ -16,8 +16,8 @@ from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import Worker
 from tests.scripts.sweeping.fake_trial import ERRORS
 from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states, wait_until
-from transformer import workdir as workdirs
 from transformer.errors import UserError
+from transformer.workdir import lock_workdir
 
 PRUNER = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)
 
@@ -105,7 +105,7 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(tmp_path):
 
 def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
-    with workdirs.lock(tmp_path / "trials" / "0000"):
+    with lock_workdir(tmp_path / "trials" / "0000"):
         thread = threading.Thread(target=Worker(study, fake(tmp_path), tmp_path / "logs", {}, stop).run)
         thread.start()
         wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 60)
