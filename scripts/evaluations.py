@@ -11,10 +11,10 @@ from typing import Any
 
 import ml_collections
 
-from transformer.workdir import RESUMABLE_KEYS, Workdir, open_existing
 from transformer.config.keys import flatten
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
+from transformer.workdir import RESUMABLE_KEYS, Workdir, open_existing
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 

@@ -10,7 +10,7 @@ import pytest
 from transformer.config import loading as configuration
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.distributed import sharding
+from transformer.distributed.mesh import make_mesh
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
 from transformer.workdir import check_same_run, create_workdir
@@ -57,7 +57,7 @@ def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_comma
 def test_every_config_is_allowed_and_traces(path):
     config = configuration.load_file(path, [])
     sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
-    mesh = sharding.make_mesh(config, jax.devices())
+    mesh = make_mesh(config, jax.devices())
     schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     graph = state.abstract_model(config, *sizes)

@@ -12,7 +12,7 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),

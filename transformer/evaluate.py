@@ -25,7 +25,7 @@ from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import ScoredTranslations, translate_and_score
 from transformer.decoding.translator import Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 

@@ -44,6 +44,7 @@ def train(run: Run) -> None:
         Interruption() as interruption,
         Checkpoints(run.workdir, run.config) as checkpoints,
     ):
+        watchdog.pause()  # restoring may take long
         state, progress = run.restore_or_initialize(checkpoints)
         if progress.step:
             logging.info("Resuming from the checkpoint of step %d.", progress.step)
@@ -52,6 +53,7 @@ def train(run: Run) -> None:
                 progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
                 break
             except Diverged as diverged:
+                watchdog.pause()
                 state, progress = roll_back(run, checkpoints, diverged)
     if progress.is_finished(run.config.training):
         coordination.on_process_zero(run.workdir.mark_complete, progress.step)

@@ -21,7 +21,7 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources.lines import strip_line_end
 from transformer.decoding.translator import Translation, Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 
 CHUNK_LINES = 4096  # lines translated together: more would fill batches better, but use more memory

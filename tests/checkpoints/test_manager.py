@@ -14,7 +14,7 @@ from tests.checkpoints.saved_runs import OPTIMIZER, abstract_state, read_run, re
 from tests.training.tiny import setup, tiny_config
 from transformer.checkpoints import checksums
 from transformer.checkpoints.manager import Checkpoints, max_checkpoints, steps_to_keep
-from transformer.checkpoints.restore import read_progress
+from transformer.checkpoints.restore import read_progress, steps_in
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -172,7 +172,7 @@ def test_a_roll_back_passes_over_a_damaged_checkpoint(tmp_path):
     with open_run(tmp_path) as checkpoints:
         assert checkpoints.restore(abstract_state())[1].step == 30
         checkpoints.delete_diverged()
-        assert saved_steps(tmp_path) == [10]
+        assert steps_in(tmp_path / "checkpoints") == [10]
         assert checkpoints.restore(abstract_state())[1].step == 10
 
 

@@ -11,7 +11,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translator import Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 

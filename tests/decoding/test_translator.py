@@ -12,7 +12,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import make_batches, padded_lengths
 from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.translator import EMPTY, Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, UNK
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.training import tiny
 from transformer.decoding.translator import Translator
-from transformer.distributed.sharding import make_mesh
+from transformer.distributed.mesh import make_mesh
 
 VOCAB_SIZE = 2000
 ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights

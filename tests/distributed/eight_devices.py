@@ -13,7 +13,7 @@ import jax
 from tests.checkpoints.saved_runs import read_run
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
-from transformer.distributed.sharding import make_mesh
+from transformer.distributed.mesh import make_mesh
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from configs import base
-from transformer.distributed.sharding import make_mesh
+from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 
 

@@ -17,7 +17,7 @@ from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import cli, translate
 from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}

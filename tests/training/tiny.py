@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from configs import base
 from transformer import cli, train
-from transformer.distributed.sharding import make_mesh
+from transformer.distributed.mesh import make_mesh
 from transformer.run.record import read_untimed
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training.state import Initializer, TrainState, abstract_model

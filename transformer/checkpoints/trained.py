@@ -16,7 +16,7 @@ from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config.loading import override
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.distributed.sharding import one_device
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.training.state import abstract_model, init_parameters
 from transformer.workdir import Workdir, open_existing

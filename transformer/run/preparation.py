@@ -15,12 +15,12 @@ from transformer import fingerprints
 from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config.keys import flatten
-from transformer.data.corpus import corpus as corpora
+from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.tokenizers import tokenizer as tokenizers
+from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
-from transformer.distributed.sharding import make_mesh
+from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -98,20 +98,19 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
-        tokenizer = tokenizers.prepare(config, workdir.path)
-        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})  # encoding may take hours
-        corpus = corpora.prepare(config, tokenizer, "train")
-        held_out = corpora.prepare(config, tokenizer, "valid")
+        vocabulary = tokenizer.prepare(config, workdir.path)
+        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
+        train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
     found = {
-        fingerprints.VOCABULARY: tokenizer.fingerprint,
-        fingerprints.TRAINING_CORPUS: corpus.report["digest"],
-        fingerprints.VALIDATION_CORPUS: held_out.report["digest"],
+        fingerprints.VOCABULARY: vocabulary.fingerprint,
+        fingerprints.TRAINING_CORPUS: train.report["digest"],
+        fingerprints.VALIDATION_CORPUS: valid.report["digest"],
     }
     coordination.require_same("the data", lambda: found, config.data.wait_seconds)
     fingerprints.check(workdir.path, found)
     coordination.on_process_zero(fingerprints.record, workdir.path, found)
     coordination.on_process_zero(record_data_path, workdir, config)
-    sizes = tokenizer.vocab_sizes
+    sizes = vocabulary.vocab_sizes
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
@@ -121,9 +120,9 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     return Run(
         config=config,
         workdir=workdir,
-        tokenizer=tokenizer,
-        corpus=corpus,
+        tokenizer=vocabulary,
+        corpus=train,
         initializer=initializer,
         train_step=TrainStep(config, graph, optimizer, schedule, mesh),
-        validation=Validation(config, graph, mesh, tokenizer, held_out),
+        validation=Validation(config, graph, mesh, vocabulary, valid),
     )
