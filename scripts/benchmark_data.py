@@ -11,7 +11,6 @@ first batch of a step: shapes, plan and one batch, the median of several starts.
 import argparse
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import json
 import multiprocessing
@@ -43,10 +42,14 @@ RESUMES = 7  # starts at each of these steps
 
 
 def main(options: argparse.Namespace) -> None:
-    keep = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
+    folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     spawn = multiprocessing.get_context("spawn")
-    with keep as name, concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
-        folder, measure = Path(name), functools.partial(_measured, executor)
+    with folder_context as name, concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
+        folder = Path(name)
+
+        def measure(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+            return executor.submit(_with_time_and_memory, stage, *arguments).result()
+
         config = _config(folder, options.tokens)
         report: dict[str, Any] = {"pairs": options.pairs, "batch_tokens": options.tokens}
         report["generate"] = measure(_generate, folder, options.pairs)
@@ -86,13 +89,9 @@ def _generate(folder: Path, pairs: int) -> dict[str, Any]:
 
 
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    began = time.perf_counter()
     (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
-    trained = tokenizer.prepare(config, Path(config.data.path) / "workdir")
-    tokenizer_seconds = round(time.perf_counter() - began, 1)
-    prepared = corpus.prepare(config, trained, "train")
+    prepared = _prepared(config)
     return {
-        "tokenizer_seconds": tokenizer_seconds,
         "kept": prepared.report["kept"],
         "tokens_per_side": prepared.lengths[: 1 << 20].mean(axis=0).round(1).tolist(),
         "index_mb": round(len(prepared) * 16 / 1e6),
@@ -116,7 +115,7 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
-    """Measures the first batch of a resumed run. `batches` is the approximate number of batches of an epoch."""
+    """Measures the time to the first batch of a resumed run. `batches` is about the number of batches in an epoch."""
     prepared, seconds = _prepared(config), {step: [] for step in STEPS}
     for step, _ in itertools.product(STEPS, range(RESUMES)):
         # The numbers of batches differ a little among epochs, so the position stays away from the end.
@@ -129,19 +128,11 @@ def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
     return {
         f"first_batch_seconds_at_step_{STEPS[0]}": round(early, 3),
         f"first_batch_seconds_at_step_{STEPS[1]}": round(late, 3),
-        "epoch_of_the_last": STEPS[1] // batches,
-        "ratio": round(late / early, 2),
     }
 
 
 def _prepared(config: ml_collections.ConfigDict) -> corpus.Corpus:
     return corpus.prepare(config, tokenizer.prepare(config, Path(config.data.path) / "workdir"), "train")
-
-
-def _measured(
-    executor: concurrent.futures.Executor, stage: Callable[..., dict[str, Any]], *arguments: Any
-) -> dict[str, Any]:
-    return executor.submit(_with_time_and_memory, stage, *arguments).result()
 
 
 def _with_time_and_memory(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

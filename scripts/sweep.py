@@ -9,21 +9,17 @@ The same command resumes a sweep. Several machines with one storage and one work
 """
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
 from absl import logging
 from optuna.trial import TrialState
-from rich.console import Console
 
 from scripts import markdown
 from scripts.sweeping import description, results
 from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import Folder, recorded_sweep
-from scripts.sweeping.study import STORAGE_ERRORS, SweepStudy, hide_password, storage_errors
+from scripts.sweeping.study import SweepStudy, hide_password, storage_errors
 from scripts.sweeping.tasks import Decoding, Task, Training
 from scripts.sweeping.worker import run_trials
 from transformer import cli, files
@@ -48,13 +44,12 @@ def main(arguments: argparse.Namespace) -> None:
             study = open_study(folder, sweep, task, url)
             if arguments.retry_failed:
                 study.retry_failed()
-            with progress(study, arguments.jobs) as update:
-                run_trials(study, task, folder.logs, arguments.jobs, update)
+            run_trials(study, task, folder.logs, arguments.jobs)
         report(study, folder, arguments.readme)
 
 
 def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
-    """Returns the sweep and its task. Raises UserError for invalid flags, sweep files and values of any trial."""
+    """Returns the sweep and its task. Raises UserError for invalid flags, an invalid sweep file and invalid values."""
     if arguments.sweep is None:
         raise UserError("--sweep=FILE is needed: the keys to vary; configs/sweeps has examples")
     if (arguments.config is None) == (arguments.source is None):
@@ -69,7 +64,7 @@ def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Calls `get_sweep` of the sweep file. Raises UserError if the file is missing or wrong."""
+    """Returns the sweep of a sweep file. Raises UserError if the file is missing or invalid."""
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
         raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
@@ -105,7 +100,7 @@ def check_values(sweep: Sweep, task: Task) -> None:
 
 
 def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
-    """Returns the study of the sweep, which is created unless the folder has one."""
+    """Returns the study of the sweep. Creates it unless the folder has one."""
     folder.check(sweep, task.identity)  # before anything is created
     make_folder(folder.path)
     with folder.lock():
@@ -113,27 +108,12 @@ def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy
         record = folder.check(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
         if not is_new:
-            study.load()  # raises an error in another storage than before
+            study.load()  # raises an error if the storage does not have it
         study.create()
         folder.write(record)
     if failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
         logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
     return study
-
-
-@contextlib.contextmanager
-def progress(study: SweepStudy, jobs: int) -> Iterator[Callable[[], None]]:
-    """Yields a function that updates the status line, if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with Console(stderr=True).status("") as line:
-
-        def update() -> None:
-            with contextlib.suppress(*STORAGE_ERRORS):  # the workers report them
-                line.update(results.summary(study.trials(), study.sweep, jobs))
-
-        yield update
 
 
 def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
@@ -142,7 +122,7 @@ def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     source = folder.read()["task"].get("from")
     workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
     files.write_text(folder.table, results.make_csv(trials, sweep, workdirs))
-    logging.info("%s", results.summary(trials, sweep, 1))
+    logging.info("%s", results.summary(trials, sweep))
     if not any(trial.state == TrialState.COMPLETE for trial in trials):
         failed = [
             trial.user_attrs.get("error", "its process died") for trial in trials if trial.state == TrialState.FAIL

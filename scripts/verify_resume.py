@@ -2,11 +2,11 @@
 
     python -m scripts.verify_resume --config=configs/quickstart.py --kills=20
 
-Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim in turn at
-validation, the writing of checkpoints, preparation and training: each follows the start of such a phase by a random
-part of the phase's longest duration in the first run. The script compares digests of the last checkpoint's parameters
-and optimizer state, of its progress, and of the record without timings. The exit code is 2 if anything differs.
-Without --workdir the runs are in a temporary folder, which is deleted if nothing differs.
+Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim at validation, the
+writing of checkpoints, preparation and training in turn. The delay after the start of such a phase is a random part of
+its longest duration in the first run. The script compares digests of the last checkpoint's parameters, optimizer state
+and progress, and of the record without timings. The exit code is 2 if anything differs. Without --workdir the runs are
+in a temporary folder, which is deleted if nothing differs.
 """
 
 import argparse
@@ -22,16 +22,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from transformer import cli
 from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
 from transformer.config import loading as configuration
+from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_untimed
 from transformer.training.progress import due
@@ -41,31 +42,22 @@ POLL_SECONDS = 0.002
 STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
-@dataclasses.dataclass(frozen=True)
 class Training:
-    """One run of the config. It has its own cache, so that its preparation can be killed too."""
+    """One run of the config, in its own folder. It has its own cache, so that its preparation can be killed too."""
 
-    workdir: Workdir
-    config: ml_collections.FrozenConfigDict
-    flags: tuple[str, ...]
-
-    @property
-    def output(self) -> Path:
-        """The output of the last start."""
-        return self.workdir.path.parent / "output.txt"
-
-    @property
-    def began(self) -> Path:
-        """A file whose time of change is that of the last start."""
-        return self.workdir.path.parent / "began"
+    def __init__(self, folder: Path, config: Config, flags: Sequence[str]) -> None:
+        self.folder, self.config, self.flags = folder, config, flags
+        self.workdir = Workdir(folder / "run")
+        self.output = folder / "output.txt"  # of the last start
+        self.began = 0.0  # time of the last start
 
     def start(self) -> subprocess.Popen:
-        argv = [sys.executable, "-m", "transformer.train", f"--workdir={self.workdir.path}", *self.flags]
-        cache = f"--config.data.cache_dir={self.workdir.path.parent / 'cache'}"
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        self.began.touch()
+        folders = (f"--workdir={self.workdir.path}", f"--config.data.cache_dir={self.folder / 'cache'}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.began = time.time()
         with self.output.open("w") as output:
-            return subprocess.Popen([*argv, cache], stdout=output, stderr=output)
+            argv = [sys.executable, "-m", "transformer.train", *self.flags, *folders]
+            return subprocess.Popen(argv, stdout=output, stderr=output)
 
     def finish(self) -> dict[str, float]:
         """Trains to the end and returns the longest duration of each phase. Raises UserError if training fails."""
@@ -82,25 +74,22 @@ class Training:
             longest[phase] = max(longest[phase], last_seen[phase, which] - first)
         return longest
 
-    def kill(self, phase: str, occurrence: int, delay: float) -> str | None:
-        """Starts the run and kills it `delay` seconds after the given occurrence of a phase, or at the phase's end.
+    def kill(self, phase: str, delay: float) -> str | None:
+        """Starts the run and kills it `delay` seconds after a phase begins, or at the phase's end if that is earlier.
 
         Returns the phase at the time of the kill, or None if the run was complete before.
         """
-        process, seen = self.start(), set()
-        while process.poll() is None:
-            seen.add(PHASES[phase](self))
-            if len(seen - {None}) == occurrence:
-                until = time.perf_counter() + delay
-                while time.perf_counter() < until and PHASES[phase](self) is not None:
-                    time.sleep(POLL_SECONDS)
-                break
+        process = self.start()
+        while process.poll() is None and PHASES[phase](self) is None:
+            time.sleep(POLL_SECONDS)
+        until = time.perf_counter() + delay
+        while process.poll() is None and PHASES[phase](self) is not None and time.perf_counter() < until:
             time.sleep(POLL_SECONDS)
         process.kill()
         if process.wait() != -signal.SIGKILL:
             self._check_complete(process)
             return None
-        return next((name for name in (phase, *PHASES) if PHASES[name](self)), "compiling")
+        return next((name for name in (phase, *PHASES) if PHASES[name](self) is not None), "compiling")
 
     def _check_complete(self, process: subprocess.Popen) -> None:
         if process.returncode != 0 or not self.workdir.is_complete():
@@ -111,15 +100,15 @@ class Training:
         """Returns digests of the last checkpoint and of the record, without timings."""
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
+        parts = {item: _bytes(read_arrays(checkpoint, item)) for item in items}
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
-        texts = {"progress": json.dumps(progress), "record": json.dumps(read_untimed(self.workdir.metrics))}
-        return {item: _digest(_bytes(read_arrays(checkpoint, item))) for item in items} | {
-            name: _digest([text.encode()]) for name, text in texts.items()
-        }
+        for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
+            parts[name] = [json.dumps(value).encode()]
+        return {name: hashlib.sha256(b"".join(found)).hexdigest()[:16] for name, found in parts.items()}
 
 
 def preparing(training: Training) -> str | None:
-    """Returns a constant while a start prepares, else None."""
+    """Returns a constant while the run prepares, else None."""
     return None if STARTED in training.output.read_text() else "all"
 
 
@@ -127,10 +116,9 @@ def writing(training: Training) -> str | None:
     """Returns the name of the checkpoint that is being written, or None."""
     if preparing(training):
         return None
-    began = training.began.stat().st_mtime  # incomplete checkpoints of earlier starts are older
     for path in training.workdir.checkpoints.glob("*-tmp*"):
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime >= began:
+            if path.stat().st_mtime >= training.began:  # those of earlier starts are older
                 return path.name
     return None
 
@@ -154,21 +142,6 @@ def making_steps(training: Training) -> str | None:
 PHASES = {"validating": validating, "writing": writing, "preparing": preparing, "training": making_steps}
 
 
-def train_with_kills(training: Training, kills: int, hit: Counter[str], aim: Callable[[str], tuple]) -> int:
-    """Trains to the end with at most `kills` kills, each in the phase hit least so far. Returns their number."""
-    for done in range(kills):
-        phase = min(PHASES, key=hit.__getitem__)
-        found = training.kill(phase, *aim(phase))
-        if found is None:
-            return done
-        hit[found] += 1
-        steps = steps_in(training.workdir.checkpoints)
-        kept = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
-        print(f"killed while {found}: {kept}", flush=True)
-    training.finish()
-    return kills
-
-
 def main(arguments: argparse.Namespace) -> None:
     if arguments.kills < 1:
         raise UserError(f"--kills={arguments.kills}: must be at least 1")
@@ -184,48 +157,47 @@ def main(arguments: argparse.Namespace) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--workdir={folder}: must be a new or empty folder")
     print(f"the runs are in {folder}", flush=True)
-    whole = Training(Workdir(folder / "whole" / "run"), config, flags)
-    longest = whole.finish()
-    expected = whole.digests()
-    print(_line("without a kill", expected), flush=True)
-    generator = random.Random(arguments.seed)
-
-    def aim(phase: str) -> tuple[int, float]:
-        if phase == "preparing":
-            return 1, longest[phase] * generator.random() ** 2  # shorter, since the corpus may be cached
-        return generator.randint(1, 3), longest[phase] * generator.random()
-
-    left, number, same, hit = arguments.kills, 0, True, Counter()
-    while left:
-        killed = Training(Workdir(folder / f"killed-{number}" / "run"), config, flags)
-        done = train_with_kills(killed, left, hit, aim)
-        found = killed.digests()
-        print(_line(f"after {done} kills", found), flush=True)
-        same, left, number = same and found == expected, left - done, number + 1
-    print("killed while", ", ".join(f"{name}: {count}" for name, count in hit.items()), flush=True)
-    if not same:
+    uninterrupted = Training(folder / "uninterrupted", config, flags)
+    longest = uninterrupted.finish()
+    expected = uninterrupted.digests()
+    print_digests("without a kill", expected)
+    generator, kills, found = random.Random(arguments.seed), Counter(), []
+    while kills.total() < arguments.kills:
+        killed = Training(folder / f"killed-{len(found)}", config, flags)
+        kill_repeatedly(killed, arguments.kills, kills, lambda phase: longest[phase] * generator.random())
+        found.append(killed.digests())
+        print_digests(f"after {kills.total()} kills", found[-1])
+    print("killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True)
+    if any(digests != expected for digests in found):
         raise UserError("the killed run differs from the uninterrupted one; compare the digests above")
     print(f"{arguments.kills} kills left no trace", flush=True)
     if arguments.workdir is None:
         shutil.rmtree(folder)
 
 
-def _bytes(tree) -> Iterator[bytes]:
+def kill_repeatedly(training: Training, limit: int, kills: Counter[str], delay: Callable[[str], float]) -> None:
+    """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
+    while kills.total() < limit:
+        phase = min(PHASES, key=kills.__getitem__)
+        killed = training.kill(phase, delay(phase))
+        if killed is None:
+            return
+        kills[killed] += 1
+        steps = steps_in(training.workdir.checkpoints)
+        newest = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
+        print(f"killed while {killed}: {newest}", flush=True)
+    training.finish()
+
+
+def print_digests(name: str, digests: dict[str, str]) -> None:
+    print("  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]), flush=True)
+
+
+def _bytes(tree: Any) -> Iterator[bytes]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.asarray(leaf)
         yield f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode()
         yield array.tobytes()
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
-
-
-def _line(name: str, digests: dict[str, str]) -> str:
-    return "  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())])
 
 
 def make_parser() -> cli.Parser:

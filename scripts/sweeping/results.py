@@ -20,8 +20,8 @@ from transformer.config.keys import show
 SEED = "seed"
 
 
-def summary(trials: Sequence[FrozenTrial], sweep: Sweep, jobs: int) -> str:
-    """Returns how many trials are in each state, the best so far, and the remaining time, in one line."""
+def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
+    """Returns the number of trials in each state, the best so far, and the remaining time, in one line."""
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
     parts += [f"{counts[state]} {name}" for state, name in (("running",) * 2, ("pruned",) * 2, ("fail", "failed"))]
@@ -31,7 +31,7 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep, jobs: int) -> str:
     durations = [trial.duration for trial in trials if trial.value is not None and trial.state.is_finished()]
     if durations and (left := counts["waiting"] + counts["running"] / 2):
         seconds = statistics.mean(duration.total_seconds() for duration in durations)
-        parts.append(f"about {timedelta(seconds=round(left * seconds / max(jobs, counts['running'])))} left")
+        parts.append(f"about {timedelta(seconds=round(left * seconds / max(1, counts['running'])))} left")
     return ", ".join(parts)
 
 

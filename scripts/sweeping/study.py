@@ -29,7 +29,7 @@ STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
 
 
 class SweepStudy:
-    """The study of a sweep. Threads may share it."""
+    """The study of a sweep, for all threads of a process."""
 
     def __init__(
         self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager], grace: int = GRACE_PERIOD

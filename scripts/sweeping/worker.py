@@ -17,23 +17,23 @@ from absl import logging
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
-from scripts.sweeping.results import show_values
-from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, PROCESS, STORAGE_ERRORS, SweepStudy, reason
+from scripts.sweeping.results import show_values, summary
+from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, STORAGE_ERRORS, SweepStudy, reason
 from scripts.sweeping.tasks import Task
 from transformer import cli
 from transformer.errors import UserError
 
 POLL = 0.5  # seconds between looks at a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
-NO_SPACE = ("disk is full", "No space left")  # the errors of SQLite and PostgreSQL that retrying does not end
+NO_SPACE = ("disk is full", "No space left")  # in the messages of SQLite and PostgreSQL; retrying does not help
 LAST_LINES = 5  # lines of a failed trial's log that are reported
-INTERRUPTED = (0, 130, -signal.SIGTERM)  # the exit codes of commands that a signal has stopped
+INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
 T = TypeVar("T")
 
 
-def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int, update: Callable[[], None]) -> None:
-    """Runs trials, `jobs` at a time, until none is left in any process; calls `update` every second.
+def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int) -> None:
+    """Runs trials, `jobs` at a time, until no process has any left.
 
     Raises:
       KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
@@ -42,11 +42,9 @@ def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int, update: Cal
     logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         workers = [Worker(study, task, logs, environment, stop) for environment in _environments(jobs)]
-        running = futures = [pool.submit(worker.run) for worker in workers]
+        futures = [pool.submit(worker.run) for worker in workers]
         try:
-            while running and not any(future.done() and future.exception() for future in futures):
-                running = concurrent.futures.wait(running, timeout=1.0).not_done
-                update()
+            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command continues with the remaining trials") from None
         finally:
@@ -56,28 +54,30 @@ def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int, update: Cal
 
 
 class Worker:
-    """A loop that claims and runs trials, for a thread. `stop` interrupts it."""
+    """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
 
     def __init__(
         self, study: SweepStudy, task: Task, logs: Path, environment: dict[str, str], stop: threading.Event
     ) -> None:
         self.study, self.task, self.logs, self.environment, self.stop = study, task, logs, environment, stop
-        self.waits_for = ""
 
     def run(self) -> None:
-        """Returns when no trial is waiting or running, in any process, or when `stop` is set."""
+        """Runs trials until none is waiting or running in any process, or until `stop` is set."""
         while not self.stop.is_set():
             if trial := self._retry(self.study.claim):
                 number = trial.user_attrs["trial"]
                 logging.info("Trial %d: %s", number, show_values(trial.params))
+                logging.info("%s", summary(self._retry(self.study.trials), self.study.sweep))
                 try:
                     self._run_trial(number, trial)
                 except UpdateFinishedTrialError:  # after an outage of the storage, or while this machine slept
                     logging.warning("Trial %d was taken by another process.", number)
-            elif self._retry(self._others_are_running):
-                self.stop.wait(HEARTBEAT)
-            else:
+            elif all(trial.state.is_finished() for trial in self._retry(self.study.trials)):
                 return
+            else:
+                message = "All trials have started. Each is taken over after %d s without a heartbeat."
+                logging.log_every_n_seconds(logging.INFO, message, 600, GRACE_PERIOD)
+                self.stop.wait(HEARTBEAT)
 
     def _run_trial(self, number: int, trial: Trial) -> None:
         pruned, error = False, ""
@@ -111,7 +111,7 @@ class Worker:
         self._retry(lambda: trial.study.tell(trial, value, state, skip_if_finished=True))
 
     def _best(self, number: int) -> tuple[float | None, str]:
-        """Returns the best validation result, by which training chooses a checkpoint too, or the lack of one."""
+        """Returns the best validation result, or None and an error if there is none."""
         objective = self.study.sweep.objective
         finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
         return (self.study.sweep.best(finite), "") if finite else (None, f"{objective} was never finite")
@@ -163,16 +163,6 @@ class Worker:
             logging.warning("Trial %d waits: %s", number, process)
             self._retry(self._update, number, trial)
             self.stop.wait(HEARTBEAT)
-
-    def _others_are_running(self) -> bool:
-        """Returns whether trials are left, which this process continues if their processes die."""
-        left = [trial for trial in self.study.trials() if not trial.state.is_finished()]
-        others = [trial for trial in left if trial.user_attrs.get("process") not in (None, PROCESS)]
-        waits_for = ", ".join(f"trial {each.user_attrs['trial']} ({each.user_attrs['process']})" for each in others)
-        if waits_for not in ("", self.waits_for):
-            self.waits_for = waits_for
-            logging.info("Waiting for %s; taken over after %d s without a heartbeat.", waits_for, GRACE_PERIOD)
-        return bool(left)
 
     def _retry(self, call: Callable[..., T], *arguments: object) -> T:
         """Calls the function again while the storage fails, for at most `OUTAGE` seconds."""

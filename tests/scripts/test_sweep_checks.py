@@ -27,7 +27,7 @@ SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.nam
         ),
         (
             'sweep.listed(sweep.zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
-            "model.d_ff has 2 values",
+            "line 4: ValueError: zip() argument 2 is longer than argument 1",
         ),
         (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
         (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),

@@ -16,7 +16,6 @@ from transformer import cli
 from transformer.checkpoints.manager import Checkpoints
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
-from transformer.workdir import Workdir
 
 # Dropout is on, and two epochs end within the run.
 SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}
@@ -49,7 +48,8 @@ def digests(folder: Path, progress: Progress, line: dict, **values: float) -> di
     """Returns the digests of a run with one checkpoint, whose arrays are filled with these values, and one line."""
     arrays = {name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()}
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
-    training = verify_resume.Training(Workdir(folder), tiny_config(), ())
+    training = verify_resume.Training(folder, tiny_config(), ())
+    training.workdir.path.mkdir(parents=True)
     with Checkpoints(training.workdir, training.config) as checkpoints:
         checkpoints.save(state, progress)
     training.workdir.metrics.write_text(json.dumps(line) + "\n")

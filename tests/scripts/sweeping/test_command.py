@@ -1,9 +1,6 @@
-"""The workdir, the storage and the terminal of `scripts.sweep`, with fake trials."""
+"""The workdir and the storage of `scripts.sweep`, with fake trials."""
 
-import contextlib
 import csv
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -50,25 +47,10 @@ def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     assert [process.returncode for process in processes] == [0, 0], log + other_log
     assert table == other_table and [line.split(" | ")[1] for line in table.splitlines()[2:6]] == ["4", "3", "2", "1"]
     assert sorted(re.findall(r"Trial (\d): ", log + other_log)) == ["0", "1", "2", "3"]
+    assert "0 of 4 trials complete, 1 running" in log + other_log and "complete: nll 2" in log + other_log
     assert [starts(folder, trial) for trial in range(4)] == [1, 1, 1, 1]
     rows = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
     assert [(row["state"], float(row["nll"])) for row in rows] == [("complete", 10 - 4 * rate) for rate in (1, 2, 3, 4)]
-
-
-def test_a_terminal_has_a_status_line_and_the_log(tmp_path):
-    master, terminal = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
-    command = [*COMMAND, sweep_file(tmp_path, [1.0, 2.0]), f"--workdir={tmp_path / 'sweep'}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, text=True) as process:
-        os.close(terminal)
-        shown = b""
-        with contextlib.suppress(OSError):  # the other end is closed
-            while part := os.read(master, 4096):
-                shown += part
-        table = process.stdout.read()
-    os.close(master)
-    assert process.returncode == 0 and table.startswith("| nll | optimizer.learning_rate | trials |")
-    assert "0 of 2 trials complete, 1 running" in shown.decode() and "Trial 1 is complete: nll 2" in shown.decode()
 
 
 def test_a_folder_of_something_else_is_left_unchanged(fakes, tmp_path, capsys):

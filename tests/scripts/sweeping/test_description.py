@@ -88,12 +88,8 @@ def test_extremes_are_bounds_or_choices():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: zipped({"a": [1, 2], "b": [1]}), "a has 2 values, b has 1 values"),
         (lambda: product({"a": [1]}, {"a": [2]}), "a key is in two of the parts"),
-        (lambda: seeds(0), r"seeds\(0\)"),
         (lambda: listed(product({"a": []}), objective="bleu", pruner=None), "no trials; give every key"),
-        (lambda: listed([{"a": 1}, {"a": 1}], objective="bleu", pruner=None), "trials 0 and 1 are the same: a=1"),
-        (lambda: listed([{"a": 1}], objective="blue", pruner=None), "objective=blue"),
         (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner cannot be used"),
         (lambda: search_by(random(0)), "sampler or pruner cannot be used; TypeError"),
         (lambda: search_by(Late), "cannot be used; ModuleNotFoundError: No module named 'torch'"),

@@ -50,7 +50,7 @@ def test_the_lowest_of_a_minimized_objective_is_first(tmp_path):
     sweep = listed(product({"model.dropout": [0.1, 0.3]}), objective="nll", pruner=None)
     trials = complete(tmp_path, sweep, [2.0, 1.0]).trials()
     assert [row[0] for row in results.make_table(trials, sweep)[1:]] == ["1", "2"]
-    assert "best nll 1 (trial 1)" in results.summary(trials, sweep, 1)
+    assert "best nll 1 (trial 1)" in results.summary(trials, sweep)
 
 
 def test_the_file_has_a_row_for_each_trial(study):
@@ -80,10 +80,10 @@ def test_keys_that_not_all_trials_have_are_left_out_of_the_importances(tmp_path)
 
 
 def test_the_summary_counts_the_trials_and_estimates_the_remaining_time(study):
-    assert results.summary(study.trials(), SWEEP, 1) == (
+    assert results.summary(study.trials(), SWEEP) == (
         "3 of 4 trials complete, 0 running, 0 pruned, 1 failed, best bleu 35 (trial 2)"
     )
     study.retry_failed()
     study.claim()
-    summary = results.summary(study.trials(), SWEEP, 1)
+    summary = results.summary(study.trials(), SWEEP)
     assert "1 running" in summary and "0 failed" in summary and "left" in summary

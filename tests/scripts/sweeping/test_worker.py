@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import optuna
 import pytest
@@ -28,8 +30,18 @@ def short_intervals(monkeypatch):
     monkeypatch.setattr(worker, "POLL", 0.05)
 
 
-def run(study: SweepStudy, task: Fake, jobs: int = 1, update=lambda: None) -> None:
-    worker.run_trials(study, task, task.folder.logs, jobs, update)
+def run(study: SweepStudy, task: Fake, jobs: int = 1) -> None:
+    worker.run_trials(study, task, task.folder.logs, jobs)
+
+
+def send_when(condition: Callable[[], bool], number: int, folder: Path) -> None:
+    """Sends a signal to the process of trial 0, from a thread, as soon as the condition holds."""
+
+    def send() -> None:
+        wait_until(condition, 60)
+        os.kill(int((folder / "pid").read_text()), number)
+
+    threading.Thread(target=send).start()
 
 
 def error(study: SweepStudy, trial: int) -> str:
@@ -116,24 +128,16 @@ def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
 
 
 def test_a_trial_that_is_terminated_from_outside_is_resumed(tmp_path):
-    def terminate_once():
-        record = tmp_path / "trials" / "0000" / "metrics.jsonl"
-        if record.exists() and starts(tmp_path, 0) == 1:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGTERM)
-
-    study = make_study(tmp_path, slopes([1.0]))
-    run(study, fake(tmp_path, seconds=0.8), update=terminate_once)
+    folder, study = tmp_path / "trials" / "0000", make_study(tmp_path, slopes([1.0]))
+    send_when((folder / "metrics.jsonl").exists, signal.SIGTERM, folder)
+    run(study, fake(tmp_path, seconds=0.8))
     assert (states(study), starts(tmp_path, 0)) == (["complete"], 2)
 
 
 def test_a_trial_that_is_killed_from_outside_fails(tmp_path):
-    def kill():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int((tmp_path / "trials" / "0000" / "pid").read_text()), signal.SIGKILL)
-
-    study = make_study(tmp_path, slopes([1.0]))
-    run(study, fake(tmp_path, seconds=2.0), update=kill)
+    folder, study = tmp_path / "trials" / "0000", make_study(tmp_path, slopes([1.0]))
+    send_when((folder / "starts").exists, signal.SIGKILL, folder)
+    run(study, fake(tmp_path, seconds=2.0))
     assert states(study) == ["fail"]
     assert error(study, 0).startswith("killed by signal 9")
 
