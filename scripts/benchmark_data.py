@@ -158,7 +158,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.benchmark_data", __doc__)
     parser.add_argument("--pairs", type=int, default=2_000_000, help="pairs to generate (2000000)")
     parser.add_argument("--tokens", type=int, default=25_000, help="batch.tokens (25000)")
-    parser.add_argument("--folder", type=Path, help="folder that keeps the text and the corpus (a temporary one)")
+    parser.add_argument("--folder", type=Path, help="folder for the text and the corpus (a temporary one)")
     return parser
 
 

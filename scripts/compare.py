@@ -28,7 +28,7 @@ from transformer.data.sources import source as sources
 from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
 
-MIN_SAMPLES = 40  # with these the 95 % interval leaves out one at either end
+MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def warn_of_different_code(systems: Sequence[System]) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
     parser.add_argument(
-        "workdirs", nargs="+", metavar="WORKDIR", help="of an evaluated run; or an evaluation's .json file"
+        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of an evaluated run, or the .json file of an evaluation"
     )
     parser.add_argument("--split", choices=sources.SPLITS, help=f"the split that was evaluated ({SPLIT})")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")

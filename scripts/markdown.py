@@ -1,4 +1,4 @@
-"""Markdown tables, and parts of files that scripts rewrite."""
+"""Markdown tables, and marked parts of files that tables replace."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def replace(path: Path, name: str, text: str) -> None:
     """Replaces the text between the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a file.
 
     Raises:
-      UserError: there is no such file, or it lacks these lines.
+      UserError: the file does not exist or lacks these lines.
     """
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")

@@ -5,7 +5,7 @@
 Runs that differ only in their seed share one row for each way in which they were evaluated. If the runs differ in more,
 the first column shows in what. Scores are the mean over seeds and, with several, the sample standard deviation. Minutes
 are those of the training loop, validations included, without the preparation before it. Ensembles are left out.
---readme replaces the text between two marks in that file by the table; otherwise it is printed.
+--readme replaces the text between two marks in a file with the table. Without it the table is printed.
 """
 
 import argparse
@@ -109,8 +109,8 @@ def describe_search(decoding: Mapping[str, Any]) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.report", __doc__)
-    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a complete, evaluated run")
-    parser.add_argument("--readme", metavar="FILE", help="the file with the marks to put the table between")
+    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a complete, evaluated run")
+    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
     return parser
 
 

@@ -141,7 +141,9 @@ def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="of the sweep; trials have theirs in it")
+    parser.add_argument(
+        "--workdir", metavar="DIR", required=True, help="folder of the sweep, with the workdirs of its trials"
+    )
     parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
@@ -149,7 +151,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
-    parser.add_argument("--readme", metavar="FILE", help="write the table between this file's marks")
+    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
     return parser
 
 

@@ -3,10 +3,10 @@
     python -m scripts.verify_resume --config=configs/quickstart.py --kills=20
 
 Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim at validation, the
-writing of checkpoints, preparation and training in turn. The delay after the start of such a phase is a random part of
-its longest duration in the first run. The script compares digests of the last checkpoint's parameters, optimizer state
-and progress, and of the record without timings. The exit code is 2 if anything differs. Without --workdir the runs are
-in a temporary folder, which is deleted if nothing differs.
+writing of checkpoints, preparation and training in turn. Each comes 1 ms to 10 s after the start of such a phase, with
+log-uniform delays, or at the end of the phase if that is earlier. The script compares digests of the last checkpoint's
+parameters, optimizer state and progress, and of the record without timings. The exit code is 2 if anything differs.
+Without --workdir the runs are in a temporary folder, which is deleted if nothing differs.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import random
 import shutil
 import signal
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from transformer.training.progress import due
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002
+MIN_DELAY, MAX_DELAY = 0.001, 10.0  # seconds from the start of a phase to a kill
 STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
@@ -59,20 +61,11 @@ class Training:
             argv = [sys.executable, "-m", "transformer.train", *self.flags, *folders]
             return subprocess.Popen(argv, stdout=output, stderr=output)
 
-    def finish(self) -> dict[str, float]:
-        """Trains to the end and returns the longest duration of each phase. Raises UserError if training fails."""
-        process, first_seen, last_seen = self.start(), {}, {}
-        while process.poll() is None:
-            for phase, under_way in PHASES.items():
-                if (which := under_way(self)) is not None:
-                    last_seen[phase, which] = time.perf_counter()
-                    first_seen.setdefault((phase, which), last_seen[phase, which])
-            time.sleep(POLL_SECONDS)
+    def finish(self) -> None:
+        """Trains to the end. Raises UserError if training fails."""
+        process = self.start()
+        process.wait()
         self._check_complete(process)
-        longest = dict.fromkeys(PHASES, 0.0)
-        for (phase, which), first in first_seen.items():
-            longest[phase] = max(longest[phase], last_seen[phase, which] - first)
-        return longest
 
     def kill(self, phase: str, delay: float) -> str | None:
         """Starts the run and kills it `delay` seconds after a phase begins, or at the phase's end if that is earlier.
@@ -80,16 +73,16 @@ class Training:
         Returns the phase at the time of the kill, or None if the run was complete before.
         """
         process = self.start()
-        while process.poll() is None and PHASES[phase](self) is None:
+        while process.poll() is None and not PHASES[phase](self):
             time.sleep(POLL_SECONDS)
         until = time.perf_counter() + delay
-        while process.poll() is None and PHASES[phase](self) is not None and time.perf_counter() < until:
+        while process.poll() is None and PHASES[phase](self) and time.perf_counter() < until:
             time.sleep(POLL_SECONDS)
         process.kill()
         if process.wait() != -signal.SIGKILL:
             self._check_complete(process)
             return None
-        return next((name for name in (phase, *PHASES) if PHASES[name](self) is not None), "compiling")
+        return next((name for name in (phase, *PHASES) if PHASES[name](self)), "compiling")
 
     def _check_complete(self, process: subprocess.Popen) -> None:
         if process.returncode != 0 or not self.workdir.is_complete():
@@ -107,39 +100,32 @@ class Training:
         return {name: hashlib.sha256(b"".join(found)).hexdigest()[:16] for name, found in parts.items()}
 
 
-def preparing(training: Training) -> str | None:
-    """Returns a constant while the run prepares, else None."""
-    return None if STARTED in training.output.read_text() else "all"
+def is_preparing(training: Training) -> bool:
+    return STARTED not in training.output.read_text()
 
 
-def writing(training: Training) -> str | None:
-    """Returns the name of the checkpoint that is being written, or None."""
-    if preparing(training):
-        return None
+def is_writing(training: Training) -> bool:
+    """Returns whether this start is writing a checkpoint; incomplete checkpoints of earlier starts are older."""
     for path in training.workdir.checkpoints.glob("*-tmp*"):
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime >= training.began:  # those of earlier starts are older
-                return path.name
-    return None
+            if path.stat().st_mtime >= training.began:
+                return True
+    return False
 
 
-def validating(training: Training) -> int | None:
-    """Returns the step of a running validation, or None. Then the last line of the record is a training line."""
-    if preparing(training):
-        return None
-    lines = training.workdir.metrics.read_text().split("\n")[:-1] if training.workdir.metrics.exists() else []
-    last = json.loads(lines[-1]) if lines else {"split": None}
-    settings = training.config.training
-    return last["step"] if last["split"] == "train" and due(last["step"], settings.eval_every, settings.steps) else None
+def is_validating(training: Training) -> bool:
+    """Returns whether a validation is running: the last line of the record is then the training line of its step."""
+    lines, settings = read_untimed(training.workdir.metrics), training.config.training
+    if is_preparing(training) or not lines or lines[-1]["split"] != "train":
+        return False
+    return due(lines[-1]["step"], settings.eval_every, settings.steps)
 
 
-def making_steps(training: Training) -> str | None:
-    """Returns the last training line of the log, or None."""
-    lines = [line for line in training.output.read_text().splitlines() if " tok/s " in line]
-    return lines[-1] if lines else None
+def is_training(training: Training) -> bool:
+    return " tok/s " in training.output.read_text()
 
 
-PHASES = {"validating": validating, "writing": writing, "preparing": preparing, "training": making_steps}
+PHASES = {"validating": is_validating, "writing": is_writing, "preparing": is_preparing, "training": is_training}
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -158,13 +144,13 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--workdir={folder}: must be a new or empty folder")
     print(f"the runs are in {folder}", flush=True)
     uninterrupted = Training(folder / "uninterrupted", config, flags)
-    longest = uninterrupted.finish()
+    uninterrupted.finish()
     expected = uninterrupted.digests()
     print_digests("without a kill", expected)
     generator, kills, found = random.Random(arguments.seed), Counter(), []
     while kills.total() < arguments.kills:
         killed = Training(folder / f"killed-{len(found)}", config, flags)
-        kill_repeatedly(killed, arguments.kills, kills, lambda phase: longest[phase] * generator.random())
+        kill_repeatedly(killed, arguments.kills, kills, generator)
         found.append(killed.digests())
         print_digests(f"after {kills.total()} kills", found[-1])
     print("killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True)
@@ -175,11 +161,11 @@ def main(arguments: argparse.Namespace) -> None:
         shutil.rmtree(folder)
 
 
-def kill_repeatedly(training: Training, limit: int, kills: Counter[str], delay: Callable[[str], float]) -> None:
+def kill_repeatedly(training: Training, limit: int, kills: Counter[str], generator: random.Random) -> None:
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
-        killed = training.kill(phase, delay(phase))
+        killed = training.kill(phase, math.exp(generator.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
         if killed is None:
             return
         kills[killed] += 1
@@ -207,7 +193,7 @@ def make_parser() -> cli.Parser:
     )
     parser.add_argument("--workdir", metavar="DIR", help="a new folder for the runs; default: a temporary one")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of kills")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the moments")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the kills' delays")
     return parser
 
 

@@ -9,7 +9,7 @@ from transformer.config import loading as configuration
 from transformer.errors import UserError
 from transformer.workdir import open_existing
 
-SPLIT = "valid"  # test data selects nothing
+SPLIT = "valid"  # the default: test data are not for choosing among systems
 
 
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:

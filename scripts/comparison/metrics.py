@@ -1,7 +1,7 @@
 """BLEU and chrF of any choice of sentences, computed from statistics of each sentence.
 
-The statistics of several sentences add up, so that a resample needs no second look at the text. sacreBLEU does the same
-in private functions; here its public ones are used. The scores are equal to sacreBLEU's.
+The statistics of several sentences add up, so a resample does not read the text again. sacreBLEU does the same with
+private functions; this module calls only public ones. The scores equal sacreBLEU's.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
 from transformer.decoding.bleu import make_bleu
 
-REFERENCE_LENGTH = 1  # the column of BLEU's statistics that has the tokens of the reference
+REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
 
 
 class SentenceMetric(NamedTuple):
@@ -31,7 +31,7 @@ class SentenceMetric(NamedTuple):
 def make_metrics(language: str | None) -> dict[str, SentenceMetric]:
     """Returns the two metrics of `bleu.score` whose differences are tested; `language` is its argument."""
     metric = make_bleu(language)
-    metric.effective_order = True  # has no part in the statistics, but avoids a warning for each sentence
+    metric.effective_order = True  # does not change the statistics; avoids a warning for each sentence
 
     def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = zip(hypotheses, references, strict=True)

@@ -16,7 +16,7 @@ from scripts.evaluations import SCORES
 from transformer.decoding import bleu
 
 MAX_BINS = 6  # of sentence lengths
-MIN_BIN_SENTENCES = 30  # on average: BLEU of fewer means little
+MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
 
 @dataclass(frozen=True)

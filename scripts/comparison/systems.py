@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.evaluations import Evaluation, differing_keys
 
-# Tried in this order to separate evaluations with the same settings and the same seed. The last always does.
+# Tried in this order to separate evaluations with the same settings and seed. The last one always separates them.
 TRAITS = {
     "commit": lambda evaluation: evaluation.commit,
     "step": lambda evaluation: evaluation.result["step"],

@@ -14,8 +14,8 @@ from transformer import files, locks
 from transformer.errors import UserError
 
 SCHEMA_VERSION = 2  # of sweep.json
-UNRECORDED = (".sweep", "study.db")  # the names' beginnings of what a new sweep writes before sweep.json
-LOCK_SECONDS = 600  # no process holds the lock longer than it takes to enqueue all trials
+UNRECORDED = (".sweep", "study.db")  # prefixes of the files that a new sweep writes before sweep.json
+LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
 
 
 class Folder:
@@ -28,7 +28,7 @@ class Folder:
 
     @property
     def storage(self) -> str:
-        """The URL of the study, unless the user gives another."""
+        """The URL of the default storage."""
         return f"sqlite:///{self.path / 'study.db'}"
 
     def workdir(self, trial: int) -> Path:
@@ -81,7 +81,7 @@ def recorded_sweep(record: dict[str, Any]) -> Sweep:
 
 
 def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
-    """Returns how the sweeps differ; empty if they do not. A search may have more trials than before."""
+    """Returns a description of the difference, or an empty string. A search may have more trials than before."""
     names = ["objective", "space"]
     if not record["space"] or len(record["trials"]) < len(recorded["trials"]):
         names.append("trials")

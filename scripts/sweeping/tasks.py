@@ -31,18 +31,18 @@ class Training:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that make it another sweep if they change, as JSON."""
+        """The settings that identify the sweep, as JSON."""
         return {key: value for key, value in flatten(self.config).items() if key not in PLACE_KEYS}
 
     def check(self, values: Values, objective: str) -> None:
-        """Raises UserError if a trial cannot have these values or does not measure the objective."""
+        """Raises UserError if the values are invalid or a trial does not measure the objective."""
         config = configuration.with_values(self.config, values)
         if objective == "bleu" and not config.training.eval_bleu:
             raise UserError("objective=bleu: needs config.training.eval_bleu=true; or use nll")
 
     def command(self, trial: int, values: Values) -> list[str]:
         """Writes the trial's configuration. Returns the module to run and its flags."""
-        path = self.folder.configs / f"{trial:04}"  # not in the workdir, which training compares with it
+        path = self.folder.configs / f"{trial:04}"  # outside the workdir, whose configuration training compares with it
         path.mkdir(parents=True, exist_ok=True)
         configuration.save(configuration.with_values(self.config, values), path)
         flags = (f"--config={path / configuration.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
@@ -53,7 +53,7 @@ class Training:
         return None
 
     def in_use(self, trial: int) -> str:
-        """Returns which process holds the trial's workdir; empty if none does."""
+        """Returns a message about the process that uses the trial's workdir, or an empty string."""
         try:
             with lock_workdir(self.folder.workdir(trial)):
                 return ""

@@ -23,7 +23,7 @@ from scripts.sweeping.tasks import Task
 from transformer import cli
 from transformer.errors import UserError
 
-POLL = 0.5  # seconds between looks at a child process
+POLL = 0.5  # seconds between checks of a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
 NO_SPACE = ("disk is full", "No space left")  # in the messages of SQLite and PostgreSQL; retrying does not help
 LAST_LINES = 5  # lines of a failed trial's log that are reported
@@ -120,7 +120,7 @@ class Worker:
         """Returns whether the trial was pruned, and the error of its process."""
         module, *flags = self.task.command(number, trial.params)
         log, output = self.logs / f"{number:04}.txt", self.task.output(number)
-        start = log.stat().st_size if log.exists() else 0  # earlier attempts wrote before it
+        start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
         with contextlib.ExitStack() as stack:
             stderr = stack.enter_context(log.open("ab"))
             process = subprocess.Popen(
@@ -139,7 +139,7 @@ class Worker:
                     next_update = time.monotonic() + HEARTBEAT
                 time.sleep(POLL)
         finally:
-            process.terminate()  # it saves and exits
+            process.terminate()  # the child saves and exits
             while process.poll() is None:  # saving may take longer than the grace period
                 with contextlib.suppress(UpdateFinishedTrialError, *STORAGE_ERRORS):
                     self._update(number, trial)
@@ -179,7 +179,7 @@ class Worker:
 
 
 def _environments(jobs: int) -> list[dict[str, str]]:
-    """Returns the environment of each worker's children: they share the GPUs of $CUDA_VISIBLE_DEVICES if enough."""
+    """Returns the environment of each worker's children: they share the GPUs in $CUDA_VISIBLE_DEVICES."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     share = len(devices) // jobs
     if jobs == 1 or not share:

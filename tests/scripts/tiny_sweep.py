@@ -14,6 +14,11 @@ def sweep_file(folder: Path, text: str) -> str:
     return f"--sweep={path}"
 
 
+def rates_file(folder: Path, rates: list[float]) -> str:
+    """Makes the file of a sweep of fake trials, whose only metric is nll."""
+    return sweep_file(folder, LISTED.format(values=rates).replace("loss", "nll"))
+
+
 def tiny_flags(tmp_path: Path) -> list[str]:
     """Returns the flags of training, without the workdir."""
     return [flag for flag in flags(tmp_path / "run", training__steps=8) if not flag.startswith("--workdir")]

@@ -4,7 +4,6 @@ import csv
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,10 @@ from scripts.sweeping.folder import Folder
 from tests.checkpoints.workdirs import run
 from tests.scripts.sweeping import fake_sweep
 from tests.scripts.sweeping.fakes import starts
+from tests.scripts.tiny_sweep import rates_file
 
 CONFIG = "--config=configs/quickstart.py"
 COMMAND = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", CONFIG]
-
-
-def sweep_file(folder: Path, rates: list[float]) -> str:
-    path = folder / "rates.py"
-    trials = f'sweep.product({{"optimizer.learning_rate": {rates}}})'
-    path.write_text(f'def get_sweep(sweep):\n    return sweep.listed({trials}, objective="nll", pruner=None)\n')
-    return f"--sweep={path}"
 
 
 @pytest.fixture
@@ -38,7 +31,7 @@ def error(capsys) -> str:
 
 def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     folder = tmp_path / "sweep"
-    flags = [sweep_file(tmp_path, [1.0, 2.0, 3.0, 4.0]), f"--workdir={folder}", f"--storage={shared_storage}"]
+    flags = [rates_file(tmp_path, [1.0, 2.0, 3.0, 4.0]), f"--workdir={folder}", f"--storage={shared_storage}"]
     processes = [
         subprocess.Popen([*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -57,13 +50,13 @@ def test_a_folder_of_something_else_is_left_unchanged(fakes, tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    assert run(sweep, CONFIG, sweep_file(tmp_path, [1.0]), f"--workdir={folder}") == 2
+    assert run(sweep, CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={folder}") == 2
     assert "holds config.json and no sweep" in error(capsys)
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
 def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, tmp_path, capsys):
-    what = [CONFIG, sweep_file(tmp_path, [1.0]), f"--workdir={tmp_path / 'sweep'}"]
+    what = [CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={tmp_path / 'sweep'}"]
     for url in ("postgresql://a:secret@127.0.0.1:1/b", f"sqlite:///{tmp_path}/nowhere/study.db", "nosuch://host/b"):
         assert run(sweep, *what, f"--storage={url}") == 2
         assert f"--storage={url.replace('secret', '***')}: " in error(capsys)
@@ -77,7 +70,7 @@ def test_a_report_needs_neither_config_nor_sweep_file(fakes, tmp_path, capsys):
     report = (f"--workdir={folder.path}", "--report")
     assert run(sweep, *report) == 2
     assert "is not the folder of a sweep" in error(capsys)
-    assert run(sweep, CONFIG, sweep_file(tmp_path, [1.0]), f"--workdir={folder.path}") == 0
+    assert run(sweep, CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={folder.path}") == 0
     table = capsys.readouterr().out
     assert "| 6 | 1 | 0 |" in table
     assert run(sweep, *report) == 0

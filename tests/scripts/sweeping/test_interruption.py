@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.scripts.sweeping.fakes import is_alive, make_study, slopes, starts, states, wait_until
+from tests.scripts.tiny_sweep import rates_file
 
 SWEEP = """
 import sys
@@ -47,10 +48,8 @@ def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, t
 
 
 def test_sigterm_ends_the_trials_and_the_same_command_resumes_them(tmp_path):
-    folder, sweep_file = tmp_path / "sweep", tmp_path / "rates.py"
-    trials = 'sweep.product({"optimizer.learning_rate": [1.0, 2.0]})'
-    sweep_file.write_text(f'def get_sweep(sweep):\n    return sweep.listed({trials}, objective="nll", pruner=None)\n')
-    flags = ["--config=configs/quickstart.py", f"--sweep={sweep_file}", f"--workdir={folder}", "--jobs=2"]
+    folder, what = tmp_path / "sweep", rates_file(tmp_path, [1.0, 2.0])
+    flags = ["--config=configs/quickstart.py", what, f"--workdir={folder}", "--jobs=2"]
     command = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", *flags]
     workdirs = [folder / "trials" / f"{number:04}" for number in range(2)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
