@@ -55,6 +55,7 @@ def test_pairs_are_read_by_position_without_tensorflow(data):
     assert len(source) == 10
     pairs = list(source.pairs(0, 10))
     assert sorted(pairs) == [(f"number {n}".encode(), f"Zahl {n} für \u2028 dich".encode()) for n in range(10)]
+    assert source.where(0, 1) == "tiny_translate, train, record 1, de"  # counted from 1, as lines are
     copy = pickle.loads(pickle.dumps(source))
     assert list(copy.pairs(3, 6)) == pairs[3:6]
     assert "tensorflow" not in sys.modules

@@ -31,7 +31,7 @@ PLANS = {"buckets": bucketing, "packed": packing}
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The next batch: its epoch and its number in that epoch, both from 0. Every roll-back changes their order."""
+    """The next batch: its epoch and its number in that epoch, both from 0. A rollback changes the order of batches."""
 
     epoch: int
     batch: int
@@ -126,8 +126,8 @@ class Loader:
 def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
     """Runs the function in a daemon thread and returns a Future.
 
-    An interpreter waits for the threads of an executor before it exits. Encoding a large corpus for the next epoch may
-    take an hour, which an interrupted run does not have.
+    Python waits for the threads of an executor before it exits, and encoding a large corpus for the next epoch may take
+    an hour. An interrupted run must end sooner.
     """
     result = futures.Future()
 

@@ -1,7 +1,7 @@
-"""The packed plan: several sentences a row and one shape for the whole run, for accelerators that like one shape.
+"""The packed plan: several sentences a row and one shape for the whole run, which compiles once.
 
-Segment numbers tell the sentences of a row apart. Attention stays within a segment, so a sentence contributes what it
-would in a row to itself.
+Segment numbers distinguish the sentences of a row. Attention stays within a segment, so a sentence contributes the same
+as in a row to itself.
 """
 
 from collections.abc import Iterator, Sequence

@@ -59,7 +59,7 @@ class TfdsSource:
         }
 
     def where(self, index: int, side: int) -> str:
-        return f"{self.name}, record {index}, {self.languages[side]}"
+        return f"{self.name}, record {index + 1}, {self.languages[side]}"
 
     def __len__(self) -> int:
         return len(self._records())
