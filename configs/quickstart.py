@@ -30,8 +30,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.004
     config.optimizer.warmup_steps = 200
-    config.training.steps = 700
-    config.training.eval_every = 350
-    config.checkpoint.every = 175
+    config.training.steps = 600
+    config.training.eval_every = 300
+    config.checkpoint.every = 150
     config.decoding.max_source_length = 64
     return config

@@ -1,6 +1,6 @@
 """Copies the JSON of transformer.evaluate to standard output, and fails if a score in it is too low.
 
-Example:   python -m transformer.evaluate --workdir=runs/quickstart | python -m scripts.require_score exact_match 0.99
+Example:   python -m transformer.evaluate --workdir=runs/quickstart | python -m scripts.require_score bleu 97
 """
 
 import argparse
