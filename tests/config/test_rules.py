@@ -121,6 +121,10 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
     ({"data.source": "synthetic", "data.target_language": "fr"}, ("source=synthetic", "target_language=fr")),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
+    (
+        {"data.source": "ids", "data.path": "d", "tokenizer.kind": "ids", "tokenizer.model_file": "a.model"},
+        ("kind=ids", "model_file=a.model"),
+    ),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
     ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
     ({"training.r_drop": 5.0, "model.dropout": 0.0}, ("r_drop=5.0", "dropout=0.0", "attention_dropout=0.0")),

@@ -77,6 +77,11 @@ COMBINATIONS = (
         "only bpe and unigram support byte fallback; set byte_fallback=false",
     ),
     Combination(
+        ("tokenizer.kind", "tokenizer.model_file"),
+        lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != "",
+        "ids need no SentencePiece model; leave model_file empty",
+    ),
+    Combination(
         ("tokenizer.model_file", "tokenizer.shared"),
         lambda c: (
             c.tokenizer.model_file != "" and len(c.tokenizer.model_file.split(",")) != (1 if c.tokenizer.shared else 2)
