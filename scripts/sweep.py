@@ -24,7 +24,7 @@ from scripts.sweeping.tasks import Decoding, Task, Training
 from scripts.sweeping.worker import run_trials
 from transformer import cli, files
 from transformer.checkpoints import restore
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import nearest, show
 from transformer.errors import UserError
 from transformer.workdir import make_folder, open_existing
@@ -68,7 +68,7 @@ def load_sweep(path: Path) -> Sweep:
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
         raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
-    sweep = configuration.call_function(path, "get_sweep", description)
+    sweep = loading.call_function(path, "get_sweep", description)
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__
         raise UserError(f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()")
@@ -77,7 +77,7 @@ def load_sweep(path: Path) -> Sweep:
 
 def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
     if arguments.config is not None:
-        return Training(configuration.load_file(arguments.config, arguments.overrides), folder)
+        return Training(loading.load_file(arguments.config, arguments.overrides), folder)
     source = Path(arguments.source)
     _, config = open_existing(source)
     # A resumed sweep keeps its checkpoint, although the run may have a better one by now.

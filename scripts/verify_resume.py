@@ -32,7 +32,7 @@ import numpy as np
 
 from transformer import cli
 from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_untimed
@@ -133,7 +133,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--kills={arguments.kills}: must be at least 1")
     overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
     flags = (f"--config={arguments.config}", *overrides)
-    config = configuration.load_file(arguments.config, arguments.overrides)
+    config = loading.load_file(arguments.config, arguments.overrides)
     if config.training.eval_every % config.training.log_every:
         raise UserError(
             f"config.training.eval_every={config.training.eval_every}: must be a multiple of "

@@ -12,7 +12,7 @@ import pytest
 from absl import logging
 
 from transformer import cli, logs
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.errors import UserError
 
 TRAIN = cli.Parser("transformer.train", "Trains.\n\nMore.", overrides="config")
@@ -47,13 +47,13 @@ def test_overrides_are_parsed_as_keys_and_text():
 
 
 def test_decoding_overrides_apply_to_the_runs_configuration():
-    config = configuration.load_file("configs/base.py", [("decoding.beam_size", "7")])
+    config = loading.load_file("configs/base.py", [("decoding.beam_size", "7")])
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
-    decoding = configuration.override(config, arguments.overrides, flag="--").decoding
+    decoding = loading.override(config, arguments.overrides, flag="--").decoding
     assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
     arguments = EVALUATE.parse(["--decoding.beam_sise=1"])
     with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."):
-        configuration.override(config, arguments.overrides, flag="--")
+        loading.override(config, arguments.overrides, flag="--")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import make_mesh
@@ -28,34 +28,34 @@ def largest_bucket(config) -> Bucket:
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path != "configs/base.py"])
 def test_a_config_sets_only_what_differs_from_the_base(path):
     assigned = re.findall(r"^    config\.([\w.]+) = ", Path(path).read_text(), re.MULTILINE)
-    config, base = (flatten(configuration.load_file(each, [])) for each in (path, "configs/base.py"))
+    config, base = (flatten(loading.load_file(each, [])) for each in (path, "configs/base.py"))
     assert assigned and [key for key in assigned if config[key] == base[key]] == []
 
 
 @pytest.mark.parametrize("path", CONFIGS)
 def test_one_override_makes_a_short_run(path, caplog):
     with caplog.at_level("WARNING"):
-        config = configuration.load_file(path, SMOKE)
-    whole = configuration.load_file(path, [])
+        config = loading.load_file(path, SMOKE)
+    whole = loading.load_file(path, [])
     assert config.training.steps == config.training.eval_every == config.optimizer.warmup_steps == 20
     shortened = {"training.steps", "training.eval_every", "optimizer.warmup_steps"}
-    assert configuration.difference(whole, config).keys() == shortened
+    assert loading.difference(whole, config).keys() == shortened
     for key in shortened - {"training.steps"}:
         assert f"config.{key}={flatten(whole)[key]} is reduced to config.training.steps=20" in caplog.text
 
 
 def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_command(tmp_path):
-    config = configuration.load_file("configs/big.py", SMOKE)
+    config = loading.load_file("configs/big.py", SMOKE)
     workdir = create_workdir(tmp_path / "run", config)
     workdir.metrics.touch()  # the run has begun
-    assert configuration.load(workdir.path).optimizer.warmup_steps == 20
-    check_same_run(workdir, configuration.load_file("configs/big.py", SMOKE))
-    assert configuration.load_file(str(workdir.config), []) == config
+    assert loading.load(workdir.path).optimizer.warmup_steps == 20
+    check_same_run(workdir, loading.load_file("configs/big.py", SMOKE))
+    assert loading.load_file(str(workdir.config), []) == config
 
 
 @pytest.mark.parametrize("path", CONFIGS)
 def test_every_config_is_allowed_and_traces(path):
-    config = configuration.load_file(path, [])
+    config = loading.load_file(path, [])
     sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
     mesh = make_mesh(config, jax.devices())
     schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.sweeping import description
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import declared_keys
 
 PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
@@ -49,7 +49,7 @@ def test_every_command_exists_and_takes_its_flags(line):
             module, *flags = words[words.index("-m") + 1 :]
             arguments = importlib.import_module(module).make_parser().parse(flags)
             if getattr(arguments, "config", None) and not arguments.config.startswith("runs/"):
-                configuration.load_file(arguments.config, arguments.overrides)
+                loading.load_file(arguments.config, arguments.overrides)
             else:
                 assert {key for key, _ in arguments.overrides} <= set(declared_keys())
         else:

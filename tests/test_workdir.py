@@ -14,7 +14,7 @@ import pytest
 from configs import base
 from tests.training import tiny
 from transformer import environment, files
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import flatten, freeze
 from transformer.errors import UserError
 from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing
@@ -106,7 +106,7 @@ def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
     workdir = create_workdir(tmp_path, CONFIG)
     (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
     other = freeze(BASE | {"batch.tokens": 12_000})
-    assert configuration.load(create_workdir(tmp_path, other).path) == other
+    assert loading.load(create_workdir(tmp_path, other).path) == other
     (workdir.checkpoints / "10").mkdir()
     assert "batch.tokens: 12000 -> " in refusal(create_workdir, tmp_path, CONFIG)
 

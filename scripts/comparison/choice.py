@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.errors import UserError
 from transformer.workdir import open_existing
 
@@ -31,7 +31,7 @@ def _choose_one(path: Path, arguments: argparse.Namespace) -> Evaluation:
             raise UserError(f"{path}: was not made with {_flags(arguments)}; leave out the flags or the file")
         return evaluation
     workdir, config = open_existing(path)
-    configuration.override(config, arguments.overrides, flag="--")  # reports bad flags even if there is no evaluation
+    loading.override(config, arguments.overrides, flag="--")  # reports bad flags even if there is no evaluation
     own = read_evaluations(workdir)
     agreeing = [each for each in own if _agrees(each, arguments, arguments.split or SPLIT)]
     if not agreeing:
@@ -50,7 +50,7 @@ def _choose_one(path: Path, arguments: argparse.Namespace) -> Evaluation:
 
 def _agrees(evaluation: Evaluation, arguments: argparse.Namespace, split: str) -> bool:
     """Returns whether the evaluation is of the split and agrees with all flags that are given."""
-    wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
+    wanted = loading.override(evaluation.config, arguments.overrides, flag="--").decoding
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     same = all(evaluation.decoding.get(key) == wanted[key] for key in keys)
     result = evaluation.result
@@ -59,7 +59,7 @@ def _agrees(evaluation: Evaluation, arguments: argparse.Namespace, split: str) -
 
 def _is_made_by(evaluation: Evaluation, arguments: argparse.Namespace) -> bool:
     """Returns whether transformer.evaluate makes an evaluation with these settings when run with these flags."""
-    wanted = configuration.override(evaluation.config, arguments.overrides, flag="--").decoding
+    wanted = loading.override(evaluation.config, arguments.overrides, flag="--").decoding
     return evaluation.decoding == wanted.to_dict() and evaluation.result["averaged"] == (arguments.average or 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.keys import flatten, show
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -36,7 +36,7 @@ class Training:
 
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
-        config = configuration.with_values(self.config, values)
+        config = loading.with_values(self.config, values)
         if objective == "bleu" and not config.training.eval_bleu:
             raise UserError("objective=bleu: needs config.training.eval_bleu=true; or use nll")
 
@@ -44,8 +44,8 @@ class Training:
         """Writes the trial's configuration. Returns the module to run and its flags."""
         path = self.folder.configs / f"{trial:04}"  # outside the workdir, whose configuration training compares with it
         path.mkdir(parents=True, exist_ok=True)
-        configuration.save(configuration.with_values(self.config, values), path)
-        flags = (f"--config={path / configuration.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
+        loading.save(loading.with_values(self.config, values), path)
+        flags = (f"--config={path / loading.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
         return ["transformer.train", *flags]
 
     def output(self, trial: int) -> Path | None:
@@ -94,7 +94,7 @@ class Decoding:
         for key, value in values.items():
             if not key.startswith("decoding."):
                 raise UserError(f"{key}={show(value)}: --from varies only decoding keys; use --config to train")
-        configuration.with_values(self.config, values)
+        loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
         self.folder.trials.mkdir(exist_ok=True)

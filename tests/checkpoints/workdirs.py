@@ -8,10 +8,9 @@ import numpy as np
 import optax
 
 from configs import base
-from transformer import cli
-from transformer import fingerprints as contents
+from transformer import cli, fingerprints
 from transformer.checkpoints.manager import Checkpoints, Progress
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
 from transformer.training.state import TrainState, init_parameters
 from transformer.workdir import create_workdir
@@ -46,10 +45,10 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
         (data / f"{split}.in").write_text("".join(f"{line}\n" for line in SOURCES))
         (data / f"{split}.out").write_text("".join(f"{line}\n" for line in REFERENCES))
     settings = {**SETTINGS, "data.path": str(data), "seed": str(seed)} | changes
-    config = configuration.override(base.get_config(), settings.items(), flag="--config.")
+    config = loading.override(base.get_config(), settings.items(), flag="--config.")
     workdir = create_workdir(path, config)
     vocabulary = tokenizer.prepare(config, path)
-    contents.record(path, {contents.VOCABULARY: vocabulary.fingerprint})
+    fingerprints.record(path, {fingerprints.VOCABULARY: vocabulary.fingerprint})
     sizes = vocabulary.vocab_sizes
     shapes = jax.eval_shape(lambda: init_parameters(config, *sizes))
     with Checkpoints(workdir, config) as checkpoints:

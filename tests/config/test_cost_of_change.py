@@ -11,7 +11,7 @@ from flax import nnx
 from configs import base
 from configs.rules import Key, at_least
 from tests.data.sentences import random_sentences
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
@@ -26,7 +26,7 @@ from transformer.training import optimizer as optimizers
 from transformer.training.loss import cross_entropy
 
 BASE = base.get_config()
-PAIRS = open_source(configuration.load_file("configs/quickstart.py", []).data, "train")
+PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
 TABLES = {
     "data.source": "transformer.data.sources.source:SOURCES",
     "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
@@ -50,7 +50,7 @@ def add(monkeypatch):
     def add(key: str, implementation: object):
         module, _, dictionary = TABLES[key].partition(":")
         monkeypatch.setitem(getattr(importlib.import_module(module), dictionary), "added", implementation)
-        return configuration.load_file("configs/base.py", [(key, "added"), ("model.dtype", "float32")])
+        return loading.load_file("configs/base.py", [(key, "added"), ("model.dtype", "float32")])
 
     return add
 
@@ -159,15 +159,15 @@ def test_an_unknown_name_reaches_no_implementation(key, use):
 
 
 def test_a_scalar_key_takes_one_declaration(monkeypatch, tmp_path):
-    configuration.save(BASE, tmp_path)  # before the key exists
+    loading.save(BASE, tmp_path)  # before the key exists
     keys = base.get_keys()
     keys.training.added = Key(3, at_least(1))
     monkeypatch.setattr(base, "get_keys", lambda: keys)
     assert declared_keys()["training.added"].default == 3
-    assert configuration.load_file("configs/big.py", []).training.added == 3
-    assert configuration.load_file("configs/big.py", [("training.added", "5")]).training.added == 5
-    assert configuration.load(tmp_path).training.added == 3
+    assert loading.load_file("configs/big.py", []).training.added == 3
+    assert loading.load_file("configs/big.py", [("training.added", "5")]).training.added == 5
+    assert loading.load(tmp_path).training.added == 3
     with pytest.raises(UserError, match="config.training.added=0: must be at least 1"):
-        configuration.load_file("configs/big.py", [("training.added", "0")])
+        loading.load_file("configs/big.py", [("training.added", "0")])
     with pytest.raises(UserError, match="config.training.added=1.5: must be an integer"):
-        configuration.load_file("configs/big.py", [("training.added", "1.5")])
+        loading.load_file("configs/big.py", [("training.added", "1.5")])

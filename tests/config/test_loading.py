@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import base
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import flatten
 from transformer.errors import UserError
@@ -23,28 +23,28 @@ def write_config(folder: Path, body: str) -> str:
 @given(
     rate=st.floats(min_value=0, max_value=1e30, exclude_min=True),
     width=st.none() | st.integers(1, 10**6),
-    path=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n"), max_size=9),
+    path=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n\0"), max_size=9),
     downloads=st.lists(st.tuples(*[st.text("ab/.", max_size=3)] * 3), max_size=3).map(tuple),
 )
 def test_saving_and_loading_changes_nothing(tmp_path_factory, rate, width, path, downloads):
     changes = {"optimizer.learning_rate": rate, "model.d_v": width, "data.path": path, "data.downloads": downloads}
     config = checked(BASE | changes)
     folder = tmp_path_factory.mktemp("run")
-    configuration.save(config, folder)
-    loaded = configuration.load(folder)
+    loading.save(config, folder)
+    loaded = loading.load(folder)
     assert flatten(loaded) == flatten(config)
     assert loaded == config
     assert list(map(type, flatten(loaded).values())) == list(map(type, flatten(config).values()))
 
 
 def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
-    configuration.save(checked(BASE), tmp_path)
+    loading.save(checked(BASE), tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"dropout": 0.1', '"dropout": 0'))
-    assert isinstance(configuration.load(tmp_path).model.dropout, float)
+    assert isinstance(loading.load(tmp_path).model.dropout, float)
     path.write_text(path.read_text().replace('"dropout": 0', '"dropout": "none"'))
     with pytest.raises(UserError, match=r"config\.json: config\.model\.dropout=none: must be a number"):
-        configuration.load(tmp_path)
+        loading.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,27 +63,27 @@ def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
 def test_invalid_saved_configurations_are_rejected(tmp_path, text, says):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError) as caught:
-        configuration.load(tmp_path)
+        loading.load(tmp_path)
     assert str(tmp_path) in str(caught.value) and says in str(caught.value)
 
 
 def test_keys_that_a_saved_configuration_lacks_have_their_defaults(tmp_path):
-    configuration.save(checked(BASE | {"training.max_skipped": 3}), tmp_path)
+    loading.save(checked(BASE | {"training.max_skipped": 3}), tmp_path)
     path = tmp_path / "config.json"
     saved = json.loads(path.read_text())
     del saved["training"]["max_rollbacks"], saved["mesh"], saved["seed"]
     path.write_text(json.dumps(saved))
-    assert flatten(configuration.load(tmp_path)) == BASE | {"training.max_skipped": 3}
+    assert flatten(loading.load(tmp_path)) == BASE | {"training.max_skipped": 3}
 
 
 def test_difference_names_the_keys_that_changed():
     changed = checked(BASE | {"model.d_k": 32, "model.dropout": 0.3, "data.path": "corpus"})
-    assert configuration.difference(checked(BASE), changed) == {
+    assert loading.difference(checked(BASE), changed) == {
         "model.d_k": "None -> 32",
         "model.dropout": "0.1 -> 0.3",
         "data.path": "'' -> corpus",
     }
-    assert configuration.difference(changed, changed) == {}
+    assert loading.difference(changed, changed) == {}
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_difference_names_the_keys_that_changed():
 )
 def test_overrides_are_parsed_by_the_type_of_the_key(key, text, value):
     overrides = [("checkpoint.best_metric", "loss"), (key, text)]
-    read = flatten(configuration.load_file("configs/base.py", overrides))[key]
+    read = flatten(loading.load_file("configs/base.py", overrides))[key]
     assert read == value and type(read) is type(value)
 
 
 def test_optional_keys_can_be_set_and_unset():
-    config = configuration.load_file("configs/base.py", [("model.d_k", "32")])
+    config = loading.load_file("configs/base.py", [("model.d_k", "32")])
     assert config.model.d_k == 32
-    assert configuration.override(config, [("model.d_k", "None")], flag="--").model.d_k is None
-    assert configuration.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k is None
+    assert loading.override(config, [("model.d_k", "None")], flag="--").model.d_k is None
+    assert loading.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_optional_keys_can_be_set_and_unset():
 )
 def test_invalid_overrides_are_rejected(key, text, says):
     with pytest.raises(UserError) as caught:
-        configuration.load_file("configs/base.py", [(key, text)])
+        loading.load_file("configs/base.py", [(key, text)])
     assert says in str(caught.value)
 
 
@@ -143,13 +143,13 @@ FROM_BASE = (
 
 def test_get_config_receives_the_text_after_the_colon(tmp_path):
     path = write_config(tmp_path, FROM_BASE.format("width", "config.model.d_model = int(width)"))
-    assert configuration.load_file(f"{path}:128", []).model.d_model == 128
+    assert loading.load_file(f"{path}:128", []).model.d_model == 128
 
 
 def test_a_saved_configuration_can_be_given_as_config(tmp_path):
-    config = configuration.load_file("configs/base.py", [("model.d_k", "16")])
-    configuration.save(config, tmp_path)
-    assert configuration.load_file(str(tmp_path / "config.json"), []) == config
+    config = loading.load_file("configs/base.py", [("model.d_k", "16")])
+    loading.save(config, tmp_path)
+    assert loading.load_file(str(tmp_path / "config.json"), []) == config
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_a_saved_configuration_can_be_given_as_config(tmp_path):
 )
 def test_invalid_config_files_are_rejected(tmp_path, body, argument, says):
     with pytest.raises(UserError) as caught:
-        configuration.load_file(write_config(tmp_path, body) + argument, [])
+        loading.load_file(write_config(tmp_path, body) + argument, [])
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_other_files_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"configs/bas\.py: no such file; did you mean configs/base\.py\?"):
-        configuration.load_file("configs/bas.py", [])
+        loading.load_file("configs/bas.py", [])
     with pytest.raises(UserError, match="must be a .py file"):
-        configuration.load_file("README.md" if Path("README.md").exists() else "Makefile", [])
+        loading.load_file("README.md" if Path("README.md").exists() else "Makefile", [])
     with pytest.raises(UserError, match="no such file"):
-        configuration.load_file(str(tmp_path), [])
+        loading.load_file(str(tmp_path), [])

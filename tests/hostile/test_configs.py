@@ -12,7 +12,7 @@ from configs import base
 from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
 from transformer import evaluate, train, translate
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import flatten
 from transformer.workdir import open_existing
@@ -55,8 +55,8 @@ def folder(tmp_path_factory) -> Path:
 def check_complete(config, folder: Path) -> None:
     """Checks that the configuration has the keys of base.py and that saving and loading change nothing."""
     assert set(flatten(config)) == set(BASE)
-    configuration.save(config, folder)
-    assert configuration.load(folder) == config
+    loading.save(config, folder)
+    assert loading.load(folder) == config
 
 
 @given(st.sampled_from(KEYS) | texts, texts_of_values)
@@ -67,7 +67,7 @@ def check_complete(config, folder: Path) -> None:
 @example("optimizer.learning_rate", "1e999")
 @example("training.steps", "1" * 30)
 def test_overrides(folder, key, text):
-    config = outcome(configuration.override, checked(BASE), [(key, text)], "--config.")
+    config = outcome(loading.override, checked(BASE), [(key, text)], "--config.")
     if isinstance(config, Refusal):
         assert key in config.message or (len(key) > 40)
     else:
@@ -110,7 +110,7 @@ def edited_json(draw) -> bytes:
 def test_saved_configurations(folder, content):
     path = folder / "config.json"
     path.write_bytes(content)
-    config = outcome(configuration.load, path)
+    config = outcome(loading.load, path)
     if isinstance(config, Refusal):
         assert str(path) in config.message
     else:
@@ -119,14 +119,14 @@ def test_saved_configurations(folder, content):
 
 def test_a_folder_named_config_json_is_rejected(tmp_path):
     (tmp_path / "config.json").mkdir()
-    assert "config.json" in outcome(configuration.load, tmp_path).message
+    assert "config.json" in outcome(loading.load, tmp_path).message
 
 
 @given(damaged(BASE_FILE) | contents, texts)
 def test_config_files(tmp_path_factory, content, argument):
     path = tmp_path_factory.mktemp("config") / "experiment.py"
     path.write_bytes(content)
-    config = outcome(configuration.load_file, f"{path}:{argument}", [])
+    config = outcome(loading.load_file, f"{path}:{argument}", [])
     if isinstance(config, Refusal):
         assert str(path) in config.message or "config." in config.message
     else:
@@ -159,7 +159,7 @@ def test_command_lines(module, argv):
 
     def main(arguments) -> None:
         if module is train:
-            configuration.load_file(arguments.config, arguments.overrides)
+            loading.load_file(arguments.config, arguments.overrides)
         else:
             for name in arguments.workdir.split(","):
                 open_existing(Path(name))

@@ -17,7 +17,7 @@ from tests.hostile.outcomes import Refusal, outcome
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_parameters
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir, create_workdir
 
@@ -67,7 +67,7 @@ def saved(whole) -> dict[int, dict]:
 @examples(0.3)
 @given(st.data(), st.sampled_from(("checkpoints", "checkpoints/20")))
 def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
-    config = configuration.load(whole)
+    config = loading.load(whole)
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = TrainState(np.int32(0), np.int32(0), saved[10], optax.sgd(0.1).init(saved[10]), None)
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract)
@@ -95,9 +95,9 @@ def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, aver
 @examples(0.3)
 @given(st.data())
 def test_a_damaged_workdir_is_refused_or_resumed(whole, data):
-    config = configuration.load(whole)
+    config = loading.load(whole)
     copy = damaged_copy(whole, ".", data)
     found = outcome(create_workdir, copy, config)
-    kept = configuration.load(copy) if not isinstance(found, Refusal) else None
+    kept = loading.load(copy) if not isinstance(found, Refusal) else None
     shutil.rmtree(copy)
     assert kept == config if kept else str(copy) in found.message

@@ -5,7 +5,7 @@ import ml_collections
 
 from tests.training.tiny import flags, tiny_config
 from transformer import train
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.run import preparation
@@ -15,7 +15,7 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     facts = {}
     monkeypatch.setattr(coordination, "require_same", lambda what, found, seconds: facts.update(found()))
     arguments = train.make_parser().parse(flags(tmp_path / "run"))
-    config = configuration.load_file(arguments.config, arguments.overrides)
+    config = loading.load_file(arguments.config, arguments.overrides)
     with preparation.open_workdir(tmp_path / "run", config) as workdir:
         prepared = preparation.prepare(config, workdir)
     assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__

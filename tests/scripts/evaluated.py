@@ -10,7 +10,7 @@ from typing import Any
 from configs import base
 from scripts import compare
 from tests.checkpoints.workdirs import run
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.decoding import bleu
 from transformer.workdir import create_workdir
 
@@ -34,13 +34,13 @@ def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
 def make_run(path: Path, **changes: str) -> Path:
     """Makes a workdir of base.py with changed keys, which are written with __ for the dot."""
     overrides = [(key.replace("__", "."), value) for key, value in changes.items()]
-    create_workdir(path, configuration.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
+    create_workdir(path, loading.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
     return path
 
 
 def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
     """Writes an evaluation as transformer.evaluate does. `saved`: changes of the JSON object, in `decoding` by key."""
-    config = configuration.load(path)
+    config = loading.load(path)
     result = dataclasses.asdict(bleu.score(hypotheses, references, "de")) | {
         "split": "valid",
         "step": 9,

@@ -19,7 +19,7 @@ from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.training.tiny import flags
 from transformer import train
 from transformer.checkpoints.restore import steps_in
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
 from transformer.run.record import read_record, read_untimed
 
@@ -37,7 +37,7 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
     assert table[2].endswith("| 0.5 | 1 |")  # a fiftieth of the rate learns nothing in eight steps
     rows = read_csv(folder)
     for row, rate in zip(rows, (0.01, 0.5), strict=True):
-        config = configuration.load(Path(row["workdir"]))
+        config = loading.load(Path(row["workdir"]))
         assert config.optimizer.learning_rate == float(row["optimizer.learning_rate"]) == rate
         lines = read_record(Path(row["workdir"]) / "metrics.jsonl")
         assert float(row["loss"]) == min(line["loss"] for line in lines if line["split"] == "valid")

@@ -12,7 +12,7 @@ from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
-from transformer.config import loading as configuration
+from transformer.config import loading
 
 SWEEPS = sorted(path for path in Path("configs/sweeps").glob("*.py") if path.name != "__init__.py")
 
@@ -94,10 +94,10 @@ def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path):
 
 
 def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
-    config = configuration.load_file("configs/quickstart.py", [])
+    config = loading.load_file("configs/quickstart.py", [])
     task = Training(config, Folder(tmp_path))
     trial = description.product({"model.dropout": [0, 0.5]})[0]
     module, config_flag, workdir_flag = task.command(7, trial)
     assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")
-    written = configuration.load_file(config_flag.removeprefix("--config="), [])
-    assert configuration.difference(config, written) == {"model.dropout": f"{config.model.dropout} -> 0.0"}
+    written = loading.load_file(config_flag.removeprefix("--config="), [])
+    assert loading.difference(config, written) == {"model.dropout": f"{config.model.dropout} -> 0.0"}

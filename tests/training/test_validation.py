@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import flags
-from transformer.config import loading as configuration
+from transformer.config import loading
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
 from transformer.run import preparation as runs
@@ -25,7 +25,7 @@ def prepared(tmp_path_factory) -> runs.Run:
     # Several small batches, so that sums have to be accumulated.
     settings |= {"batch__tokens": 256, "batch__max_buckets": 2, "training__label_smoothing": 0.2}
     overrides = [tuple(flag.removeprefix("--config.").split("=", 1)) for flag in flags(folder / "run", **settings)[2:]]
-    config = configuration.load_file("configs/base.py", overrides)
+    config = loading.load_file("configs/base.py", overrides)
     return runs.prepare(config, create_workdir(folder / "run", config))
 
 

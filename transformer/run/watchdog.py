@@ -1,4 +1,4 @@
-"""A timer that ends a run which hangs, in a collective or a driver, instead of letting it hold its machines."""
+"""A timer that ends a run which hangs, in a collective or a driver, and so frees its machines."""
 
 import faulthandler
 import sys

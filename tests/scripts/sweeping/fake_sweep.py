@@ -11,7 +11,7 @@ from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from tests.scripts.sweeping.fakes import Fake
 from transformer import cli
-from transformer.config import loading as configuration
+from transformer.config import loading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FakeWithRate(Fake):
 
 
 def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
-    return FakeWithRate(configuration.load_file(arguments.config, arguments.overrides), folder, seconds=0.5)
+    return FakeWithRate(loading.load_file(arguments.config, arguments.overrides), folder, seconds=0.5)
 
 
 if __name__ == "__main__":
