@@ -44,7 +44,7 @@ def inspect(shape: tuple[int, int, int]) -> dict:
         return jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
 
     batch = {name: tokens(ROWS, LENGTH) for name in ("source", "target_input", "target_output")}
-    step = here.step.compile(here.step.update, state, batch)
+    step = here.step.executable(state, batch)
     translator = Translator([here.step.graph], None, config.decoding, n_best=1, mesh=mesh)
     search = translator.search.lower((state.parameters,), source=tokens(8, 16), lines=tokens(8), max_length=24)
     weights = [leaf.size for leaf in jax.tree.leaves(state.parameters) if leaf.ndim == 2]

@@ -59,7 +59,7 @@ class TrainStep:
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
-            return self.compile(self.update, state, batches[0])(state, batches[0])
+            return self.executable(state, batches[0])(state, batches[0])
         totals = self.compile(self.gradients, state, batches[0], 0)(state, batches[0], 0)
         for number, batch in enumerate(batches[1:], start=1):
             arguments = (state, batch, number, totals)
@@ -79,6 +79,10 @@ class TrainStep:
             self._programs[key] = function.lower(state, batch, *others).compile()
         return self._programs[key]
 
+    def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
+        """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
+        return self.compile(self.update, state, batch)
+
     def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> list[jax.stages.Compiled]:
         """Compiles the step for the shape that needs most memory, so that a step that does not fit fails at once.
 
@@ -92,7 +96,7 @@ class TrainStep:
 
         batch = self.abstract_batch(max(buckets, key=size))
         if self.config.training.accumulation == 1:
-            return [self.compile(self.update, state, batch)]
+            return [self.executable(state, batch)]
         totals = jax.eval_shape(self.gradients, state, batch, 0)
         totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
         first = self.compile(self.gradients, state, batch, 0)
