@@ -1,8 +1,8 @@
-# make quickstart   train, evaluate and use a small translator (minutes, no download of data)
+# make quickstart   train, evaluate and use a small translator: minutes, and no data to download
 # make test         the fast tests
-# make slow         all tests, also those that train for minutes, with everything compiled as it is for users
-# make hostile      broken and hostile input, thousands of kinds more than `make test` tries, others each time
-# make lint         ruff, as the code is kept
+# make slow         all tests, including training runs of minutes, with XLA's optimisations on
+# make hostile      broken and hostile input: thousands of new random examples
+# make lint         ruff
 
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -20,7 +20,7 @@ test: .venv/installed-dev
 	$(RUN) -m pytest -n 2 --dist loadfile
 
 slow: .venv/installed-dev
-	$(RUN) -m pytest -m ''
+	$(RUN) -m pytest -n 2 --dist loadfile -m ''
 
 hostile: .venv/installed-dev
 	$(RUN) -m pytest tests/hostile --hypothesis-profile=thorough
@@ -31,7 +31,7 @@ lint: .venv/installed-dev
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-		{ echo 'error: $(PYTHON) is missing or older than 3.11; name another by make PYTHON=python3.12' >&2; exit 2; }
+		{ echo 'error: $(PYTHON) is missing or older than 3.11; name another one: make PYTHON=python3.12' >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
