@@ -24,6 +24,7 @@ from transformer.training.step import forward, merge
 
 VOCAB = 20
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
+ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 
 
 class Model(NamedTuple):
@@ -38,7 +39,7 @@ class Model(NamedTuple):
 
 
 def tiny_config(**changes) -> ml_collections.ConfigDict:
-    """`config.model` of a model that takes no time, in float32."""
+    """Returns the group `config.model` of a very small model, in float32 unless `changes` says otherwise."""
     config = base.get_config().model
     tiny = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "max_positions": 24, "dtype": "float32"}
     config.update({**tiny, **changes})
@@ -46,7 +47,7 @@ def tiny_config(**changes) -> ml_collections.ConfigDict:
 
 
 def random_model(make: Callable[[], nnx.Module], seed: int = 0) -> Model:
-    """The model that `make` makes, with random numbers for every parameter: no bias is 0 and no scale 1."""
+    """Returns the model that `make` creates, with random parameters, so that no bias is 0 and no scale is 1."""
     graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
     random = np.random.default_rng(seed)
 
@@ -63,7 +64,7 @@ def tiny_transformer(**changes) -> Model:
 
 
 def sentences(lengths: list[tuple[int, int]], seed: int = 0) -> MemorySentences:
-    """Pairs of that many random pieces, end-of-sentence counted."""
+    """Returns pairs of random tokens with these lengths, which include EOS."""
     random = np.random.default_rng(seed)
     return MemorySentences([[random.integers(EOS + 1, VOCAB, length - 1) for length in pair] for pair in lengths])
 
@@ -71,13 +72,13 @@ def sentences(lengths: list[tuple[int, int]], seed: int = 0) -> MemorySentences:
 def batch_of(
     pairs: MemorySentences, rows: list[int], shape: tuple[int, int, int], packed: bool = False
 ) -> dict[str, jax.Array]:
-    """All the pairs as one batch of that shape, each in the row given for it; rows that none has are filler."""
+    """Returns all pairs as one batch of this shape, pair i in row rows[i]. The remaining rows are filler."""
     batch = assemble(pairs, PlannedBatch(Bucket(*shape), np.arange(len(rows)), np.array(rows), packed))
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
 def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossSums, np.ndarray, dict]:
-    """LossSums over the batch, logits, and gradients of the summed loss, without dropout."""
+    """Returns the LossSums of the batch, its logits, and the gradients of the summed loss, without dropout."""
 
     def loss(parameters):
         logits = forward(model.graph, parameters, batch, None)
@@ -89,10 +90,10 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
 
 
 def assert_gradients_close(actual: dict, expected: dict) -> None:
-    """Every gradient is near the expected one: 1e-5 of the expected one's norm.
+    """Asserts that each gradient differs from the expected one by at most 1e-5 of its norm.
 
-    The exception are gradients that are zero but for rounding, as those of the keys' biases are, which softmax cancels:
-    none is held to more than if its norm were a thousandth of that of all gradients together.
+    Some gradients are zero up to rounding, such as those of key biases, which the softmax cancels. So a norm counts as
+    at least a thousandth of the norm of all gradients.
     """
     floor = 1e-3 * np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(expected)))
     actual, expected = dict(flat(actual)), dict(flat(expected))
@@ -103,6 +104,6 @@ def assert_gradients_close(actual: dict, expected: dict) -> None:
 
 
 def flat(tree: dict) -> list[tuple[str, np.ndarray]]:
-    """(path, array) of every leaf, the path's parts joined by slashes."""
+    """Returns (path, array) for every leaf, with the parts of the path joined by slashes."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(leaf)) for path, leaf in leaves]

@@ -1,4 +1,4 @@
-"""No output sees a later token, and each stack is a model by itself."""
+"""Outputs do not depend on later tokens, and each stack can be used by itself."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from transformer.model.transformer import LanguageModel
 from transformer.training.step import merge
 
 ROWS, SOURCE, TARGET = LARGE
-# Every row is as long as its shape, so that every position is a real one, and the output looked at is another in each.
+# No row has padding. The test reads another output position in each row.
 FULL, LOOKED_AT = [(SOURCE, TARGET)] * ROWS, np.array([0, 3, 5, 8, 11])
 
 
@@ -25,14 +25,14 @@ def tiny_language_model(**changes) -> Model:
 
 
 def apart(length: int) -> jax.Array:
-    """Positions for all rows, none of them used twice."""
+    """Returns positions for all rows, all different."""
     return jnp.arange(ROWS * length).reshape(ROWS, length)
 
 
 def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) -> dict[str, np.ndarray]:
-    """By stack, for each position p: the largest |d logits[row, LOOKED_AT[row]] / d input p|, of a random sum over V.
+    """Returns max |d logits[row, LOOKED_AT[row]] / d input p| for each position p, by stack, for a random sum over V.
 
-    The gradient of a learned position is that of the input to which its row is added.
+    The gradient of a learned position equals the gradient of the input that it is added to.
     """
     weights = np.zeros((ROWS, TARGET, VOCAB), np.float32)
     weights[np.arange(ROWS), LOOKED_AT] = np.random.default_rng(1).normal(size=(ROWS, VOCAB))
@@ -42,7 +42,11 @@ def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) 
     return {name: np.abs(stack["positions"]["table"]).max(-1) for name, stack in gradients.items()}
 
 
-CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre"}]
+CHANGES = [
+    {"attention": "dot_product"},
+    {"attention": "additive", "norm_position": "pre"},
+    {"attention": "dot_product", "dtype": "bfloat16"},
+]
 EARLIER = np.arange(TARGET) <= LOOKED_AT[:, None]
 
 

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from tests.model.models import LARGE, SMALL, batch_of, sentences, tiny_transformer
+from tests.model.models import LARGE, ROUNDING, SMALL, batch_of, sentences, tiny_transformer
 from transformer.training.loss import cross_entropy
 
 LENGTHS = [(7, 3), (4, 6), (8, 1)]
 CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre", "positions": "learned"}]
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("change", CHANGES)
-def test_padding_and_filler_rows_change_neither_logits_nor_loss(change):
-    """Nor gradients: the test of parity adds padding and filler rows to what PyTorch was given."""
-    model = tiny_transformer(**change).module
+def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
+    """The parity test covers gradients: it adds padding and filler rows to PyTorch's inputs."""
+    model = tiny_transformer(dtype=dtype, **change).module
     results = []
     for shape in (SMALL, LARGE):
         batch = batch_of(sentences(LENGTHS), [0, 1, 2], shape)
@@ -22,25 +23,30 @@ def test_padding_and_filler_rows_change_neither_logits_nor_loss(change):
         results.append((logits, cross_entropy(logits, batch["target_output"], 0.1, "uniform")))
     (logits, sums), (padded_logits, padded_sums) = results
     for row, (_, length) in enumerate(LENGTHS):
-        np.testing.assert_allclose(padded_logits[row, :length], logits[row, :length], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            padded_logits[row, :length], logits[row, :length], rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
+        )
     for name in ("loss", "nll", "correct", "tokens", "sentences"):
-        assert float(getattr(padded_sums, name)) == pytest.approx(float(getattr(sums, name)), rel=1e-5)
+        assert float(getattr(padded_sums, name)) == pytest.approx(float(getattr(sums, name)), rel=ROUNDING[dtype])
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("change", CHANGES)
-def test_neighbours_change_no_logits_and_losses_add_up(change):
-    model = tiny_transformer(**change).module
+def test_neighbours_change_no_logits_and_losses_add_up(change, dtype):
+    model = tiny_transformer(dtype=dtype, **change).module
     batch = batch_of(sentences(LENGTHS), [0, 1, 2], SMALL)
     others = batch_of(sentences([(8, 6), (1, 1), (5, 4)], seed=1), [0, 1, 2], SMALL)
     logits = model(batch["source"], batch["target_input"])
     losses = []
     for row, (_, length) in enumerate(LENGTHS):
-        # The sentence in another row, among strangers.
+        # The sentence moves to another row, among other sentences.
         place = (row + 1) % 3
         source, target = (others[name].at[place].set(batch[name][row]) for name in ("source", "target_input"))
         moved = model(source, target)
-        np.testing.assert_allclose(moved[place, :length], logits[row, :length], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            moved[place, :length], logits[row, :length], rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
+        )
         alone = cross_entropy(moved[place][None], batch["target_output"][row][None], 0.1, "uniform")
         losses.append(float(alone.loss))
     together = cross_entropy(logits, batch["target_output"], 0.1, "uniform")
-    assert sum(losses) == pytest.approx(float(together.loss), rel=1e-5)
+    assert sum(losses) == pytest.approx(float(together.loss), rel=ROUNDING[dtype])

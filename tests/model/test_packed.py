@@ -1,10 +1,19 @@
 """Packed rows give the same loss and gradients as one sentence per row."""
 
+import numpy as np
 import pytest
 
-from tests.model.models import LARGE, assert_gradients_close, batch_of, loss_and_gradients, sentences, tiny_transformer
+from tests.model.models import (
+    LARGE,
+    ROUNDING,
+    assert_gradients_close,
+    batch_of,
+    loss_and_gradients,
+    sentences,
+    tiny_transformer,
+)
 
-# Two sentences in one row, which between them leave padding on both sides, and one more in the next.
+# Two sentences share the first row and leave padding on both sides; the third has the second row.
 LENGTHS, ROWS = [(7, 3), (4, 6), (8, 1)], [0, 0, 1]
 
 
@@ -25,3 +34,13 @@ def test_packed_equals_unpacked(positions, attention):
     assert packed_sums.tokens == sums.tokens == 10
     assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=1e-5)
     assert_gradients_close(packed_gradients, gradients)
+
+
+def test_packed_equals_unpacked_up_to_rounding_in_bfloat16():
+    model = tiny_transformer(dtype="bfloat16")
+    pairs = sentences(LENGTHS)
+    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
+    packed_sums, _, packed_gradients = loss_and_gradients(model, batch_of(pairs, ROWS, LARGE, packed=True))
+    assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=ROUNDING["bfloat16"])
+    table, packed_table = (tree["decoder"]["embedding"]["table"] for tree in (gradients, packed_gradients))
+    assert np.linalg.norm(packed_table - table) <= ROUNDING["bfloat16"] * np.linalg.norm(table)
