@@ -113,7 +113,7 @@ def test_workers_that_share_a_study_do_each_trial_once(open_study):
             if len(done) % 3 == 1:
                 study.requeue(trial)
                 trial = study.claim()
-            if trial is None:  # another worker has claimed the requeued trial, and no other is left
+            if trial is None:  # another worker has claimed the requeued trial, the last one
                 break
             done.append(trial.user_attrs["trial"])
             complete(trial, 0.0)
