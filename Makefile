@@ -17,10 +17,10 @@ quickstart: .venv/installed
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart
 
 test: .venv/installed-dev
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: .venv/installed-dev
-	$(RUN) -m pytest -n 2 --dist loadfile -m ''
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
 
 hostile: .venv/installed-dev
 	$(RUN) -m pytest tests/hostile --hypothesis-profile=thorough

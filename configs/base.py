@@ -6,15 +6,20 @@ Expect:    the paper reports BLEU 27.3 on newstest2014 (Table 2), tokenized and 
 
 Every other config starts from this one and sets what differs. No default is defined anywhere else.
 `Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose
-names are the allowed values. An `optional` key is None by default; its comment explains None.
+names are the allowed values. An `optional` key is None by default; its comment explains None. Keys that are
+marked HOST, MESH, PATH or RECORD (`configs.rules.Scope`) may change when a run resumes.
 """
 
 import ml_collections
 
 from configs.rules import (
     DOWNLOADS,
+    HOST,
+    MESH,
     NONEMPTY_TEXT,
+    PATH,
     PROBABILITY,
+    RECORD,
     SEED,
     SWITCH,
     TEXT,
@@ -75,7 +80,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: made-up sentences
     data.source = Key("tfds", listed_in("transformer.data.sources.source:SOURCES"))
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
-    data.path = Key("", TEXT)  # tfds: data_dir, "" for TFDS's own; text, ids: the folder with STEM.LANG[.gz] files
+    data.path = Key("", TEXT, PATH)  # tfds: data_dir, "" for TFDS's own; text, ids: folder with STEM.LANG[.gz] files
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
     data.source_language = Key("en", NONEMPTY_TEXT)  # language code: file ending and TFDS feature
     data.target_language = Key("de", NONEMPTY_TEXT)  # the same; it also selects sacreBLEU's tokenizer
@@ -87,10 +92,10 @@ def get_keys() -> ml_collections.ConfigDict:
     data.max_length_ratio = Key(0.0, either(0, at_least(1)))
     data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
     data.synthetic_examples = Key(100_000, at_least(1))  # training pairs; held-out splits have 1 %, at least 200
-    data.cache_dir = Key("", TEXT)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
-    data.workers = Key(0, at_least(0))  # processes that encode the corpus; 0: one per core, one for a small corpus
-    data.prefetch = Key(4, at_least(1))  # batches prepared ahead of the train step
-    data.wait_seconds = Key(7200, at_least(1))  # time limit of waiting for another process that prepares the data
+    data.cache_dir = Key("", TEXT, HOST)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
+    data.workers = Key(0, at_least(0), HOST)  # processes that encode the corpus; 0: one a core, one for a small corpus
+    data.prefetch = Key(4, at_least(1), HOST)  # batches prepared ahead of the train step
+    data.wait_seconds = Key(7200, at_least(1), HOST)  # time limit of waiting for another process that prepares the data
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
@@ -136,20 +141,25 @@ def get_keys() -> ml_collections.ConfigDict:
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))
     training.ema_decay = Key(0.0, PROBABILITY)  # moving average of the parameters, to validate and decode with; 0: off
-    training.log_every = Key(100, at_least(1))  # steps between log lines
-    training.eval_every = Key(2500, at_least(1))  # steps between validations
-    training.eval_bleu = Key(True, SWITCH)  # decode the validation split for BLEU
+    training.log_every = Key(100, at_least(1), RECORD)  # steps between log lines
+    training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
+    training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
     training.eval_sentences = Key(0, at_least(0))  # number of first sentences decoded for it; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
+    # The run whose parameters, and tokenizer, this one starts from: WORKDIR (its best checkpoint), WORKDIR:last or
+    # WORKDIR:STEP; "": random parameters
+    training.init_from = Key("", TEXT)
+    # Parameters not taken from it, by name or its beginning: decoder; encoder.embedding,encoder.layers.0; "": none
+    training.init_skip = Key("", TEXT)
     training.max_skipped = Key(20, at_least(1))  # updates with a non-finite loss or gradient, in a row, before rollback
-    training.max_rollbacks = Key(3, at_least(0))  # rollbacks to the last finite checkpoint before the run fails
-    training.stall_seconds = Key(1800.0, at_least(0))  # longest step, without compilation, before an abort; 0: no limit
-    training.patience = Key(0, at_least(0))  # validations without a better best_metric before stopping; 0: never stop
+    training.max_rollbacks = Key(3, at_least(0), RECORD)  # rollbacks to the last finite checkpoint before the run fails
+    training.stall_seconds = Key(1800.0, at_least(0), HOST)  # longest step before an abort, not compiling; 0: no limit
+    training.patience = Key(0, at_least(0), RECORD)  # validations without a better best_metric before stopping; 0: off
 
     keys.checkpoint = checkpoint = ml_collections.ConfigDict()
-    checkpoint.every = Key(1000, at_least(1))  # steps between checkpoints
-    checkpoint.keep = Key(5, at_least(1))  # newest checkpoints kept, and as many at or before the best
-    checkpoint.keep_every = Key(0, at_least(0))  # checkpoints at multiples of this step are kept forever; 0: none
+    checkpoint.every = Key(1000, at_least(1), RECORD)  # steps between checkpoints
+    checkpoint.keep = Key(5, at_least(1), RECORD)  # newest checkpoints kept, and as many at or before the best
+    checkpoint.keep_every = Key(0, at_least(0), RECORD)  # checkpoints at its multiples are kept forever; 0: none
     checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
 
     keys.decoding = decoding = ml_collections.ConfigDict()
@@ -158,9 +168,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of ((5 + length) / 6)^alpha; 0: none
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
-    decoding.max_source_length = Key(
-        256, at_least(2)
-    )  # source tokens, end included; longer input is cut, with a warning
+    decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
     decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
     decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all
@@ -169,7 +177,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.seed = Key(0, SEED)  # sample: random seed
 
     keys.mesh = mesh = ml_collections.ConfigDict()
-    mesh.data = Key(-1, either(-1, at_least(1)))  # devices of all hosts that split the batch; -1: all that remain
-    mesh.fsdp = Key(1, at_least(1))  # devices that split parameters and optimizer state, and the batch
-    mesh.tensor = Key(1, at_least(1))  # devices that split heads, feed-forward width and vocabulary
+    mesh.data = Key(-1, either(-1, at_least(1)), MESH)  # devices of all hosts that split the batch; -1: all that remain
+    mesh.fsdp = Key(1, at_least(1), MESH)  # devices that split parameters and optimizer state, and the batch
+    mesh.tensor = Key(1, at_least(1), MESH)  # devices that split heads, feed-forward width and vocabulary
     return keys

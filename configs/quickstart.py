@@ -1,7 +1,7 @@
 """Sentences of a small language, English to German, learned in minutes on a CPU: the whole pipeline, no download.
 
 Command:   make quickstart
-Hardware:  three minutes on two CPU cores, evaluation and translation included.
+Hardware:  two minutes on two CPU cores, evaluation and translation included.
 Expect:    BLEU of at least 97 on unseen sentences.
 """
 
@@ -16,6 +16,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
+    config.model.dropout = 0.0  # each sentence is seen about once, so there is nothing to overfit
     config.model.dtype = "float32"
 
     config.data.source = "synthetic"

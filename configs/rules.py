@@ -1,5 +1,6 @@
 """Declarations of configuration keys for `configs/base.py`: default, type, and the values that a key may take."""
 
+import enum
 import importlib
 import math
 from collections.abc import Callable
@@ -37,12 +38,26 @@ class NameRule:
         return value in self.names
 
 
+class Scope(enum.Enum):
+    """The reach of a key. A run that resumes may change all keys but those of RESULT."""
+
+    RESULT = "what is computed"
+    RECORD = "what is logged, validated and saved, and when a run gives up or ends early"
+    PATH = "where the data are, which fingerprints identify"
+    MESH = "the devices"
+    HOST = "how one process works; processes of a run may differ"
+
+
+RESULT, RECORD, PATH, MESH, HOST = Scope
+
+
 @dataclass(frozen=True)
 class Key:
     """A configuration key. `value_type` is needed only where the default is None, which is then allowed too."""
 
     default: Any
     rule: Rule | NameRule
+    scope: Scope = RESULT
     value_type: type | None = None
 
     @property
@@ -56,12 +71,12 @@ class Key:
 
 def optional(value_type: type, rule: Rule | NameRule) -> Key:
     """Returns a key that is None by default."""
-    return Key(None, rule, value_type)
+    return Key(None, rule, value_type=value_type)
 
 
 def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Returns the default of every key. Optional keys become placeholders, so that a config can set them."""
-    config = ml_collections.ConfigDict()
+    config = ml_collections.ConfigDict(type_safe=False)  # types are checked later, and 1e4 is an integer
     for name, key in keys.items():
         if isinstance(key, ml_collections.ConfigDict):
             config[name] = defaults(key)

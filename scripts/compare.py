@@ -1,11 +1,12 @@
 """Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that differ most.
 
-    python -m scripts.compare WORKDIR_A WORKDIR_B ... [--split=valid] [--average=N] [--decoding.KEY=VALUE ...]
-        [--samples=N] [--sentences=N] [--format=text|json]
+    python -m scripts.compare WORKDIR_A WORKDIR_B ... [--split=valid] [--checkpoint=best|last|STEP] [--average=N]
+        [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N] [--sentences=N] [--format=text|json]
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. Each
-workdir needs an evaluation of the split by transformer.evaluate. If it has several, the flags that made one select it.
-An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run.
+workdir needs an evaluation of the split by transformer.evaluate; --evaluate makes those that are missing. If a workdir
+has several, the flags that made one select it. An evaluation's .json file can replace a workdir, for example to compare
+two evaluations of the same run.
 
 `scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
 the keys of the JSON object.
@@ -18,12 +19,12 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from scripts.comparison.choice import SPLIT, choose
+from scripts.comparison.choice import choose
 from scripts.comparison.result import make_result
-from scripts.comparison.systems import System, group_systems
 from scripts.comparison.text import make_text
 from scripts.evaluations import Evaluation
-from transformer import cli
+from scripts.systems import System, group_systems
+from transformer import cli, files
 from transformer.data.sources import source as sources
 from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
@@ -46,20 +47,19 @@ def main(arguments: argparse.Namespace) -> None:
     logging.info("Scoring %d evaluations of %d sentences.", len(evaluations), len(first.references))
     language = bleu_language(first.config.data)
     result = make_result(systems, first.references, language, arguments.samples, arguments.sentences)
-    text = make_text(result) if arguments.format == "text" else json.dumps(result) + "\n"
+    text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
 def check_comparable(evaluations: Sequence[Evaluation]) -> None:
-    """Raises UserError if an evaluation is given twice, or if the references differ."""
-    first, paths = evaluations[0], set()
+    """Raises UserError if the evaluations have different references or signatures."""
+    first = evaluations[0]
     for each in evaluations:
-        if each.path.resolve() in paths:
-            raise UserError(f"{each.path}: is given twice; give it once")
-        paths.add(each.path.resolve())
         if each.references != first.references:
             raise UserError(f"{first.path} and {each.path}: have different references, must have the same")
+        if each.signatures != first.signatures:
+            raise UserError(f"{first.path} and {each.path}: have different signatures; run transformer.evaluate again")
 
 
 def warn_of_different_code(systems: Sequence[System]) -> None:
@@ -72,10 +72,13 @@ def warn_of_different_code(systems: Sequence[System]) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
     parser.add_argument(
-        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of an evaluated run, or the .json file of an evaluation"
+        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run, or the .json file of an evaluation"
     )
-    parser.add_argument("--split", choices=sources.SPLITS, help=f"the split that was evaluated ({SPLIT})")
+    # Not test by default: test data are not for choosing among systems.
+    parser.add_argument("--split", choices=sources.SPLITS, default="valid", help="the split to compare on (valid)")
+    parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
+    parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")
     parser.add_argument("--samples", metavar="N", type=int, default=1000, help="bootstrap resamples (1000)")
     parser.add_argument("--sentences", metavar="N", type=int, default=5, help="how many sentences to show (5)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")

@@ -3,7 +3,7 @@
 import itertools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,17 @@ from typing import Any
 
 import ml_collections
 
-from transformer.config.keys import flatten
+from configs.rules import HOST, MESH, PATH
+from transformer.config.keys import flatten, keys_of
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
-from transformer.workdir import RESUMABLE_KEYS, Workdir, open_existing
+from transformer.run.record import read_record
+from transformer.workdir import Workdir, open_existing
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
+RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
+RESULT_TYPES |= {name: float | int for name in SCORES} | {f"{name}_signature": str for name in SCORES}
+ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 
 @dataclass(frozen=True)
@@ -40,13 +45,22 @@ class Evaluation:
         return self.path.name.removesuffix(".json")
 
     @property
-    def run_settings(self) -> dict[str, Any]:
-        """The configuration without the seed and the keys that say where a run is, such as data.path."""
-        return {key: value for key, value in flatten(self.config).items() if key not in (*RESUMABLE_KEYS, "seed")}
+    def decoding(self) -> dict[str, Any]:
+        """The settings of the search; those of the run for keys that the evaluation is too old to have."""
+        return self.config.decoding.to_dict() | self.result["decoding"]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
+        ignored = (*keys_of(PATH, MESH, HOST), "seed")
+        run = {key: value for key, value in flatten(self.config).items() if key not in ignored}
+        decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
+        search = {"split": self.result["split"], "averaged": self.result["averaged"]}
+        return run | decoding | search | {"models": len(self.result["models"])}
 
     @property
-    def decoding(self) -> dict[str, Any]:
-        return self.result["decoding"]
+    def signatures(self) -> dict[str, str]:
+        return {name: self.result[f"{name}_signature"] for name in SCORES}
 
     @property
     def commit(self) -> str:
@@ -54,34 +68,75 @@ class Evaluation:
         changed = "+" if self.environment["uncommitted_changes"] else ""
         return (self.environment["commit"] or "unknown")[:9] + changed
 
-    # The paths in the result are wrong once the workdir has been moved.
+    @property
+    def training_seconds(self) -> float:
+        """The time of the training loop, validations included. Raises UserError if the record has lost it."""
+        path = Workdir(self.workdir).metrics
+        if not (seconds := [line["seconds"] for line in read_record(path) if "seconds" in line]):
+            raise UserError(f"{path}: has no line with the seconds of training; restore the file")
+        return seconds[-1]
+
     @cached_property
     def hypotheses(self) -> list[str]:
-        return read_text_file(self.path.with_name(f"{self.name}.hypotheses.txt"))
+        return self._read_lines("hypotheses")
 
     @cached_property
     def references(self) -> list[str]:
-        return read_text_file(self.path.with_name(f"{self.name}.references.txt"))
+        return self._read_lines("references")
+
+    def _read_lines(self, kind: str) -> list[str]:
+        # The path in the result is wrong once the workdir has been moved.
+        path = self.path.with_name(f"{self.name}.{kind}.txt")
+        lines, sentences = read_text_file(path), self.result["sentences"]
+        if len(lines) != sentences:
+            raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
+        return lines
 
 
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
-    result = _read_object(path)
+    result = read_result(path)
     workdir, config = open_existing(path.parent.parent)
-    return Evaluation(path, config, _read_object(workdir.environment), result)
+    return Evaluation(path, config, _read_object(workdir.environment, ENVIRONMENT_TYPES), result)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Reads a JSON object that transformer.evaluate printed or saved. Raises UserError if it is damaged."""
+    return _read_object(path, RESULT_TYPES)
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads all evaluations of a run, except those of ensembles, which are not of one run."""
+    """Reads the evaluations of a run on its own splits, except those of ensembles, which are not of one run."""
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
-    return [evaluation for evaluation in evaluations if len(evaluation.result["models"]) == 1]
+    own = [each for each in evaluations if each.result["split"] is not None and len(each.result["models"]) == 1]
+    # A flag that repeats the configured value makes the same evaluation under another name.
+    return list({json.dumps([each.settings, each.result["step"]]): each for each in own}.values())
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads a JSON object. Raises UserError if it cannot be read or lacks values of these types."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); run transformer.evaluate again or restore it") from error
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key, expected in types.items():
+            if not isinstance(found[key], expected):
+                raise TypeError(f"{key}={found[key]}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again or restore it") from error
+    return found
+
+
+def describe_search(decoding: Mapping[str, Any]) -> str:
+    if decoding["strategy"] == "beam":
+        return f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    return f"strategy {decoding['strategy']}"
+
+
+def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
+    """Returns the steps of the checkpoints that seeds were decoded with, and of how many each is the mean."""
+    mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
+    numbers = sorted(set(steps))
+    return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:

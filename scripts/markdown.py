@@ -13,12 +13,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *others))
 
 
-def replace(path: Path, name: str, text: str) -> None:
-    """Replaces the text between the lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a file.
+def publish(text: str, name: str, readme: str | None) -> None:
+    """Prints the text, or replaces that between `<!-- NAME: begin -->` and `<!-- NAME: end -->` in the file `readme`.
 
-    Raises:
-      UserError: the file does not exist or lacks these lines.
+    Raises UserError if the file does not exist or lacks these lines.
     """
+    if readme is None:
+        print(text, end="")
+        return
+    path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"

@@ -33,7 +33,7 @@ from transformer.workdir import make_folder, open_existing
 def main(arguments: argparse.Namespace) -> None:
     optuna.logging.disable_default_handler()
     folder = Folder(Path(arguments.workdir))
-    url = folder.storage if arguments.storage is None else arguments.storage
+    url = arguments.storage or folder.storage
     hide_password(url)  # raises an error if it is not a URL
     with storage_errors(url):
         if arguments.report:
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
             study = open_study(folder, sweep, task, url)
             if arguments.retry_failed:
                 study.retry_failed()
-            run_trials(study, task, folder.logs, arguments.jobs)
+            run_trials(study, task, arguments.jobs)
         report(study, folder, arguments.readme)
 
 
@@ -101,42 +101,35 @@ def check_values(sweep: Sweep, task: Task) -> None:
 
 def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
     """Returns the study of the sweep. Creates it unless the folder has one."""
-    folder.check(sweep, task.identity)  # before anything is created
     make_folder(folder.path)
     with folder.lock():
-        is_new = not folder.record.exists()
-        record = folder.check(sweep, task.identity)
+        record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
-        if not is_new:
+        if folder.record.exists():
             study.load()  # raises an error if the storage does not have it
         study.create()
-        folder.write(record)
+        files.write_json(folder.record, record)
     if failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
         logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
     return study
 
 
 def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
-    """Writes `trials.csv` and prints the table. Raises UserError if no trial is complete."""
+    """Writes `trials.csv` and publishes the table. Raises UserError if no trial is complete."""
     trials, sweep = study.trials(), study.sweep
     source = folder.read()["task"].get("from")
     workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
     files.write_text(folder.table, results.make_csv(trials, sweep, workdirs))
     logging.info("%s", results.summary(trials, sweep))
-    if not any(trial.state == TrialState.COMPLETE for trial in trials):
-        failed = [
-            trial.user_attrs.get("error", "its process died") for trial in trials if trial.state == TrialState.FAIL
-        ]
-        why = f"{len(failed)} failed, the first with: {failed[0].splitlines()[-1]}" if failed else "none has ended"
-        raise UserError(f"{folder.path}: no trial is complete; {why}")
+    if not (complete := [number for number, trial in enumerate(trials) if trial.state == TrialState.COMPLETE]):
+        raise UserError(f"{folder.path}: no trial is complete; {folder.logs} has the output of each")
     table = markdown.table(results.make_table(trials, sweep))
+    if decoding := results.describe_decoding(folder, sweep, complete[0]):
+        table += f"\n{decoding}\n"
     if shares := results.importances(study):
         listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
         table += f"\nShares in the variance of {sweep.objective}: {listed}.\n"
-    if readme is None:
-        print(table, end="")
-    else:
-        markdown.replace(Path(readme), "sweep", table)
+    markdown.publish(table, "sweep", readme)
 
 
 def make_parser() -> cli.Parser:

@@ -1,12 +1,11 @@
 """Kills a training run repeatedly, and verifies that its results are those of an uninterrupted run.
 
-    python -m scripts.verify_resume --config=configs/quickstart.py --kills=20
+    python -m scripts.verify_resume --config=configs/quickstart.py --workdir=DIR --kills=20
 
 Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim at validation, the
 writing of checkpoints, preparation and training in turn. Each comes 1 ms to 10 s after the start of such a phase, with
 log-uniform delays, or at the end of the phase if that is earlier. The script compares digests of the last checkpoint's
 parameters, optimizer state and progress, and of the record without timings. The exit code is 2 if anything differs.
-Without --workdir the runs are in a temporary folder, which is deleted if nothing differs.
 """
 
 import argparse
@@ -16,11 +15,9 @@ import hashlib
 import json
 import math
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -139,33 +136,30 @@ def main(arguments: argparse.Namespace) -> None:
             f"config.training.eval_every={config.training.eval_every}: must be a multiple of "
             f"config.training.log_every={config.training.log_every}, whose lines show that a validation has begun"
         )
-    folder = Path(arguments.workdir or tempfile.mkdtemp(prefix="verify_resume-"))
+    folder = Path(arguments.workdir)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--workdir={folder}: must be a new or empty folder")
-    print(f"the runs are in {folder}", flush=True)
     uninterrupted = Training(folder / "uninterrupted", config, flags)
     uninterrupted.finish()
     expected = uninterrupted.digests()
     print_digests("without a kill", expected)
-    generator, kills, found = random.Random(arguments.seed), Counter(), []
+    kills, found = Counter(), []
     while kills.total() < arguments.kills:
         killed = Training(folder / f"killed-{len(found)}", config, flags)
-        kill_repeatedly(killed, arguments.kills, kills, generator)
+        kill_repeatedly(killed, arguments.kills, kills)
         found.append(killed.digests())
         print_digests(f"after {kills.total()} kills", found[-1])
     print("killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True)
     if any(digests != expected for digests in found):
         raise UserError("the killed run differs from the uninterrupted one; compare the digests above")
     print(f"{arguments.kills} kills left no trace", flush=True)
-    if arguments.workdir is None:
-        shutil.rmtree(folder)
 
 
-def kill_repeatedly(training: Training, limit: int, kills: Counter[str], generator: random.Random) -> None:
+def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
-        killed = training.kill(phase, math.exp(generator.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
+        killed = training.kill(phase, math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
         if killed is None:
             return
         kills[killed] += 1
@@ -191,9 +185,8 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
     )
-    parser.add_argument("--workdir", metavar="DIR", help="a new folder for the runs; default: a temporary one")
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder for the runs")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of kills")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the kills' delays")
     return parser
 
 

@@ -61,6 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     compile_quickly(is_fast(config))  # before importing a test file computes anything
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Starts files marked `long` first, so that no process is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiles without optimising in the fast suite, where compiling dominates, unless a file is marked `optimized`."""

@@ -3,14 +3,17 @@
 import errno
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
+import tomllib
 import warnings
 
 import pytest
 from absl import logging
 
+from tests.conftest import REPOSITORY
 from transformer import cli, logs
 from transformer.config import loading
 from transformer.errors import UserError
@@ -49,11 +52,11 @@ def test_overrides_are_parsed_as_keys_and_text():
 def test_decoding_overrides_apply_to_the_runs_configuration():
     config = loading.load_file("configs/base.py", [("decoding.beam_size", "7")])
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
-    decoding = loading.override(config, arguments.overrides, flag="--").decoding
+    decoding = loading.override(config, arguments.overrides).decoding
     assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
     arguments = EVALUATE.parse(["--decoding.beam_sise=1"])
     with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."):
-        loading.override(config, arguments.overrides, flag="--")
+        loading.override(config, arguments.overrides)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,7 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
         (EVALUATE, ["--average=few"], "argument --average: invalid int value: 'few'"),
         (EVALUATE, ["--format=json"], "argument --format: invalid choice: 'json'"),
         (EVALUATE, ["--averag=2"], "did you mean --average?"),
+        (EVALUATE, ["--config.data.path=new"], "--config.data.path=FOLDER --plan, which records its place in the run"),
         (PLAIN, ["--config.seed=1"], "--config.seed=1: no such flag"),
     ],
 )
@@ -77,6 +81,21 @@ def test_wrong_flags_are_a_one_line_error(parser, argv, says, capsys):
     code, output, errors = ends_with(parser, argv, capsys)
     assert (code, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1 and says in errors
+
+
+def test_installed_commands_are_those_of_the_modules(monkeypatch):
+    ran = []
+
+    def run(parser, main):
+        ran.append((parser.prog, main.__module__))
+        raise SystemExit
+
+    monkeypatch.setattr(cli, "run", run)
+    for entry in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"].values():
+        with pytest.raises(SystemExit):
+            pkgutil.resolve_name(entry)()
+    modules = [f"transformer.{name}" for name in ("train", "evaluate", "translate")]
+    assert ran == [(f"python -m {module}", module) for module in modules]
 
 
 def test_help_shows_the_flags(capsys):

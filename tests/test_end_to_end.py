@@ -6,6 +6,7 @@ The errors of the other two are in test_evaluate.py and test_translate.py.
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.training.tiny import flags
-from transformer import cli, train
+from transformer import cli, evaluate, train
+from transformer.config import loading
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.optimized, pytest.mark.long]
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = {
@@ -25,11 +27,11 @@ RESULT = {
 
 QUICK = """
 data.source=synthetic data.synthetic_examples=5000 data.workers=1 data.max_length=80
-data.valid_split=valid tokenizer.vocab_size=300 batch.tokens=1024 batch.max_buckets=2
+data.valid_split=valid tokenizer.vocab_size=800 batch.tokens=1024 batch.max_buckets=2
 model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0 model.dtype=float32
-optimizer.schedule=linear optimizer.learning_rate=0.004 optimizer.warmup_steps=50
-training.steps=600 training.eval_every=300 training.eval_sentences=40 training.log_every=50
-checkpoint.every=300 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=24
+optimizer.schedule=linear optimizer.learning_rate=0.005 optimizer.warmup_steps=50
+training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50
+checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=24
 """
 
 
@@ -53,8 +55,8 @@ def test_a_workdir_is_the_whole_record(quick, tmp_path):
     expected = {"config.json", "environment.json", "contents.json", "tokenizer.model", "metrics.jsonl", "checkpoints"}
     assert there == expected | {"tensorboard", "log.txt", "complete.json", ".lock"}
     lines = [json.loads(line) for line in (quick / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 601, 50))
-    assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [300, 600]
+    assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 401, 50))
+    assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
 
 
 def test_what_was_learned_is_evaluated(quick):
@@ -82,6 +84,29 @@ def test_what_was_learned_is_translated(quick):
         assert len(scores) == 3 and scores == sorted(scores, reverse=True)
 
 
+def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
+    page = (REPOSITORY / "docs" / "experiments.md").read_text()
+    section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]
+    lines = section.replace("runs/multi30k", str(quick)).replace("runs/finetune", str(tmp_path / "run")).splitlines()
+    (_, training), evaluations = (
+        [line for line in lines if f"-m transformer.{each}" in line] for each in ("train", "evaluate")
+    )
+    model = loading.load(quick).model
+    settings = {f"model.{key}": value for key, value in model.items()} | {"tokenizer.shared": True, "batch.tokens": 512}
+    settings |= {"training.init_from": quick, "training.steps": 10, "training.log_every": 5, "training.r_drop": 0}
+    settings |= {"data.cache_dir": tmp_path / "cache", "data.workers": 1, "training.eval_bleu": False}
+    settings |= {"checkpoint.best_metric": "loss"}
+    flags = [*shlex.split(training)[3:], *(f"--config.{key}={value}" for key, value in settings.items())]
+    assert cli.execute(train.make_parser(), train.main, flags) == 0
+    # A random model of 300 tokens begins at ln 300 = 5.7.
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])["nll"] < 2
+    capsys.readouterr()
+    (line,) = (line for line in evaluations if f"--data={quick}" in line)
+    assert cli.execute(evaluate.make_parser(), evaluate.main, [*shlex.split(line)[3:], "--decoding.beam_size=1"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["data"] == f"test of {quick}" and result["bleu"] > 60
+
+
 def refusal(argv: list[str], capsys) -> str:
     """Runs training in this process and returns its error message."""
     capsys.readouterr()
@@ -106,7 +131,7 @@ def write_text(folder: Path, stem: str, english: bytes, german: bytes) -> None:
 def test_data_that_cannot_be_trained_on(tmp_path, capsys):
     def says(**changes) -> str:
         message = refusal(text_flags(tmp_path, training__steps=8, **changes), capsys)
-        assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+        assert not (tmp_path / "run").exists()
         return message
 
     assert f"data.train_split=train: no train.en or train.en.gz in {tmp_path}; found: no file" in says()
@@ -114,11 +139,12 @@ def test_data_that_cannot_be_trained_on(tmp_path, capsys):
     assert f"data.valid_split=valid: no valid.en or valid.en.gz in {tmp_path}; found: train" in says()
     write_text(tmp_path, "valid", b"one\n", b"eins\n")
     write_text(tmp_path, "train", b"", b"")
-    assert f"{tmp_path / 'train.en'} and train.de: no pair is left of 0; 0 pairs kept, none dropped" in says()
+    assert f"{tmp_path / 'train.en'} and train.de: no line can train tokenizer.kind=word; " in says()
     write_text(tmp_path, "train", b"one\ntwo\n", b"eins\n")
     assert f"{tmp_path / 'train.en'} has 2 lines and {tmp_path / 'train.de'} has 1: line N of one must" in says()
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
     assert "config.batch.tokens=8, config.batch.row_multiple=8, config.data.max_length=32: " in says(batch__tokens=8)
+    assert "mesh.data=1 mesh.fsdp=2 mesh.tensor=1 does not use the " in says(mesh__data=1, mesh__fsdp=2)
 
 
 def test_configs_that_cannot_be_trained(tmp_path, capsys):

@@ -47,9 +47,10 @@ def test_result_and_files_of_a_split(workdir, capsys):
     assert (found["split"], found["step"], found["averaged"], found["sentences"]) == ("test", 20, 1, 5)
     assert found["decoding"]["beam_size"] == 2
     assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0
+    assert all(value == float(f"{value:.6g}") for value in found.values() if isinstance(value, float))
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
-    models = trained.load(str(workdir), "20", 1, [])
+    models = trained.load([str(workdir)], "20", 1, [])
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
     assert hypotheses == [best.text for (best,) in expected]
@@ -63,14 +64,14 @@ def test_scores_are_logged_for_people(workdir, capsys):
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
-    assert f"test: BLEU {found['bleu']:.2f} (lower-cased and tokenized" in "\n".join(lines)
-    assert any(line.endswith("with the checkpoint of step 20, the mean of 2.") for line in lines)
-    assert f"Translations: {found['hypotheses']}" in lines
+    assert f"test: BLEU {found['bleu']:.2f} (lower-cased, tokenized:" in "\n".join(lines)
+    assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
+    assert f"translations: {found['hypotheses']}" in lines
 
 
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_decoding_copies_no_parameters_to_the_device(workdir, strategy):
-    models = trained.load(str(workdir), "last", 1, [("decoding.strategy", strategy)])
+    models = trained.load([str(workdir)], "last", 1, [("decoding.strategy", strategy)])
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)  # compiles
     search = translator.search
@@ -84,9 +85,9 @@ def test_decoding_copies_no_parameters_to_the_device(workdir, strategy):
 
 
 def test_checkpoints_are_chosen_and_averaged(workdir):
-    _, last, previous = (trained.load(str(workdir), which, 1, []) for which in ("best", "last", "20"))
+    _, last, previous = (trained.load([str(workdir)], which, 1, []) for which in ("best", "last", "20"))
     assert last.checkpoints[0].step == 30
-    both = trained.load(str(workdir), "last", 2, [])
+    both = trained.load([str(workdir)], "last", 2, [])
     assert both.checkpoints[0].averaged == (20, 30) and both.checkpoints[0].step == 30
     for parts in zip(
         *(models.parameters[0]["decoder"]["embedding"]["table"] for models in (last, previous, both)), strict=True
@@ -108,6 +109,20 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
     assert Path(found["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
 
 
+def test_the_data_of_another_run(workdir, tmp_path, capsys):
+    other = make_workdir(tmp_path / "other", seed=1, steps=(10,))
+    for name, text in (("valid.in", "1 2 3\n4\n"), ("valid.out", "3 2 1\n4\n")):
+        (tmp_path / "data" / name).write_text(text)
+    found = result(capsys, f"--workdir={workdir}", "--split=valid", f"--data={other}")
+    assert (found["split"], found["data"], found["sentences"]) == (None, f"valid of {other}", 2)
+    assert found["models"][0]["workdir"] == str(workdir)
+    assert Path(found["hypotheses"]).name == "valid-of-other-step20.hypotheses.txt"
+    assert Path(found["references"]).read_text() == "3 2 1\n4\n"
+    assert "--data=nowhere: no such folder" in error(capsys, f"--workdir={workdir}", "--data=nowhere")
+    files = ("--source=a", "--reference=b", f"--data={other}")
+    assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
+
+
 def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -123,7 +138,10 @@ def test_files_instead_of_a_split(workdir, tmp_path, capsys):
         for name in ("a", "b")
     ]
     assert results[0]["split"] is None and results[0]["sentences"] == 3
-    assert results[0]["hypotheses"] != results[1]["hypotheses"]
+    names = [Path(found["hypotheses"]).name for found in results]
+    assert names == ["set.in-step20.hypotheses.txt", "set.in-step20-2.hypotheses.txt"]
+    pair = [f"--{side}={tmp_path}/b/set.{end}" for side, end in (("source", "in"), ("reference", "out"))]
+    assert result(capsys, f"--workdir={workdir}", *pair)["hypotheses"] == results[1]["hypotheses"]  # again
     hypotheses = Path(results[0]["hypotheses"]).read_text()
     assert hypotheses.count("\n") == 3 and hypotheses.splitlines()[1] == ""
 
@@ -132,7 +150,8 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     other = make_workdir(tmp_path / "other", seed=1, **{"model.d_model": "12"})
     found = result(capsys, f"--workdir={workdir},{other}")
     assert [model["workdir"] for model in found["models"]] == [str(workdir), str(other)]
-    models = trained.load(f"{workdir},{other}", "best", 1, [])
+    assert Path(found["hypotheses"]).name == "test-step20-with-other.hypotheses.txt"
+    models = trained.load([str(workdir), str(other)], "best", 1, [])
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
     assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
@@ -154,7 +173,8 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--decoding.beam_sise=3"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
         (["--model.d_model=3"], "no such flag"),
-        (["--source=a.txt"], "give both files"),
+        (["--source=a.txt"], "to translate without one: python -m transformer.translate --workdir="),
+        (["--reference=a.txt"], "--reference=a.txt: needs --source=FILE"),
         (["--source=a.txt", "--reference=b.txt", "--split=test"], "not both"),
         (["--source=a.txt", "--reference=b.txt"], "a.txt: No such file"),
     ],
@@ -175,6 +195,8 @@ def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, ca
     finally:
         (tmp_path / "moved").rename(data)
     assert "no such folder" in message and message.endswith("with --source=FILE --reference=FILE")
+    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER --plan"
+    assert command in message
 
 
 @pytest.mark.parametrize(
@@ -218,7 +240,7 @@ def test_damaged_workdirs_are_refused(tmp_path, capsys):
     (path / "contents.json").write_text("[]")
     assert "contents.json: damaged (TypeError); delete it" in error(capsys, f"--workdir={path}")
     (path / "contents.json").unlink()  # as in runs older than this record
-    assert trained.load(str(path), "last", 1, []).tokenizer.source.size == 12
+    assert trained.load([str(path)], "last", 1, []).tokenizer.source.size == 12
     (path / "config.json").write_text("{")
     assert "config.json" in error(capsys, f"--workdir={path}")
     empty = make_workdir(tmp_path / "empty", steps=())

@@ -1,5 +1,6 @@
 """The command `transformer.translate`: one line out for each line in, and its errors."""
 
+import dataclasses
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from absl import logging
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from transformer import translate
-from transformer.decoding.translator import Translation
+from transformer.decoding.translation import EMPTY
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +55,30 @@ def test_chunk_size_does_not_change_the_output(translated, monkeypatch):
 def test_n_best_as_text_and_as_json(translated):
     _, best, _ = translated(INPUT)
     _, lines, _ = translated(INPUT, "--n_best=2")
-    assert lines[::2] == best and len(lines) == 2 * len(SOURCES)
+    numbers, scores, texts = zip(*(line.split("\t") for line in lines), strict=True)
+    assert numbers == ("1", "2") * len(SOURCES) and list(texts[::2]) == best
     _, objects, _ = translated(INPUT, "--n_best=2", "--format=jsonl")
-    for text, line, pair in zip(SOURCES, objects, zip(lines[::2], lines[1::2], strict=True), strict=True):
+    for text, line, pair in zip(SOURCES, objects, zip(texts[::2], texts[1::2], strict=True), strict=True):
         found = json.loads(line)
         assert found["source"] == text
         assert [each["text"] for each in found["translations"]] == list(pair)
         assert found["translations"][0]["score"] >= found["translations"][1]["score"]
-        assert {"text", "tokens", "log_probability", "score"} == set(found["translations"][0])
+        assert f"{found['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
+        first = found["translations"][0]
+        fields = ("tokens", "pieces", "token_log_probabilities")
+        assert {"text", "log_probability", "score", *fields} == set(first)
+        assert len({len(first[field]) for field in fields}) == 1
 
 
-def test_missing_hypotheses_become_empty_lines():
-    assert translate.as_text("x", [Translation("y", (5,), -1.0, -1.0)], 3) == "y\n\n\n"
+def test_missing_hypotheses_become_lines_with_a_number():
+    found = dataclasses.replace(EMPTY, text="y", score=-1.23456)
+    assert translate.as_text("x", [found], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
+
+
+def test_numbers_in_json_have_six_digits():
+    found = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
+    (written,) = json.loads(translate.as_jsonl("x", [found], 1))["translations"]
+    assert (written["score"], written["token_log_probabilities"]) == (-1.23457, [-0.000123457])
 
 
 def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():

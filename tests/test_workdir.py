@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 from configs import base
 from tests.training import tiny
 from transformer import environment, files
-from transformer.config import loading
 from transformer.config.keys import flatten, freeze
 from transformer.errors import UserError
+from transformer.run.record import Recorder
+from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing
 
 BASE = flatten(base.get_config())
@@ -66,37 +68,26 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
     described = environment.describe_environment()
     assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
-    (tmp_path / "requirements.txt").write_text("jax==2\n")
-    assert environment.describe_environment()["uncommitted_changes"] is True
-
-
-def test_the_same_run_is_resumed(begun):
-    elsewhere = freeze(BASE | {"data.workers": 3, "mesh.data": 1})
-    assert create_workdir(begun.path, elsewhere).path == begun.path
-    assert open_existing(begun.path)[1] == CONFIG
-    assert len(json.loads(begun.environment.read_text())["resumed"]) == 1
-
-
-def test_another_config_is_refused_without_changing_anything(begun):
-    before = contents(begun.path)
-    message = refusal(create_workdir, begun.path, freeze(BASE | {"model.d_model": 256, "model.d_k": 32}))
-    assert f"--workdir={begun.path}: " in message and f"--config={begun.config}" in message
-    assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
-    assert contents(begun.path) == before
-
-
-def test_a_long_difference_is_shortened(begun):
-    changes = {f"model.{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
-    changes |= {f"optimizer.{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
-    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(create_workdir, begun.path, freeze(BASE | changes))
+    assert "diff" not in described
+    (tmp_path / "requirements.txt").write_text("jax==2 \n")
+    described = environment.describe_environment()
+    assert described["uncommitted_changes"] is True
+    # The diff makes the changed file from the committed one.
+    git("reset", "--hard")
+    (tmp_path / "changes.patch").write_text(described["diff"])
+    git("apply", "changes.patch")
+    assert (tmp_path / "requirements.txt").read_text() == "jax==2 \n"
+    (tmp_path / "notes").write_bytes(b"\xff" * environment.MAX_DIFF)
+    git("add", "notes")
+    diff = environment.describe_environment()["diff"]
+    assert diff.startswith("diff --git ") and len(diff) < environment.MAX_DIFF + 100
+    assert re.search(r"\n\[cut: the first 100,000 of 100,\d\d\d characters\]\n$", diff)
 
 
 def test_a_run_that_never_began_is_replaced(tmp_path):
     planned = freeze(BASE | {"tokenizer.vocab_size": 100})
     create_workdir(tmp_path, planned)
     (tmp_path / "tokenizer.model").write_text("100 pieces")
-    create_workdir(tmp_path, planned)
-    assert (tmp_path / "tokenizer.model").exists()
     create_workdir(tmp_path, CONFIG)
     assert open_existing(tmp_path)[1] == CONFIG
     assert not (tmp_path / "tokenizer.model").exists()
@@ -105,18 +96,16 @@ def test_a_run_that_never_began_is_replaced(tmp_path):
 def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
     workdir = create_workdir(tmp_path, CONFIG)
     (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
-    other = freeze(BASE | {"batch.tokens": 12_000})
-    assert loading.load(create_workdir(tmp_path, other).path) == other
+    assert not workdir.has_begun()
     (workdir.checkpoints / "10").mkdir()
-    assert "batch.tokens: 12000 -> " in refusal(create_workdir, tmp_path, CONFIG)
+    assert workdir.has_begun()
 
 
 def test_unusable_workdirs_are_refused(begun, tmp_path):
     assert "no such folder; did you mean" in refusal(open_existing, begun.path.with_name("fist"))
-    assert "config.json: no such file" in refusal(open_existing, tmp_path)
+    assert "config.json: No such file or directory; name the workdir of a run" in refusal(open_existing, tmp_path)
     begun.config.write_text("{")
     assert "config.json: not a saved configuration" in refusal(open_existing, begun.path)
-    assert "config.json: not a saved configuration" in refusal(create_workdir, begun.path, CONFIG)
 
 
 def test_a_file_is_refused_as_a_workdir(tmp_path):
@@ -178,6 +167,30 @@ def test_a_workdir_in_use_is_refused_naming_its_process(tmp_path):
         assert f"--workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on " in message
     with lock_workdir(tmp_path / "run"):
         pass
+
+
+def test_a_refused_run_leaves_no_new_workdir_and_nothing_of_an_old_one_is_lost(tmp_path, begun):
+    def refuse(path: Path) -> None:
+        with lock_workdir(path):
+            create_workdir(path, CONFIG)
+            raise UserError("no data")
+
+    refusal(refuse, tmp_path / "new" / "run")
+    assert not (tmp_path / "new" / "run").exists()
+    (tmp_path / "empty").mkdir()
+    refusal(refuse, tmp_path / "empty")
+    assert (tmp_path / "empty" / "config.json").exists()
+    refusal(refuse, begun.path)
+    assert begun.has_begun()
+
+
+def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
+    def diverge() -> None:
+        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), Progress()):
+            raise UserError("training diverged")
+
+    refusal(diverge)
+    assert (tmp_path / "run").exists()
 
 
 def test_training_refuses_a_workdir_in_use_without_changing_it(tmp_path, capsys):

@@ -1,4 +1,48 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in JAX and Flax NNX.
 
+    model = transformer.load("runs/multi30k")
+    found = model.translate(["A man rides a horse."], n_best=4)
+    print(found[0][0].text)
+
+`help(transformer.load)` explains the rest.
 One legend everywhere: B batch, S source length, T target length, D model width, H heads, V vocabulary.
 """
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer.api import Model
+
+__all__ = ["UserError", "load"]
+
+
+def load(
+    workdir: str | os.PathLike | Sequence[str | os.PathLike],
+    checkpoint: str | int = "best",
+    average: int = 1,
+    **decoding: bool | int | float | str,
+) -> "Model":
+    """Returns the trained model of a run, which translates, scores, and shows its attention and encoder states.
+
+    The methods of the result are `translate`, `score`, `attention` and `encode`; `help(transformer.api.Model)` lists
+    what they return. The parameters are on JAX's first local device.
+
+    Args:
+      workdir: the run's folder. A list of folders makes an ensemble, which averages the models' probabilities.
+      checkpoint: "best", "last" or a step.
+      average: the number of checkpoints to average: the newest at or before `checkpoint`.
+      **decoding: values of keys of the group `decoding` that replace the run's, such as beam_size=8 or
+        length_penalty=1.0. configs/base.py explains each. batch_tokens=1 makes single sentences fast: batches have one
+        row.
+
+    Raises:
+      UserError: a folder is not a run's, a checkpoint is missing or damaged, the tokenizers of an ensemble differ, or a
+        key or its value is not allowed. The message names the remedy.
+    """
+    from transformer import api  # JAX takes seconds to import, and every command imports this package
+
+    return api.load(workdir, checkpoint, average, decoding)

@@ -36,34 +36,29 @@ def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
     return locks.exclusive(lock, "another process that prepares data", advice, seconds)
 
 
-def lock_path(folder: Path) -> Path:
-    """Returns the lock file that guards the creation of a folder."""
-    return folder.with_name(f".{folder.name}.lock")
-
-
 def key(content: object) -> str:
     """Returns a digest of a JSON value, for use in a folder's name."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Creates `folder` with `fill` unless it exists. One process creates it; all others wait."""
-    with exclusive(lock_path(folder), seconds):
-        if not folder.exists():
-            make_folder(folder, fill)
+    """Creates `folder` and its parent with `fill` unless it exists. One process creates it; all others wait.
 
-
-def make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Creates `folder` atomically: fills a temporary folder, then renames it. The caller holds the lock."""
+    It appears atomically: `fill` gets a temporary folder, which is then renamed.
+    """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        fill(unfinished)
-        unfinished.rename(folder)
-    except OSError as error:
-        if error.errno in files.FULL_DISK:
-            raise
-        raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
-    finally:
+    folder.parent.mkdir(exist_ok=True)
+    with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):
+        if folder.exists():
+            return
         shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            unfinished.mkdir()
+            fill(unfinished)
+            unfinished.rename(folder)
+        except OSError as error:
+            if error.errno in files.FULL_DISK:
+                raise
+            raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import logging
@@ -53,7 +54,8 @@ class Parser(argparse.ArgumentParser):
         for flag in argv:
             name = flag.partition("=")[0]
             if flag.startswith("--") and name not in flags and not self._is_override(name):
-                advice = nearest(name, flags + self._override_flags())
+                is_data = name.startswith("--config.data.")
+                advice = moved_data("DIR") if is_data else nearest(name, flags + self._override_flags())
                 raise UserError(f"{flag}: no such flag{advice} (--help lists the flags)")
         arguments, others = self.parse_known_args(argv)
         arguments.overrides, others = [], iter(others)
@@ -87,6 +89,12 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in keys if self._is_override(flag)]
 
 
+def moved_data(workdir: Path | str) -> str:
+    """Returns the advice, for the end of a message, on how to record the new place of a run's data."""
+    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER --plan"
+    return f"; if the data has moved, run {command}, which records its place in the run"
+
+
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
     keep_freed_memory()  # before any thread starts
@@ -101,7 +109,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     with logs.to_standard_error():
         try:
             main(parser.parse(argv))
-            _flush_output()
+            sys.stdout.flush()
             return 0
         except UserError as error:
             logging.error("%s", " ".join(str(error).splitlines()))
@@ -138,14 +146,9 @@ def _advice(error: BaseException | None) -> str | None:
 def _end_output() -> None:
     """Flushes standard output. If that fails, redirects it, so that the interpreter does not fail again at its exit."""
     try:
-        _flush_output()
+        sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _flush_output() -> None:
-    if sys.stdout is not None:  # it is None if it was closed before the command started
-        sys.stdout.flush()
 
 
 def _ignore_closed_event_loop(unraisable: Any) -> None:

@@ -12,17 +12,21 @@ from typing import Any
 import jax
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MAX_DIFF = 100_000  # characters
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit, package versions, devices and command line. The commit is None outside a git repository."""
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    """Returns commit, package versions, devices and command line. The commit is None outside a git repository.
+
+    "diff" has the uncommitted changes of tracked files; it is absent if there are none.
+    """
+    commit, diff = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--no-ext-diff", "--no-color")
     requirements = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").split()
     packages = [line.partition("==")[0].partition("[")[0] for line in requirements if "==" in line]
-    return {
+    environment = {
         "started": now(),
-        "commit": commit,
-        "uncommitted_changes": None if changes is None else changes != "",
+        "commit": commit and commit.strip(),
+        "uncommitted_changes": None if diff is None else diff != "",
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -31,6 +35,7 @@ def describe_environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
     }
+    return environment | {"diff": _shortened(diff)} if diff else environment
 
 
 def now() -> str:
@@ -39,7 +44,13 @@ def now() -> str:
 
 def _git(*arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        result = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return result.stdout.strip()
+    return result.stdout.decode(errors="replace")
+
+
+def _shortened(diff: str) -> str:
+    if len(diff) <= MAX_DIFF:
+        return diff
+    return f"{diff[:MAX_DIFF]}\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"

@@ -1,6 +1,6 @@
 """Translates a split of the data, or any pair of files, with a trained model and scores the translations.
 
-python -m transformer.evaluate --workdir=DIR [--split=test] [--checkpoint=best|last|STEP] [--average=N]
+python -m transformer.evaluate --workdir=DIR [--split=test] [--data=DIR] [--checkpoint=best|last|STEP] [--average=N]
     [--source=FILE --reference=FILE] [--decoding.KEY=VALUE ...]
 
 Prints the result as one JSON object and logs the scores in words. The result, the hypotheses and the references are
@@ -9,17 +9,19 @@ written to the workdir's folder `evaluations`.
 
 import argparse
 import dataclasses
-import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import logging
 
 from transformer import cli, files
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.compilation_cache import enable_compilation_cache
+from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
@@ -28,41 +30,61 @@ from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.progress_bar import bar
+from transformer.workdir import Workdir, open_existing, split_names
 
 
 def main(arguments: argparse.Namespace) -> None:
+    print(json.dumps(evaluate(arguments)))
+
+
+def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs the evaluation of these flags. Logs the scores, writes the files, and returns the result."""
     check_flags(arguments)
-    models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
-    texts, references = read_texts(arguments, models)
+    enable_compilation_cache()
+    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
+    workdir, config = models.workdir, models.config
+    if arguments.data is not None:
+        workdir, config = open_existing(Path(arguments.data), "--data")
+    texts, references = read_texts(arguments, workdir, config.data)
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:
         translated = translate_and_score(
-            translator, models.parameters, texts, references, bleu_language(models.config.data), report
+            translator, models.parameters, texts, references, bleu_language(config.data), report
         )
     result = save(arguments, models, references, translated)
     log_scores(result)
-    print(json.dumps(result))
+    return result
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
     """Sets the split to test if neither it nor files are given. Raises UserError for flags that exclude each other."""
-    pair = (arguments.source, arguments.reference)
-    if (arguments.source is None) != (arguments.reference is None):
-        raise UserError(f"--source={pair[0]} --reference={pair[1]}: give both files, or neither and a --split")
+    if arguments.source is None and arguments.reference is not None:
+        raise UserError(f"--reference={arguments.reference}: needs --source=FILE, the sentences to translate")
+    if arguments.source is not None and arguments.reference is None:
+        command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
+        raise UserError(
+            f"--source={arguments.source}: scores need --reference=FILE; to translate without one: {command}"
+        )
     if arguments.source is not None and arguments.split is not None:
         raise UserError(f"--split={arguments.split} --source={arguments.source}: give a split or two files, not both")
+    if arguments.source is not None and arguments.data is not None:
+        raise UserError(f"--data={arguments.data} --source={arguments.source}: give a run's data or files, not both")
     if arguments.source is None and arguments.split is None:
         arguments.split = "test"
 
 
-def read_texts(arguments: argparse.Namespace, models: Trained) -> tuple[list[str], list[str]]:
-    """Returns the source texts and the raw references. Raises UserError if there are none or their numbers differ."""
+def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[str]]:
+    """Returns the source texts and the raw references of the files, or of a split of the data of `workdir`.
+
+    Raises UserError if there are none or their numbers differ.
+    """
     if arguments.source is None:
         try:
-            return source.read_pairs(models.config.data, arguments.split)
+            return source.read_pairs(data, arguments.split)
         except UserError as error:
-            raise UserError(f"{error}; or evaluate files with --source=FILE --reference=FILE") from error
+            files_instead = "or evaluate files with --source=FILE --reference=FILE"
+            raise UserError(f"{error}{cli.moved_data(workdir.path)}, {files_instead}") from error
     texts, references = (read_text_file(Path(name)) for name in (arguments.source, arguments.reference))
     if len(texts) != len(references):
         raise UserError(
@@ -80,23 +102,32 @@ def save(
     """Writes hypotheses, references and the result, and returns the result. Repeating an evaluation overwrites it."""
     folder = models.workdir.evaluations
     folder.mkdir(exist_ok=True)
-    name = evaluation_name(arguments, models)
-    hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
-    first = models.checkpoints[0]
-    result = dataclasses.asdict(translated.scores) | {
-        "sentences": len(references),
-        "split": arguments.split,
+    evaluated = {
+        "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
+        "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
         "source": arguments.source,
         "reference": arguments.reference,
-        "step": first.step,
-        "averaged": len(first.averaged),
         "models": [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints],
-        "decoding": models.config.decoding.to_dict(),
-        "hypotheses": str(hypotheses_path),
-        "references": str(references_path),
+    }
+    name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
+    hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
+    first = models.checkpoints[0]
+    measured = dataclasses.asdict(translated.scores) | {
         "seconds": translated.seconds,
         "output_tokens_per_second": translated.output_tokens / translated.seconds,
     }
+    result = (
+        files.six_digits(measured)
+        | evaluated
+        | {
+            "sentences": len(references),
+            "step": first.step,
+            "averaged": len(first.averaged),
+            "decoding": models.config.decoding.to_dict(),
+            "hypotheses": str(hypotheses_path),
+            "references": str(references_path),
+        }
+    )
     files.write_text(hypotheses_path, "".join(f"{line}\n" for line in translated.hypotheses))
     files.write_text(references_path, "".join(f"{line}\n" for line in references))
     files.write_json(folder / f"{name}.json", result)
@@ -106,40 +137,67 @@ def save(
 def log_scores(result: Mapping[str, Any]) -> None:
     """Logs the scores for a person to read."""
     logging.info(
-        "%s: BLEU %.2f (lower-cased and tokenized %.2f), chrF %.2f, exact match %.1f %%.",
-        *(result["split"] or result["source"], result["bleu"], result["bleu_lowercase_tokenized"], result["chrf"]),
-        100 * result["exact_match"],
+        "%s: BLEU %.2f (lower-cased, tokenized: %.2f), chrF %.2f",
+        *(result["split"] or result["data"] or result["source"], result["bleu"]),
+        *(result["bleu_lowercase_tokenized"], result["chrf"]),
     )
     logging.info(
-        "%d sentences in %.1f s, %.0f tokens/s, with the checkpoint of step %d%s.",
-        *(result["sentences"], result["seconds"], result["output_tokens_per_second"], result["step"]),
-        f", the mean of {result['averaged']}" if result["averaged"] > 1 else "",
+        "exact match %.1f %% of %d sentences; %.1f s, %.0f tokens/s",
+        *(100 * result["exact_match"], result["sentences"], result["seconds"], result["output_tokens_per_second"]),
     )
-    logging.info("Translations: %s", result["hypotheses"])
+    logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
+    logging.info("translations: %s", result["hypotheses"])
+
+
+def describe_model(model: Mapping[str, Any]) -> str:
+    mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
+    return f"{model['workdir']} at step {model['step']}{mean}"
 
 
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
-    """Returns the name of an evaluation's files: the split or file, the checkpoints and the overridden keys."""
-    first = models.checkpoints[0]
+    """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
+    first, *others = models.checkpoints
     # File names have at most 255 bytes, and a character can have four.
-    parts = [arguments.split or Path(arguments.source).name[:32], f"step{first.step}"]
+    parts = [arguments.split or Path(arguments.source).name[:32]]
+    parts += [f"of-{Path(arguments.data).name[:20]}"] if arguments.data else []
+    parts += [f"step{first.step}"]
     parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
+    parts += ["with-" + "+".join(Path(each.workdir).name for each in others)[:20]] if others else []
     parts += [f"{key.removeprefix('decoding.')}{value}" for key, value in sorted(arguments.overrides)]
-    if arguments.source is not None or len(models.checkpoints) > 1:
-        # A hash distinguishes files of one name in two folders, and ensembles with the same first workdir.
-        rest = [arguments.source, arguments.reference, arguments.workdir]
-        parts.append(hashlib.sha256(json.dumps(rest).encode()).hexdigest()[:8])
     return "-".join(parts)
+
+
+def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
+    """Returns the name, with a number if it belongs to an evaluation of other files or models.
+
+    Args:
+      evaluated: the split, the data, the files and the models, as in the result.
+    """
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if not is_other_evaluation(folder / f"{each}.json", evaluated))
+
+
+def is_other_evaluation(path: Path, evaluated: Mapping[str, Any]) -> bool:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.dumps({key: found[key] for key in evaluated}) != json.dumps(evaluated)
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it may be overwritten
+        return False
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
     parser.add_model_flags()
     parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
+    parser.add_argument("--data", metavar="DIR", help="another run whose data the split is of")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its reference translations")
     return parser
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
     cli.run(make_parser(), main)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,9 +1,10 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and rounding of the numbers in them."""
 
 import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -49,3 +50,12 @@ def write_json(path: Path, value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as escapes.
     write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def six_digits(value: Any) -> Any:
+    """Returns JSON data whose floats are rounded to six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: six_digits(each) for key, each in value.items()}
+    return [six_digits(each) for each in value] if isinstance(value, list | tuple) else value

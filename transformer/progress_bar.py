@@ -13,16 +13,19 @@ from rich.console import Console
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows a bar during the block. Yields the function that advances it."""
-    columns = (
+    with make_bar(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
+    ) as shown:
+        task = shown.add_task(description, total=total)
+        yield lambda advance: shown.advance(task, advance)
+
+
+def make_bar(*columns: progress.ProgressColumn) -> progress.Progress:
+    """Returns a bar with these columns that disappears at its end."""
     # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
     background = threading.current_thread() is not threading.main_thread()
     hidden = not sys.stderr.isatty() or background or not logging.level_info()
-    with progress.Progress(*columns, console=console, transient=True, disable=hidden) as shown:
-        task = shown.add_task(description, total=total)
-        yield lambda advance: shown.advance(task, advance)
+    return progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)

@@ -1,6 +1,7 @@
 """Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
+python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
 import argparse
@@ -8,25 +9,32 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import shlex
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from absl import logging
 
 from transformer import cli, logs
 from transformer.checkpoints.manager import Checkpoints
+from transformer.config.keys import whole_number
 from transformer.config.loading import load_file
+from transformer.config_types import Config
 from transformer.data.batches.loader import Loader
+from transformer.data.corpus.inspection import pair_lines
 from transformer.distributed import coordination
 from transformer.distributed.launch import add_flags, distributed_run
-from transformer.progress_bar import bar
+from transformer.errors import UserError
+from transformer.run import continuation
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.run.record import Recorder, log_batches, log_training, log_validation
 from transformer.run.rollback import Diverged, roll_back
 from transformer.run.signals import Interrupted, Interruption
+from transformer.run.status import TrainingStatus
 from transformer.run.watchdog import Watchdog
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
@@ -39,6 +47,8 @@ def train(run: Run) -> None:
     A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
     UserError if training diverged and rolling back did not help.
     """
+    for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
+        logging.info("pair  %s", line)
     with (
         Watchdog(run.config.training.stall_seconds) as watchdog,
         Interruption() as interruption,
@@ -48,6 +58,7 @@ def train(run: Run) -> None:
         state, progress = run.restore_or_initialize(checkpoints)
         if progress.step:
             logging.info("Resuming from the checkpoint of step %d.", progress.step)
+            coordination.on_process_zero(continuation.log_extension, run.workdir, run.config, state)
         while True:
             try:
                 progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
@@ -90,32 +101,35 @@ def train_from(
     with (
         Loader(run.corpus, config, progress.position) as loader,
         coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
-        bar("Training", training.steps) as advance,
+        TrainingStatus(progress.step, training.steps) as status,
     ):
-        advance(progress.step)
         log_batches(loader.plan)
-        stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption)
+        with status.doing("compiling"):
+            stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption)
         watchdog.beat()
         window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
         while not stop:
             if not progress.validation_due(training):  # else the run resumes with an interrupted validation
                 positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
-                if run.train_step.is_new(batches):
+                is_new = run.train_step.is_new(batches)
+                if is_new:
                     watchdog.pause()  # compiling may take long
-                state, metrics = run.train_step(state, batches)
+                with status.doing("compiling") if is_new else contextlib.nullcontext():
+                    state, metrics = run.train_step(state, batches)
                 watchdog.beat()
                 progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
                 window.add(metrics, stats)
-                advance(1)
+                status.advance()
                 if due(progress.step, training.log_every, training.steps):
                     if int(state.skipped) >= training.max_skipped:
                         raise Diverged(state, progress, batches)
                     if values := window.summary(loader.data_wait_seconds):
                         recorder.write("train", progress, values)
-                        log_training(progress, values, training.steps)
+                        status.show_scores(values["loss"], values["tokens_per_second"])
+                        log_training(progress, values, status.time_left)
                         window = TrainingWindow({}, loader.data_wait_seconds)
             if progress.validation_due(training):
-                with window.pause():
+                with window.pause(), status.doing("validating"):
                     progress = validate(state, progress, run, recorder, between_batches)
             # Once a step: a signal during the saving takes effect after the next step.
             stop = interruption.requested() or progress.is_finished(training)
@@ -155,32 +169,61 @@ def main(arguments: argparse.Namespace) -> None:
     try:
         prepare_and_train(arguments)
     except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
-        logging.info("Terminated before the first step: run the same command to start again.")
+        logging.info("Terminated before the first step of this start: run the same command again.")
 
 
 def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
-        config = load_file(arguments.config, arguments.overrides)
-        with open_workdir(Path(arguments.workdir), config) as workdir:
+        given = read_config(arguments)
+        with open_workdir(Path(arguments.workdir), given, arguments.extend) as (workdir, config):
             coordination.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
                 for line in describe(run):
                     coordination.on_process_zero(functools.partial(print, line, flush=True))
-            elif coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
-                logging.info("This run is complete. Raise config.training.steps in a new workdir to train longer.")
+                coordination.on_process_zero(continuation.record_data_path, workdir, config)
+                return
+            coordination.on_process_zero(continuation.record_start, workdir, config)
+            if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
+                command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
+                logging.info("This run is complete. To continue it until step STEPS: %s", command)
             else:
                 train(run)
 
 
+def read_config(arguments: argparse.Namespace) -> Config:
+    if arguments.extend is not None:
+        return continuation.extended_config(arguments)
+    if arguments.config is None:
+        raise UserError("--config: is required, except with --extend (--help lists the flags)")
+    return load_file(arguments.config, arguments.overrides)
+
+
+def number_of_steps(text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} must be an integer, the step to continue to") from None
+
+
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
-    parser.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration")
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the folder of the run; created if missing")
+    parser.add_argument(
+        "--extend",
+        metavar="STEPS",
+        type=number_of_steps,
+        help="continue the run, also a complete one, until step STEPS",
+    )
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
     add_flags(parser)
     return parser
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
     cli.run(make_parser(), main)
+
+
+if __name__ == "__main__":
+    command()

@@ -3,8 +3,10 @@
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
     [--format=text|jsonl] [--decoding.KEY=VALUE ...]
 
-text: one line of output for each line of input, or N lines with --n_best=N, best first, the missing ones empty.
-jsonl: one JSON object a line with the source and its translations: text, tokens, log-probability and score.
+text: one line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated
+    by tabs, best first; score and text are empty where the search found fewer.
+jsonl: one JSON object a line with the source and its translations: text, score, log-probability, and the tokens with
+    their pieces and log-probabilities.
 """
 
 import argparse
@@ -13,16 +15,20 @@ import json
 import sys
 from collections.abc import Iterator
 from io import BufferedIOBase
+from typing import NoReturn
 
 from absl import logging
 
-from transformer import cli
+from transformer import cli, files
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources.lines import strip_line_end
-from transformer.decoding.translator import Translation, Translator
+from transformer.decoding.translation import Translation
+from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
+from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines translated together: more would fill batches better, but use more memory
 
@@ -30,12 +36,11 @@ CHUNK_LINES = 4096  # lines translated together: more would fill batches better,
 def main(arguments: argparse.Namespace) -> None:
     if arguments.n_best < 1:
         raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
-    if None in (sys.stdin, sys.stdout):
-        raise UserError("standard input or standard output is closed; open both")
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
-    models = trained.load(arguments.workdir, arguments.checkpoint, arguments.average, overrides)
+    enable_compilation_cache()
+    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, one_device())
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")
@@ -68,14 +73,15 @@ def decode_stream(stream: BufferedIOBase) -> Iterator[str]:
 
 
 def as_text(source: str, translations: list[Translation], n_best: int) -> str:
-    lines = [translation.text for translation in translations] + [""] * (n_best - len(translations))
-    return "".join(f"{line}\n" for line in lines)
+    if n_best == 1:
+        return f"{translations[0].text}\n"
+    columns = [f"{each.score:.4f}\t{each.text}" for each in translations] + ["\t"] * (n_best - len(translations))
+    return "".join(f"{number}\t{text}\n" for number, text in enumerate(columns, start=1))
 
 
 def as_jsonl(source: str, translations: list[Translation], n_best: int) -> str:
-    return (
-        json.dumps({"source": source, "translations": [vars(each) for each in translations]}, ensure_ascii=False) + "\n"
-    )
+    translations = files.six_digits([vars(each) for each in translations])
+    return json.dumps({"source": source, "translations": translations}, ensure_ascii=False) + "\n"
 
 
 def make_parser() -> cli.Parser:
@@ -86,5 +92,9 @@ def make_parser() -> cli.Parser:
     return parser
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
     cli.run(make_parser(), main)
+
+
+if __name__ == "__main__":
+    command()

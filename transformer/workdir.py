@@ -4,27 +4,17 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer import files, fingerprints, locks
 from transformer.config import loading
-from transformer.config.keys import flatten, freeze, nearest
+from transformer.config.keys import nearest
 from transformer.config_types import Config
 from transformer.environment import describe_environment, now
 from transformer.errors import UserError
-
-# Keys that do not change what a run computes, so that they may differ when it resumes.
-HOST_KEYS = (  # and between its processes
-    "data.cache_dir",
-    "data.workers",
-    "data.prefetch",
-    "data.wait_seconds",
-    "training.stall_seconds",
-)
-PLACE_KEYS = (*HOST_KEYS, "mesh.data", "mesh.fsdp", "mesh.tensor")
-RESUMABLE_KEYS = (*PLACE_KEYS, "data.path")  # fingerprints show whether data at another path is the same
 
 
 class InUse(UserError):
@@ -43,6 +33,7 @@ class Workdir:
         self.tensorboard = path / "tensorboard"
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
+        self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random
         self.events = path / "events.jsonl"  # the roll-backs, one a line; absent if there were none
         self.complete = path / "complete.json"
 
@@ -59,38 +50,29 @@ class Workdir:
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates the workdir of a run, or opens the existing one, and records the environment.
+    """Creates the workdir of a run, or replaces what a start that never began training has left there.
 
-    Raises UserError if `path` cannot be a folder, or holds a run of another loading.
+    The cache of tokenizers makes a removed one again, unless the data or the run of `training.init_from` has changed.
+
+    Raises UserError if `path` cannot be a folder.
     """
     workdir = Workdir(path)
-    check_same_run(workdir, config)
     make_folder(path)
-    if not workdir.has_begun():
-        _remove_stale(workdir, config)
-    if workdir.has_begun() and workdir.environment.exists():
-        record = _read_environment(workdir)
-        record["resumed"].append(describe_environment())
-    else:
-        loading.save(config, path)
-        record = describe_environment() | {"resumed": []}
-    files.write_json(workdir.environment, record)
+    for stale in (path / fingerprints.FILE_NAME, workdir.parent, *path.glob("tokenizer*.model")):
+        stale.unlink(missing_ok=True)
+    loading.save(config, path)
+    files.write_json(workdir.environment, describe_environment() | {"resumed": []})
     return workdir
-
-
-def record_data_path(workdir: Workdir, config: Config) -> None:
-    """Records the present path of the data, for evaluations. The fingerprints must have been checked."""
-    recorded = loading.load(workdir.path)
-    if recorded.data.path != config.data.path:
-        loading.save(freeze(flatten(recorded) | {"data.path": config.data.path}), workdir.path)
 
 
 @contextlib.contextmanager
 def lock_workdir(path: Path) -> Iterator[None]:
     """Locks the workdir during the block. The lock of a process ends when the process dies.
 
-    Raises InUse, naming the process, if another one holds the lock.
+    A new workdir is deleted if the block raises UserError before the training loop. Raises InUse, naming the process,
+    if another one holds the lock.
     """
+    is_new = not path.exists()
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
         if not locks.try_lock(file):
@@ -99,29 +81,25 @@ def lock_workdir(path: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {now()}")
         file.flush()
-        yield
+        try:
+            yield
+        except UserError:
+            if is_new and not Workdir(path).tensorboard.exists():  # the loop creates it first
+                shutil.rmtree(path, ignore_errors=True)
+            raise
 
 
-def open_existing(path: Path) -> tuple[Workdir, Config]:
-    """Returns the workdir and the configuration of a run. Raises UserError if there is none that can be used."""
+def split_names(names: str) -> list[str]:
+    """Returns the folders in DIR,DIR,... A comma in the name of one folder separates nothing."""
+    return [names] if Path(names).is_dir() else names.split(",")
+
+
+def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]:
+    """Returns the workdir and the configuration of a run. Raises UserError, naming the flag, if it cannot be used."""
     if not path.is_dir():
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
-        raise UserError(f"--workdir={path}: no such folder{nearest(str(path), siblings)}")
+        raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def check_same_run(workdir: Workdir, config: Config) -> None:
-    """Raises UserError, with the differences, if a run of another configuration has begun in the workdir."""
-    if not workdir.has_begun():
-        return
-    difference = loading.difference(loading.load(workdir.path), config)
-    changed = [f"{key}: {values}" for key, values in difference.items() if key not in RESUMABLE_KEYS]
-    if changed:
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        raise UserError(
-            f"--workdir={workdir.path}: holds a run of another config ({'; '.join(changed[:5])}{more}); "
-            f"resume it with --config={workdir.config}, or name another --workdir"
-        )
 
 
 def make_folder(path: Path) -> None:
@@ -135,19 +113,16 @@ def make_folder(path: Path) -> None:
         raise UserError(f"--workdir={path}: cannot be made ({reason}); name another folder") from error
 
 
-def _read_environment(workdir: Workdir) -> dict[str, Any]:
+def read_environment(workdir: Workdir) -> dict[str, Any] | None:
+    """Returns `environment.json`; None if it was deleted. Raises UserError if it is damaged."""
+    if not workdir.environment.exists():
+        return None
     try:
         record = json.loads(workdir.environment.read_text(encoding="utf-8"))
-        if not isinstance(record["resumed"], list):
-            raise ValueError("resumed must be a list")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if any(len(values) != 2 for start in record["resumed"] for values in start["changes"].values()):
+            raise ValueError("a change must have two values")
+        if not all("commit" in start for start in (record, *record["resumed"])):
+            raise ValueError("a start must have a commit")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{workdir.environment}: damaged ({error}); delete it to continue without it") from error
     return record
-
-
-def _remove_stale(workdir: Workdir, config: Config) -> None:
-    """Removes what a start that never began training has left for other data or another loading."""
-    (workdir.path / fingerprints.FILE_NAME).unlink(missing_ok=True)
-    if workdir.config.exists() and loading.difference(loading.load(workdir.path), config):
-        for path in workdir.path.glob("tokenizer*.model"):
-            path.unlink()

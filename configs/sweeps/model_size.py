@@ -10,15 +10,16 @@ Result:    on 800 number words, an earlier synthetic task, 60 steps of 256 token
 """
 
 import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 
 def get_sweep(sweep):
     return sweep.search(
         {
-            "model.d_model": sweep.choices(128, 256, 384),  # divisible by the config's 4 heads
-            "model.d_ff": sweep.choices(256, 512, 1024),
-            "model.num_layers": sweep.integers(2, 6, step=1),  # encoder layers
-            "model.dropout": sweep.uniform(0.1, 0.4),
+            "model.d_model": CategoricalDistribution([128, 256, 384]),  # divisible by the config's 4 heads
+            "model.d_ff": CategoricalDistribution([256, 512, 1024]),
+            "model.num_layers": IntDistribution(2, 6),  # encoder layers
+            "model.dropout": FloatDistribution(0.1, 0.4),
         },
         trials=24,
         objective="nll",

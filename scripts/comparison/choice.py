@@ -5,65 +5,73 @@ import shlex
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
+from transformer import evaluate
+from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.errors import UserError
 from transformer.workdir import open_existing
-
-SPLIT = "valid"  # the default: test data are not for choosing among systems
 
 
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     """Returns one evaluation for each workdir or .json file in `arguments.workdirs`.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
-    transformer.evaluate makes with the same flags.
+    transformer.evaluate makes with the same flags. With `arguments.evaluate`, transformer.evaluate makes those that are
+    missing, once all others have been found.
 
     Raises:
       UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
     """
-    return [_choose_one(Path(name), arguments) for name in arguments.workdirs]
+    paths = [Path(name) for name in arguments.workdirs]
+    found = [_find(path, arguments) for path in paths]
+    return [each or _evaluate(path, arguments) for path, each in zip(paths, found, strict=True)]
 
 
-def _choose_one(path: Path, arguments: argparse.Namespace) -> Evaluation:
+def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
+    """Returns the evaluation of a workdir or file, or None if it is missing and to be made."""
     if path.suffix == ".json" and not path.is_dir():
-        evaluation = read_evaluation(path)
-        if not _agrees(evaluation, arguments, arguments.split or evaluation.result["split"]):
-            raise UserError(f"{path}: was not made with {_flags(arguments)}; leave out the flags or the file")
-        return evaluation
+        return read_evaluation(path)
     workdir, config = open_existing(path)
-    loading.override(config, arguments.overrides, flag="--")  # reports bad flags even if there is no evaluation
+    wanted = loading.override(config, arguments.overrides).decoding.to_dict()
+    given = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
+    step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
     own = read_evaluations(workdir)
-    agreeing = [each for each in own if _agrees(each, arguments, arguments.split or SPLIT)]
+    agreeing = [
+        each
+        for each in own
+        if each.result["split"] == arguments.split
+        and step in (None, each.result["step"])
+        and arguments.average in (None, each.result["averaged"])
+        and all(each.decoding[key] == wanted[key] for key in given)
+    ]
+    if not agreeing and arguments.evaluate:
+        return None
     if not agreeing:
         others = f" (it has {', '.join(each.name for each in own)})" if own else ""
-        command = f"python -m transformer.evaluate {shlex.quote(f'--workdir={path}')} {_flags(arguments)}"
-        raise UserError(f"{path}: has no evaluation with {_flags(arguments)}{others}; run {command}")
-    chosen = [each for each in agreeing if _is_made_by(each, arguments)] if len(agreeing) > 1 else agreeing
+        command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *_flags(arguments)])
+        flags = shlex.join(_flags(arguments))
+        raise UserError(f"{path}: has no evaluation with {flags}{others}; add --evaluate, or run {command}")
+    if len(agreeing) == 1:
+        return agreeing[0]
+    average = arguments.average or 1
+    chosen = [each for each in agreeing if each.decoding == wanted and each.result["averaged"] == average]
     if len(chosen) != 1:
         names = ", ".join(each.name for each in agreeing)
         raise UserError(
-            f"{path}: has {len(agreeing)} evaluations with {_flags(arguments)}, {names}; choose with "
-            "--average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
+            f"{path}: has {len(agreeing)} evaluations with {shlex.join(_flags(arguments))}, {names}; choose with "
+            "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
     return chosen[0]
 
 
-def _agrees(evaluation: Evaluation, arguments: argparse.Namespace, split: str) -> bool:
-    """Returns whether the evaluation is of the split and agrees with all flags that are given."""
-    wanted = loading.override(evaluation.config, arguments.overrides, flag="--").decoding
-    keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
-    same = all(evaluation.decoding.get(key) == wanted[key] for key in keys)
-    result = evaluation.result
-    return same and result["split"] == split and arguments.average in (None, result["averaged"])
+def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
+    flags = [f"--workdir={path}", *_flags(arguments)]
+    result = evaluate.evaluate(evaluate.make_parser().parse(flags))
+    return read_evaluation(Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json"))
 
 
-def _is_made_by(evaluation: Evaluation, arguments: argparse.Namespace) -> bool:
-    """Returns whether transformer.evaluate makes an evaluation with these settings when run with these flags."""
-    wanted = loading.override(evaluation.config, arguments.overrides, flag="--").decoding
-    return evaluation.decoding == wanted.to_dict() and evaluation.result["averaged"] == (arguments.average or 1)
-
-
-def _flags(arguments: argparse.Namespace) -> str:
-    average = [] if arguments.average is None else [f"--average={arguments.average}"]
-    overrides = [f"--{key}={text}" for key, text in arguments.overrides]
-    return shlex.join([f"--split={arguments.split or SPLIT}", *average, *overrides])
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """Returns the flags of transformer.evaluate that make the evaluation, without the workdir."""
+    given = {name: getattr(arguments, name) for name in ("split", "checkpoint", "average")}
+    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return flags + [f"--{key}={text}" for key, text in arguments.overrides]

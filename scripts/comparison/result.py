@@ -11,9 +11,8 @@ from jaxtyping import Int
 from scripts.comparison import significance
 from scripts.comparison.metrics import REFERENCE_LENGTH, SentenceMetric, make_metrics
 from scripts.comparison.significance import Estimate
-from scripts.comparison.systems import System
 from scripts.evaluations import SCORES
-from transformer.decoding import bleu
+from scripts.systems import System
 
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
@@ -21,10 +20,9 @@ MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """A system with the scores of each seed and, by metric, the statistics (seeds, sentences, numbers) and estimate."""
+    """A system with, by metric, the statistics (seeds, sentences, numbers) and the estimate."""
 
     system: System
-    scores: tuple[bleu.Scores, ...]
     statistics: dict[str, np.ndarray]
     estimates: dict[str, Estimate]
 
@@ -37,8 +35,8 @@ def make_result(
     Returns:
       split, sentences: the split (None: a file), and its number of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
-      systems: the label; the runs; and for each score the mean over seeds, the spread (sample standard deviation; None
-        for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
+      systems: the label; the runs; the keys of config.decoding; and for each score the mean over seeds, the spread
+        (sample standard deviation; None for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
       differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
         interval and its p-value; and the `sentences` whose chrF differs most. Their line numbers start at 1, their chrF
         is the mean over seeds, and they have one hypothesis for each seed.
@@ -48,7 +46,7 @@ def make_result(
     """
     metrics = make_metrics(language)
     drawn = significance.draw_sentences(len(references), samples)
-    scored = [_score(each, number, references, language, metrics, drawn) for number, each in enumerate(systems)]
+    scored = [_score(each, number, references, metrics, drawn) for number, each in enumerate(systems)]
     first = systems[0]
     return {
         "split": first.evaluations[0].result["split"],
@@ -57,7 +55,7 @@ def make_result(
         "systems": [_describe_system(each) for each in scored],
         "differences": [_compare(scored[0], other, metrics["chrf"], references, sentences) for other in scored[1:]],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
-        "signatures": _signatures(scored[0].scores[0], list(metrics), samples),
+        "signatures": _signatures(first.evaluations[0].signatures, list(metrics), samples),
     }
 
 
@@ -65,18 +63,16 @@ def _score(
     system: System,
     number: int,
     references: Sequence[str],
-    language: str | None,
     metrics: dict[str, SentenceMetric],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
-    scores = tuple(bleu.score(each.hypotheses, references, language) for each in system.evaluations)
     sufficient, estimates = {}, {}
     for name, metric in metrics.items():
         sufficient[name] = np.array([metric.statistics(each.hypotheses, references) for each in system.evaluations])
         resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
-        of_seeds = np.array([getattr(each, name) for each in scores])
-        estimates[name] = significance.estimate(of_seeds, resampled, number)
-    return ScoredSystem(system, scores, sufficient, estimates)
+        scores = np.array([each.result[name] for each in system.evaluations])
+        estimates[name] = significance.estimate(scores, resampled, number)
+    return ScoredSystem(system, sufficient, estimates)
 
 
 def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
@@ -89,11 +85,11 @@ def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
             "step": evaluation.result["step"],
             "averaged": evaluation.result["averaged"],
             "commit": evaluation.commit,
-            **{name: getattr(scores, name) for name in SCORES},
+            **{name: evaluation.result[name] for name in SCORES},
         }
-        for evaluation, scores in zip(system.evaluations, scored.scores, strict=True)
+        for evaluation in system.evaluations
     ]
-    described: dict[str, Any] = {"label": system.label, "runs": runs}
+    described: dict[str, Any] = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
     for name in SCORES:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None
@@ -146,8 +142,7 @@ def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
     return [(int(low), int(high)) for low, high in zip(shortest, longest, strict=True)]
 
 
-def _signatures(scores: bleu.Scores, metrics: Sequence[str], samples: int) -> dict[str, str]:
-    signatures = {name: getattr(scores, f"{name}_signature") for name in SCORES}
+def _signatures(signatures: dict[str, str], metrics: Sequence[str], samples: int) -> dict[str, str]:
     for name in metrics:  # as `sacrebleu --paired-bs` writes it
         signatures[name] = signatures[name].replace("nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|")
     return signatures

@@ -3,18 +3,30 @@
 from collections.abc import Sequence
 from typing import Any
 
-from scripts.evaluations import SCORES, mean_and_spread
+from scripts.evaluations import SCORES, describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 
 
 def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
-    text = "one file" if result["split"] is None else result["split"]
-    parts = [[f"{text}: {result['sentences']} sentences"], _settings(result), _scores(result), _runs(result)]
+    parts = [[_decoding(result)], _settings(result), _scores(result), _runs(result)]
     parts += [_differences(result), _lengths(result)]
     parts += [_sentences(result, each) for each in result["differences"]]
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _decoding(result: dict[str, Any]) -> str:
+    """Returns the text that was translated and how, in one line that holds for all tables."""
+    found = {}
+    for system in result["systems"]:
+        steps, averaged = [run["step"] for run in system["runs"]], system["runs"][0]["averaged"]
+        found[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
+    if len(set(found.values())) == 1:
+        parts = [found[result["systems"][0]["label"]]]
+    else:
+        parts = [f"{label}: {how}" for label, how in found.items()]
+    return "; ".join([f"{result['split'] or 'one file'}, {result['sentences']} sentences", *parts])
 
 
 def _settings(result: dict[str, Any]) -> list[str]:

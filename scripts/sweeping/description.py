@@ -81,7 +81,7 @@ def search(
     """Returns a sweep in which a sampler chooses the values of each trial from the results of earlier ones.
 
     Args:
-      space: the distribution of each key: `uniform`, `log_uniform`, `integers`, `choices`, or another of Optuna's.
+      space: for each key a distribution of Optuna, such as `FloatDistribution(1e-4, 1e-2, log=True)`.
       trials: the number of trials.
       objective: the validation metric to optimize.
       sampler: for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every trial has its own seed, so that
@@ -116,23 +116,6 @@ def zipped(table: Mapping[str, Sequence[Value]]) -> list[Values]:
 def seeds(count: int) -> list[Values]:
     """Returns trials that differ only in their seed: 0, 1, ..."""
     return [{"seed": seed} for seed in range(count)]
-
-
-def uniform(low: float, high: float) -> FloatDistribution:
-    return FloatDistribution(low, high)
-
-
-def log_uniform(low: float, high: float) -> FloatDistribution:
-    return FloatDistribution(low, high, log=True)
-
-
-def integers(low: int, high: int, step: int) -> IntDistribution:
-    """Returns the distribution over low, low + step, ..., high."""
-    return IntDistribution(low, high, step=step)
-
-
-def choices(*values: Value) -> CategoricalDistribution:
-    return CategoricalDistribution(values)
 
 
 def extremes(distribution: BaseDistribution) -> list[Value]:

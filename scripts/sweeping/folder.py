@@ -10,11 +10,10 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
-from transformer import files, locks
+from transformer import locks
 from transformer.errors import UserError
 
 SCHEMA_VERSION = 2  # of sweep.json
-UNRECORDED = (".sweep", "study.db")  # prefixes of the files that a new sweep writes before sweep.json
 LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
 
 
@@ -25,44 +24,33 @@ class Folder:
         self.path = path
         self.record, self.table = path / "sweep.json", path / "trials.csv"
         self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
-
-    @property
-    def storage(self) -> str:
-        """The URL of the default storage."""
-        return f"sqlite:///{self.path / 'study.db'}"
+        self.storage = f"sqlite:///{path / 'study.db'}"  # the default
 
     def workdir(self, trial: int) -> Path:
-        """Returns the workdir of a trial that is a training run."""
+        """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""
         return self.trials / f"{trial:04}"
+
+    def result(self, trial: int) -> Path:
+        """Returns the file with the JSON object of a trial that is an evaluation."""
+        return self.workdir(trial) / "result.json"
 
     def lock(self) -> AbstractContextManager[None]:
         """Excludes all other processes and threads of the sweep while the block runs."""
         path = self.path / ".sweep.lock"  # not .lock, which is that of a training run
         return locks.exclusive(path, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
 
-    def check(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
-        """Returns the sweep's record, with the study's name.
-
-        Raises:
-          UserError: the folder holds another sweep or something else.
-        """
+    def describe(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
+        """Returns the sweep's record, with the study's name. Raises UserError if the folder holds another sweep."""
         space = {key: distribution_to_json(distribution) for key, distribution in sweep.space.items()}
         record = {"objective": sweep.objective, "trials": list(sweep.trials), "space": space, "task": task}
-        # Listed before sweep.json is looked for, since another process may write it, and other files after it.
-        others = [path.name for path in self.path.glob("*") if not path.name.startswith(UNRECORDED)]
         if self.record.exists():
             recorded = self.read()
             if difference := _difference(recorded, json.loads(json.dumps(record))):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({difference}); name another folder")
             name = recorded["study"]
-        elif others:
-            raise UserError(f"--workdir={self.path}: holds {min(others)} and no sweep; name a new folder")
         else:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
-
-    def write(self, record: dict[str, Any]) -> None:
-        files.write_json(self.record, record)
 
     def read(self) -> dict[str, Any]:
         """Returns the sweep's record. Raises UserError if there is none or it is of another version."""

@@ -13,8 +13,10 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
+from scripts.evaluations import describe_checkpoints, describe_search, read_result
 from scripts.sweeping.description import Sweep, Values
-from scripts.sweeping.study import SweepStudy, values
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.study import SweepStudy, is_interrupted, values
 from transformer.config.keys import show
 
 SEED = "seed"
@@ -24,7 +26,9 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
     """Returns the number of trials in each state, the best so far, and the remaining time, in one line."""
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
-    parts += [f"{counts[state]} {name}" for state, name in (("running",) * 2, ("pruned",) * 2, ("fail", "failed"))]
+    counts["interrupted"] = sum(map(is_interrupted, trials))
+    names = {"running": "running", "interrupted": "interrupted", "pruned": "pruned", "fail": "failed"}
+    parts += [f"{counts[state]} {name}" for state, name in names.items()]
     if complete := [trial for trial in trials if trial.state == TrialState.COMPLETE]:
         best = sweep.best(complete, key=lambda trial: trial.value)
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")
@@ -71,6 +75,28 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
         order = (is_partial, -mean if sweep.direction == "maximize" else mean)
         rows.append((order, (f"{mean:.4g}{deviation}", *shown, numbers)))
     return [(sweep.objective, *keys, "trials"), *(row for _, row in sorted(rows, key=lambda row: row[0]))]
+
+
+def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
+    """Returns the text and the search behind an objective that scores translations; empty for other objectives.
+
+    Raises UserError if the result of `trial`, a complete one, is needed and cannot be read.
+    """
+    varied = dict.fromkeys(sweep.keys, "(varied)")
+    task = folder.read()["task"]
+    if "from" in task:
+        result = read_result(folder.result(trial))
+        search = result["decoding"] | {key.removeprefix("decoding."): text for key, text in varied.items()}
+        sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
+    elif sweep.objective == "bleu":  # as transformer/training/validation.py decodes
+        config = task | varied
+        search = {"strategy": "beam", "beam_size": config["training.eval_beam_size"]}
+        search["length_penalty"] = config["decoding.length_penalty"]
+        first = config["training.eval_sentences"]
+        sentences, checkpoint = f"the first {first}" if first else "all", "best validation of each trial"
+    else:
+        return ""
+    return f"{sweep.objective}: valid, {sentences} sentences; {describe_search(search)}, {checkpoint}."
 
 
 def importances(study: SweepStudy) -> dict[str, float]:

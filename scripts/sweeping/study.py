@@ -31,14 +31,11 @@ STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
 class SweepStudy:
     """The study of a sweep, for all threads of a process."""
 
-    def __init__(
-        self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager], grace: int = GRACE_PERIOD
-    ) -> None:
+    def __init__(self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager]) -> None:
         """Connects to the storage and creates Optuna's tables if they are missing.
 
         Args:
           lock: returns a context manager that excludes all other processes and threads of the sweep.
-          grace: seconds without a heartbeat after which a trial is taken from its process.
 
         Raises:
           UserError: the URL's driver is missing, or the tables are of another version of Optuna.
@@ -53,7 +50,7 @@ class SweepStudy:
                     escaped,
                     {"connect_args": wait, "poolclass": sqlalchemy.pool.NullPool},
                     heartbeat_interval=HEARTBEAT,
-                    grace_period=grace,
+                    grace_period=GRACE_PERIOD,
                     heartbeat_stale_trial_callback=self.retry,
                 )
         except (ImportError, RuntimeError) as error:
@@ -126,8 +123,17 @@ class SweepStudy:
                     self.retry(self.load(), trial)
 
     def trials(self) -> list[FrozenTrial]:
-        """Returns the latest copy of every trial, by its number in the sweep."""
+        """Returns the latest copy of every trial, by its number in the sweep.
+
+        Trials without a heartbeat for the grace period have the state WAITING, although Optuna records them as running
+        until a process claims a trial.
+        """
         latest = {trial.user_attrs["trial"]: trial for trial in self.load().get_trials()}
+        # `fail_stale_trials` has the only public access to them, but takes them from a process that is merely late.
+        stale = self.storage._get_stale_trial_ids(self.storage.get_study_id_from_name(self.name))
+        for trial in latest.values():
+            if trial.state == TrialState.RUNNING and self._id(trial) in stale:
+                trial.state = TrialState.WAITING
         return [latest[number] for number in range(len(self.sweep.trials))]
 
     def _id(self, trial: Trial | FrozenTrial) -> int:
@@ -138,6 +144,12 @@ class SweepStudy:
 def values(trial: FrozenTrial) -> Values:
     """Returns the varied values of a trial, as far as they are known: a waiting trial of a search has none."""
     return trial.system_attrs.get("fixed_params", {}) | trial.params
+
+
+def is_interrupted(trial: FrozenTrial) -> bool:
+    """Tells whether a trial waits to be continued: its process has died or has enqueued it again."""
+    has_begun = trial.datetime_start is not None or "retry_history" in trial.system_attrs
+    return trial.state == TrialState.WAITING and has_begun
 
 
 @contextlib.contextmanager

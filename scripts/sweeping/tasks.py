@@ -1,38 +1,36 @@
 """The command that a trial runs: training in its own workdir, or evaluating an existing run."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.rules import HOST, MESH
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from transformer.config import loading
-from transformer.config.keys import flatten, show
+from transformer.config.keys import flatten, keys_of, show
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.workdir import PLACE_KEYS, InUse, Workdir, lock_workdir
+from transformer.workdir import Workdir
 
 
 @dataclass(frozen=True)
 class Training:
-    """Trials that are runs of `transformer.train`.
-
-    Attributes:
-      config: the configuration of every trial, without the varied values.
-      objectives: the validation metrics that a trial can be judged by.
-    """
+    """Trials that are runs of `transformer.train` with `config` and the varied values."""
 
     config: Config
     folder: Folder
 
-    objectives = ("bleu", "loss", "nll", "perplexity", "accuracy")
+    objectives = ("bleu", "loss", "nll", "perplexity", "accuracy")  # metrics that a trial can be judged by
 
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that identify the sweep, as JSON."""
-        return {key: value for key, value in flatten(self.config).items() if key not in PLACE_KEYS}
+        ignored = keys_of(MESH, HOST)
+        return {key: value for key, value in flatten(self.config).items() if key not in ignored}
 
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
@@ -48,17 +46,9 @@ class Training:
         flags = (f"--config={path / loading.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
         return ["transformer.train", *flags]
 
-    def output(self, trial: int) -> Path | None:
-        """Returns the file for the command's standard output; None if it prints nothing."""
-        return None
-
-    def in_use(self, trial: int) -> str:
-        """Returns a message about the process that uses the trial's workdir, or an empty string."""
-        try:
-            with lock_workdir(self.folder.workdir(trial)):
-                return ""
-        except InUse as error:
-            return str(error)
+    def output(self, trial: int) -> Path:
+        """Returns the file for the command's standard output, which has the results of an evaluation."""
+        return Path(os.devnull)
 
     def is_complete(self, trial: int) -> bool:
         return Workdir(self.folder.workdir(trial)).is_complete()
@@ -71,17 +61,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Trials that are runs of `transformer.evaluate` on the validation split. Methods are those of `Training`.
-
-    Attributes:
-      config: the configuration of the run.
-      source: the workdir of the run.
-      step: the checkpoint that all trials decode with, even if the run continues meanwhile.
-    """
+    """Trials that evaluate the run in the workdir `source` on its validation split. Methods are those of `Training`."""
 
     config: Config
     source: Path
-    step: int
+    step: int  # of the checkpoint that all trials decode with, even if the run continues meanwhile
     folder: Folder
 
     objectives = ("bleu", "chrf", "bleu_lowercase_tokenized", "exact_match")
@@ -97,16 +81,12 @@ class Decoding:
         loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
-        self.folder.trials.mkdir(exist_ok=True)
         settings = [f"--{key}={show(value)}" for key, value in values.items()]
         flags = (f"--workdir={self.source}", "--split=valid", f"--checkpoint={self.step}")
         return ["transformer.evaluate", *flags, *settings]
 
-    def output(self, trial: int) -> Path | None:
-        return self.folder.trials / f"{trial:04}.json"
-
-    def in_use(self, trial: int) -> str:
-        return ""
+    def output(self, trial: int) -> Path:
+        return self.folder.result(trial)
 
     def is_complete(self, trial: int) -> bool:
         return bool(self._result(trial))

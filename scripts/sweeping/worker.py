@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from absl import logging
@@ -22,6 +21,7 @@ from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, STORAGE_ERRORS, Swee
 from scripts.sweeping.tasks import Task
 from transformer import cli
 from transformer.errors import UserError
+from transformer.workdir import InUse, lock_workdir
 
 POLL = 0.5  # seconds between checks of a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
@@ -32,16 +32,16 @@ INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were inte
 T = TypeVar("T")
 
 
-def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int) -> None:
+def run_trials(study: SweepStudy, task: Task, jobs: int) -> None:
     """Runs trials, `jobs` at a time, until no process has any left.
 
     Raises:
       KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
     """
     stop = threading.Event()
-    logs.mkdir(exist_ok=True)
+    task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        workers = [Worker(study, task, logs, environment, stop) for environment in _environments(jobs)]
+        workers = [Worker(study, task, environment, stop) for environment in _environments(jobs)]
         futures = [pool.submit(worker.run) for worker in workers]
         try:
             concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
@@ -56,10 +56,8 @@ def run_trials(study: SweepStudy, task: Task, logs: Path, jobs: int) -> None:
 class Worker:
     """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
 
-    def __init__(
-        self, study: SweepStudy, task: Task, logs: Path, environment: dict[str, str], stop: threading.Event
-    ) -> None:
-        self.study, self.task, self.logs, self.environment, self.stop = study, task, logs, environment, stop
+    def __init__(self, study: SweepStudy, task: Task, environment: dict[str, str], stop: threading.Event) -> None:
+        self.study, self.task, self.environment, self.stop = study, task, environment, stop
 
     def run(self) -> None:
         """Runs trials until none is waiting or running in any process, or until `stop` is set."""
@@ -119,14 +117,13 @@ class Worker:
     def _run_process(self, number: int, trial: Trial) -> tuple[bool, str]:
         """Returns whether the trial was pruned, and the error of its process."""
         module, *flags = self.task.command(number, trial.params)
-        log, output = self.logs / f"{number:04}.txt", self.task.output(number)
+        log = self.task.folder.logs / f"{number:04}.txt"
         start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
-        with contextlib.ExitStack() as stack:
-            stderr = stack.enter_context(log.open("ab"))
+        with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
             process = subprocess.Popen(
                 [sys.executable, "-m", "scripts.sweeping.child", module, *flags],
                 stdin=subprocess.PIPE,
-                stdout=stderr if output is None else stack.enter_context(output.open("wb")),
+                stdout=stdout,
                 stderr=stderr,
                 env=self.environment,
                 start_new_session=True,  # Ctrl-C in a terminal reaches only the sweep
@@ -159,8 +156,12 @@ class Worker:
 
     def _wait_for_workdir(self, number: int, trial: Trial) -> None:
         """Waits while another process uses the workdir: the child of a sweep that was killed may still be saving."""
-        while not self.stop.is_set() and (process := self.task.in_use(number)):
-            logging.warning("Trial %d waits: %s", number, process)
+        while not self.stop.is_set():
+            try:
+                with lock_workdir(self.task.folder.workdir(number)):
+                    return
+            except InUse as error:
+                logging.warning("Trial %d waits: %s", number, error)
             self._retry(self._update, number, trial)
             self.stop.wait(HEARTBEAT)
 
@@ -182,7 +183,7 @@ def _environments(jobs: int) -> list[dict[str, str]]:
     """Returns the environment of each worker's children: they share the GPUs in $CUDA_VISIBLE_DEVICES."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     share = len(devices) // jobs
-    if jobs == 1 or not share:
+    if not share:
         return [dict(os.environ)] * jobs
     shares = [",".join(devices[slot * share : (slot + 1) * share]) for slot in range(jobs)]
     return [os.environ | {"CUDA_VISIBLE_DEVICES": each} for each in shares]

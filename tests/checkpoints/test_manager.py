@@ -116,14 +116,13 @@ def test_a_run_with_only_damaged_checkpoints_does_not_start_over(saved, tmp_path
             assert "all checkpoints are damaged" in refusal(checkpoints.restore, abstract_state())
 
 
-@pytest.mark.parametrize(("version", "advice"), [(99, "update this code"), (2, "use the commit that made the run")])
-def test_another_schema_version_is_refused(saved, tmp_path, version, advice):
+def test_another_schema_version_is_refused(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "50"
-    rewrite_record(checkpoint, schema_version=version)
+    rewrite_record(checkpoint, schema_version=2)
     with open_run(tmp_path / "run") as checkpoints:
         message = refusal(checkpoints.restore, abstract_state())
-    assert message.startswith(f"{checkpoint}: this checkpoint has schema version {version}") and advice in message
+    assert message == f"{checkpoint}: schema_version=2, must be 3; use the commit that made the run"
 
 
 def test_an_error_for_other_arrays_names_the_configuration_keys_that_differ(saved, tmp_path):

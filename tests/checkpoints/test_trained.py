@@ -3,8 +3,10 @@
 import jax
 import pytest
 
+import transformer
 from tests.checkpoints.saved_runs import refusal
-from tests.checkpoints.workdirs import make_workdir
+from tests.checkpoints.workdirs import make_workdir, run
+from transformer import evaluate
 from transformer.checkpoints import trained
 
 
@@ -22,19 +24,28 @@ def test_a_workdir_does_not_choose_the_compilation_cache(tmp_path, monkeypatch, 
     foreign, own = tmp_path / "foreign", tmp_path / "own"
     workdir = make_workdir(tmp_path / "run", **{"data.cache_dir": str(foreign)})
     monkeypatch.setenv("XDG_CACHE_HOME", str(own))
-    trained.load(str(workdir), "best", 1, [])
+    transformer.load(workdir)
+    assert jax.config.jax_compilation_cache_dir is None  # a library leaves the process's settings as they are
+    assert run(evaluate, f"--workdir={workdir}") == 0
     assert jax.config.jax_compilation_cache_dir.startswith(f"{own}/transformer/compiled/")
 
 
 def test_the_best_checkpoint_can_be_averaged_with_those_before_it(tmp_path):
     workdir = make_workdir(tmp_path / "run", steps=tuple(range(10, 110, 10)), **{"checkpoint.keep": "2"})
-    (checkpoint,) = trained.load(str(workdir), "best", 2, []).checkpoints
+    (checkpoint,) = trained.load([str(workdir)], "best", 2, []).checkpoints
     assert checkpoint == trained.Checkpoint(str(workdir), 20, (10, 20))
-    assert trained.describe(checkpoint) == "the average of steps 10, 20"
+
+
+def test_an_ensemble_is_decoded_only_within_the_positions_of_all_models(tmp_path):
+    learned = {"model.positions": "learned", "model.max_positions": "19", "data.max_length": "19"}
+    names = [str(make_workdir(tmp_path / name, **changes)) for name, changes in (("a", {}), ("b", learned))]
+    assert len(trained.load(names, "last", 1, []).graphs) == 2
+    message = refusal(trained.load, names, "last", 1, [("decoding.max_source_length", "17")])
+    assert message.startswith(f"{names[1]}: cannot be decoded with the settings of {names[0]}: config.model.positions")
 
 
 def test_a_model_of_another_size_is_refused(tmp_path):
     make_workdir(tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     config.write_text(config.read_text().replace('"d_ff": 8', '"d_ff": 16'))
-    assert "holds other arrays than this model" in refusal(trained.load, str(tmp_path / "run"), "last", 1, [])
+    assert "holds other arrays than this model" in refusal(trained.load, [str(tmp_path / "run")], "last", 1, [])

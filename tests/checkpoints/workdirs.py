@@ -45,7 +45,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
         (data / f"{split}.in").write_text("".join(f"{line}\n" for line in SOURCES))
         (data / f"{split}.out").write_text("".join(f"{line}\n" for line in REFERENCES))
     settings = {**SETTINGS, "data.path": str(data), "seed": str(seed)} | changes
-    config = loading.override(base.get_config(), settings.items(), flag="--config.")
+    config = loading.override(base.get_config(), settings.items())
     workdir = create_workdir(path, config)
     vocabulary = tokenizer.prepare(config, path)
     fingerprints.record(path, {fingerprints.VOCABULARY: vocabulary.fingerprint})

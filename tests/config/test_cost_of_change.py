@@ -19,8 +19,10 @@ from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
 from transformer.errors import UserError
 from transformer.model import layers
+from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
+from transformer.model.feed_forward import FeedForward
 from transformer.model.transformer import Transformer
 from transformer.training import optimizer as optimizers
 from transformer.training.loss import cross_entropy
@@ -77,7 +79,7 @@ def test_a_schedule_takes_one_table_entry(add):
 
 def test_an_activation_takes_one_table_entry(add):
     config = add("model.activation", jnp.negative)
-    module = layers.feed_forward(config.model, nnx.Rngs(0))
+    module = FeedForward(config.model, rngs=nnx.Rngs(0))
     x = jnp.ones((1, 1, config.model.d_model))
     assert jnp.allclose(module(x), module.outer(-module.inner(x)))
 
@@ -87,7 +89,7 @@ def test_an_attention_score_takes_one_table_entry(add):
         return jnp.zeros((queries.shape[0], queries.shape[2], queries.shape[1], keys.shape[1]))
 
     config = add("model.attention", lambda num_heads, d_k, rngs: mean_of_keys)
-    module = layers.multi_head_attention(config.model, nnx.Rngs(0))
+    module = MultiHeadAttention(config.model, rngs=nnx.Rngs(0))
     x = jnp.arange(4.0)[None, :, None] * jnp.ones((1, 4, config.model.d_model))
     assert jnp.allclose(
         module(x, x, jnp.ones((1, 1, 4, 4), bool)),
@@ -135,8 +137,8 @@ def test_a_data_source_takes_one_table_entry(add):
     [
         ("data.source", lambda config: open_source(config.data, "train")),
         ("tokenizer.kind", lambda config: tokenizers.train(config.tokenizer, PAIRS)),
-        ("model.activation", lambda config: layers.feed_forward(config.model, nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
-        ("model.attention", lambda config: layers.multi_head_attention(config.model, nnx.Rngs(0))),
+        ("model.activation", lambda config: FeedForward(config.model, rngs=nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
+        ("model.attention", lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0))),
         ("model.norm_position", lambda config: layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))),
         ("model.positions", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
         ("model.share_embeddings", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),

@@ -90,13 +90,14 @@ def test_difference_names_the_keys_that_changed():
     ("key", "text", "value"),
     [
         ("model.d_model", "1_024", 1024),
+        ("training.steps", "1e4", 10_000),
         ("model.dropout", "0", 0.0),
         ("optimizer.epsilon", "1e-8", 1e-8),
         ("model.d_k", "32", 32),
         ("model.final_norm", "true", True),
         ("training.eval_bleu", "False", False),
         ("data.path", "a=b", "a=b"),
-        ("model.source_vectors", "", ""),
+        ("data.cache_dir", "", ""),
         ("data.downloads", "[('a', 'b', 'c')]", (("a", "b", "c"),)),
         ("data.downloads", "()", ()),
     ],
@@ -110,14 +111,15 @@ def test_overrides_are_parsed_by_the_type_of_the_key(key, text, value):
 def test_optional_keys_can_be_set_and_unset():
     config = loading.load_file("configs/base.py", [("model.d_k", "32")])
     assert config.model.d_k == 32
-    assert loading.override(config, [("model.d_k", "None")], flag="--").model.d_k is None
+    assert loading.override(config, [("model.d_k", "None")]).model.d_k is None
     assert loading.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k is None
 
 
 @pytest.mark.parametrize(
     ("key", "text", "says"),
     [
-        ("model.d_model", "512.0", "--config.model.d_model=512.0: must be an integer"),
+        ("model.d_model", "512.5", "--config.model.d_model=512.5: must be an integer"),
+        ("model.d_model", "1e999", "--config.model.d_model=1e999: must be an integer"),
         ("model.d_model", "None", "--config.model.d_model=None: must be an integer"),
         ("model.d_k", "x", "--config.model.d_k=x: must be an integer or None"),
         ("model.dropout", "a tenth", "--config.model.dropout=a tenth: must be a number"),
@@ -146,10 +148,18 @@ def test_get_config_receives_the_text_after_the_colon(tmp_path):
     assert loading.load_file(f"{path}:128", []).model.d_model == 128
 
 
+def test_a_whole_number_may_be_written_as_a_float(tmp_path):
+    path = write_config(tmp_path, FROM_BASE.format("", "config.training.steps = 1e4; config.model.d_k = 1e1"))
+    config = loading.load_file(path, [])
+    assert (config.training.steps, config.model.d_k) == (10_000, 10) and type(config.training.steps) is int
+
+
 def test_a_saved_configuration_can_be_given_as_config(tmp_path):
+    workdir = tmp_path / "10:00"
+    workdir.mkdir()
     config = loading.load_file("configs/base.py", [("model.d_k", "16")])
-    loading.save(config, tmp_path)
-    assert loading.load_file(str(tmp_path / "config.json"), []) == config
+    loading.save(config, workdir)
+    assert loading.load_file(str(workdir / "config.json"), []) == config
 
 
 @pytest.mark.parametrize(
@@ -160,7 +170,8 @@ def test_a_saved_configuration_can_be_given_as_config(tmp_path):
         ("x = 1\ny = x.z", "", "line 2: AttributeError"),
         ("import nothing_of_that_name", "", "ModuleNotFoundError"),
         (FROM_BASE.format("", "config.model.d_modle = 3"), "", "did you mean model.d_model, "),
-        (FROM_BASE.format("", "config.model.d_model = 1.5"), "", "line 5: TypeError"),
+        (FROM_BASE.format("", "config.model.d_model = 1.5"), "", "config.model.d_model=1.5: must be an integer"),
+        (FROM_BASE.format("", "config.model.d_k = 'x'"), "", "config.model.d_k=x: must be an integer or None"),
         (FROM_BASE.format("", "config.model = 3"), "", "config"),
         (FROM_BASE.format("", "return None"), "", "get_config() returned NoneType, must be a ConfigDict"),
         (FROM_BASE.format("", ""), ":x", "get_config() takes 0 positional arguments"),

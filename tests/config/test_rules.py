@@ -84,6 +84,8 @@ REJECTED = {
     "training.eval_every": 0,
     "training.eval_sentences": -1,
     "training.eval_beam_size": 0,
+    "training.init_from": "a\nb",
+    "training.init_skip": "a\nb",
     "training.max_skipped": 0,
     "training.max_rollbacks": -1,
     "training.stall_seconds": -1.0,
@@ -137,6 +139,11 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
     ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
     ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
+    (
+        {"training.init_from": "runs/a", "model.target_vectors": "vectors.txt"},
+        ("init_from=runs/a", "source_vectors=''", "target_vectors=vectors.txt"),
+    ),
+    ({"training.init_skip": "decoder"}, ("init_from=''", "init_skip=decoder")),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
 )
 
@@ -189,7 +196,7 @@ def test_only_optional_keys_can_be_none(name):
     assert error_of({name: None}).startswith(f"config.{name}=None: must be ")
 
 
-@pytest.mark.parametrize(("name", "value"), [("model.d_model", True), ("training.eval_bleu", 1), ("seed", 1.0)])
+@pytest.mark.parametrize(("name", "value"), [("model.d_model", True), ("training.eval_bleu", 1), ("seed", 1.5)])
 def test_types_are_exact(name, value):
     assert error_of({name: value}).startswith(f"config.{name}={value}: must be ")
 

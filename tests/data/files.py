@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 
 from configs import base
+from transformer.special_tokens import EOS
 
 
 def text_config(folder, cache_dir):
@@ -32,5 +33,7 @@ def write_pairs(folder, stem, pairs, languages=("en", "de"), ending=""):
 
 
 def pair_tokens(corpus, index):
-    """Returns the source and target tokens of one pair."""
-    return tuple(corpus.tokens(side, np.array([index])).tolist() for side in (0, 1))
+    """Returns the source and target tokens of one pair, without end-of-sentence."""
+    sides = [corpus.tokens(side, np.array([index])).tolist() for side in (0, 1)]
+    assert all(tokens.pop() == EOS for tokens in sides)
+    return tuple(sides)

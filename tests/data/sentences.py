@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from transformer.data.corpus.corpus import Corpus
+from transformer.special_tokens import EOS
 
-class MemorySentences:
-    """The part of a `corpus.Corpus` that plans and batches need; every epoch is the same."""
+
+class MemorySentences(Corpus):
+    """The part of a corpus that plans and batches need; every epoch is the same."""
 
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
         self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
 
     def tokens(self, side, pairs):
-        return np.concatenate([self.pairs[pair][side] for pair in pairs])
+        return np.concatenate([[*self.pairs[pair][side], EOS] for pair in pairs]).astype(np.int32)
 
     def epoch(self, epoch, seed):
         return self

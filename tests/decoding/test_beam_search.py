@@ -68,7 +68,7 @@ def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, count):
     found = search(models, source, [limit], forbid_unk=False, **settings)
     assert [output(row) for row in found.tokens[0]] == [space[i] for i in ranking]
     np.testing.assert_allclose(found.scores[0], scores[ranking], rtol=1e-5)
-    np.testing.assert_allclose(found.log_probabilities[0], log_p[ranking], rtol=1e-5)
+    np.testing.assert_allclose(found.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -81,8 +81,12 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
     for row, source in enumerate(sources):
         outputs = [output(tokens) for tokens in found.tokens[row]]
         assert len({tuple(tokens) for tokens in outputs}) == 4
+        each = teacher_forced([model], source, outputs)
+        for log_p, tokens, row_log_p in zip(each, outputs, found.token_log_probabilities[row], strict=True):
+            token_log_p = log_p[np.arange(len(tokens)), tokens]
+            np.testing.assert_allclose(row_log_p[: len(tokens)], token_log_p, atol=10 * TOLERANCE[dtype])
+            assert (row_log_p[len(tokens) :] == 0).all()
         expected = log_probabilities([model], source, outputs)
-        np.testing.assert_allclose(found.log_probabilities[row], expected, rtol=TOLERANCE[dtype])
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
         np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
@@ -163,10 +167,11 @@ def test_an_empty_slot_has_score_minus_infinity():
 def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
-    best, parents, tokens = best_extensions(live, log_p, 3)
+    best, parents, tokens, gained = best_extensions(live, log_p, 3)
     # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
     assert parents.tolist() == [[0, 0, 1]] and tokens.tolist() == [[4, 5, 5]]
+    np.testing.assert_allclose(gained, [[-1.0, -2.0, -1.0]])
 
 
 def test_length_penalty_by_hand():

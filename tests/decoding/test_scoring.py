@@ -34,7 +34,7 @@ def encode(text: str) -> list[int]:
 
 
 def test_scores_are_sums_of_the_models_log_probabilities():
-    scores = Scorer(GRAPHS, TOKENIZER, decoding_config()).score(PARAMETERS, SOURCES, TARGETS)
+    scores = Scorer(GRAPHS, TOKENIZER, decoding_config()).score(PARAMETERS, list(zip(SOURCES, TARGETS, strict=True)))
     sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
     each = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
@@ -43,6 +43,9 @@ def test_scores_are_sums_of_the_models_log_probabilities():
         expected = row[np.arange(len(output)), output]
         np.testing.assert_allclose(score.token_log_probabilities, expected, rtol=1e-5, atol=1e-6)
         assert score.log_probability == pytest.approx(expected.sum(), rel=1e-5)
+        assert score.score == pytest.approx(expected.sum() / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
+        assert score.tokens == tuple(output) and score.pieces == tuple(VOCABULARY.pieces[token] for token in output)
+    assert [score.text for score in scores] == TARGETS
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16")])
@@ -54,14 +57,17 @@ def test_scores_equal_those_of_beam_search(count, dtype):
     found = translator.translate(parameters, SOURCES[:3], 1, lambda number: None)
     pairs = [(source, each) for source, nbest in zip(SOURCES, found, strict=False) for each in nbest]
     assert len(pairs) == 9
-    scores = Scorer(graphs, TOKENIZER, config).score(
-        parameters, [source for source, _ in pairs], [each.text for _, each in pairs]
-    )
+    scores = Scorer(graphs, TOKENIZER, config).score(parameters, [(source, each.text) for source, each in pairs])
     for (_, each), score in zip(pairs, scores, strict=True):
+        assert (score.text, score.tokens, score.pieces) == (each.text, each.tokens, each.pieces)
         assert score.log_probability == pytest.approx(each.log_probability, rel=TOLERANCE[dtype])
+        assert score.score == pytest.approx(each.score, rel=TOLERANCE[dtype])
+        tokens = each.token_log_probabilities
+        np.testing.assert_allclose(score.token_log_probabilities, tokens, atol=10 * TOLERANCE[dtype])
 
 
-def test_a_line_that_is_too_long_is_refused_with_its_number():
+def test_a_text_that_is_too_long_is_refused_with_its_index():
     scorer = Scorer(GRAPHS, TOKENIZER, decoding_config())
-    with pytest.raises(UserError, match="target line 2: has 25 tokens including end-of-sentence, must have at most 24"):
-        scorer.score(PARAMETERS, ["1", "2"], ["1", " ".join(["1"] * 24)])
+    message = r"pairs\[1\]\[1\]: has 25 tokens including end-of-sentence, must have at most 24"
+    with pytest.raises(UserError, match=message):
+        scorer.score(PARAMETERS, [("1", "1"), ("2", " ".join(["1"] * 24))])

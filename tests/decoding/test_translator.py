@@ -11,7 +11,8 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import make_batches, padded_lengths
 from transformer.decoding.strategies import STRATEGIES, Strategy
-from transformer.decoding.translator import EMPTY, Translator
+from transformer.decoding.translation import EMPTY
+from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, UNK
@@ -65,7 +66,11 @@ def test_scores_are_those_of_the_uncached_model():
     assert best.score >= second.score
     for each in (best, second):
         assert VOCABULARY.decode([each.tokens]) == [each.text]
-        output = [*each.tokens, EOS]
+        output = list(each.tokens)
+        assert output[-1] == EOS
+        assert each.pieces == tuple(VOCABULARY.pieces[token] for token in output)
+        assert sum(each.token_log_probabilities) == pytest.approx(each.log_probability, rel=1e-12)
+        assert len(each.token_log_probabilities) == len(output)
         expected = log_probabilities([MODEL], np.array([*VOCABULARY.encode([source])[0], EOS]), [output])[0]
         assert each.log_probability == pytest.approx(expected, rel=1e-5)
         assert each.score == pytest.approx(expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)

@@ -1,12 +1,14 @@
 """python -m tests.distributed.compiled_programs MESHES: the train step and the search compiled for each mesh, as JSON.
 
-Reports the collectives of both programs and the temporary memory of the step, per device. Nothing is executed.
+Reports the collectives of the step, its temporary memory per device and, with several devices, the collectives of the
+search. Nothing is executed.
 """
 
 import json
 import math
 import re
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,19 +18,20 @@ from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 
 VOCAB_SIZE = 2000
+TOKENIZER = SimpleNamespace(target=SimpleNamespace(pieces=[]))  # nothing is translated
 ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights
 COLLECTIVE = re.compile(r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 
 
 def collectives(program: str) -> list[list[int]]:
-    """The shape of each array that a collective of the program produces."""
+    """Returns the shape of each array that a collective of the program produces."""
     results = [match[1] for match in map(COLLECTIVE.search, program.splitlines()) if match]
     shapes = [shape for result in results for shape in re.findall(r"\w+\[([\d,]*)\]", result)]
     return [[int(size) for size in shape.split(",") if size] for shape in shapes]
 
 
 def loops(program: str) -> str:
-    """The lines of the program that belong to while-loops."""
+    """Returns the lines of the program that belong to while-loops."""
     return "\n".join(line for line in program.splitlines() if re.search(r'op_name="[^"]*/while/', line))
 
 
@@ -44,17 +47,19 @@ def inspect(shape: tuple[int, int, int]) -> dict:
         return jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
 
     batch = {name: tokens(ROWS, LENGTH) for name in ("source", "target_input", "target_output")}
-    step = here.step.executable(state, batch)
-    translator = Translator([here.step.graph], None, config.decoding, n_best=1, mesh=mesh)
-    search = translator.search.lower((state.parameters,), source=tokens(8, 16), lines=tokens(8), max_length=24)
+    step = here.step.compile(here.step.update, state, batch)
     weights = [leaf.size for leaf in jax.tree.leaves(state.parameters) if leaf.ndim == 2]
-    return {
+    report = {
         "largest_weight": max(weights),
         "smallest_weight": min(weights),
         "step": collectives(step.as_text()),
         "temporaries": step.memory_analysis().temp_size_in_bytes,
-        "search_loop": collectives(loops(search.compile().as_text())),
     }
+    if mesh.size == 1:
+        return report
+    translator = Translator([here.step.graph], TOKENIZER, config.decoding, n_best=1, mesh=mesh)
+    search = translator.search.lower((state.parameters,), source=tokens(8, 16), lines=tokens(8), max_length=24)
+    return report | {"search_loop": collectives(loops(search.compile().as_text()))}
 
 
 if __name__ == "__main__":

@@ -1,48 +1,48 @@
 """python -m tests.distributed.eight_devices WORKDIR MESHES: makes the same fifty updates on each mesh and prints JSON.
 
-The run on the last mesh is also saved half-way and resumed on the mesh before it.
+The run on the last mesh is also saved half-way and resumed on the mesh before it. The models of these updates have
+products in float32. The report also has one update in bfloat16, and translations in both, on each mesh.
 """
 
 import json
-import math
 import sys
 from pathlib import Path
 
 import jax
 
 from tests.checkpoints.saved_runs import read_run
+from tests.distributed.on_meshes import LENGTHS, Shape, bfloat16_update, largest_error, mesh_of, translate
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
-from transformer.distributed.mesh import make_mesh
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
+DTYPES = ("float32", "bfloat16")
 STEPS = 50
 SAVED = 25
-LENGTHS = [(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)]
 BATCHES = [make_batch(LENGTHS[seed:], 8, 8, seed) for seed in range(4)]
 
 
-def setup_on(shape: tuple[int, int, int]) -> Setup:
+def setup_on(shape: Shape) -> Setup:
     """Returns a setup with every kind of dropout and with R-Drop, on a mesh of this shape."""
     config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
     config.training.r_drop = 1.0
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
-    config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
     optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, STEPS))
-    return setup(config, optimizer, make_mesh(config, jax.devices()[: math.prod(shape)]))
+    return setup(config, optimizer, mesh_of(shape, config))
 
 
-def losses(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, list[float]]:
-    """The state after the updates from `first` to before `last`, and each one's loss per token."""
-    values = []
+def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, dict[str, list[float]]]:
+    """Returns the state after the updates from `first` to before `last`, and their losses per token and norms."""
+    losses, norms = [], []
     for step in range(first, last):
         state, metrics = here.step(state, [BATCHES[step % len(BATCHES)]])
         sums = jax.device_get(metrics["sums"])
-        values.append(float(sums.loss / sums.tokens))
-    return state, values
+        losses.append(float(sums.loss / sums.tokens))
+        norms.append(float(metrics["gradient_norm"]))
+    return state, {"losses": losses, "gradient_norms": norms}
 
 
 def held(tree) -> list[float]:
@@ -55,7 +55,7 @@ def held(tree) -> list[float]:
 
 def memory(here: Setup, state: TrainState) -> dict[str, int]:
     """Returns the bytes per device of the arguments and outputs of the compiled update."""
-    analysis = here.step.executable(state, here.step.place(BATCHES[0])).memory_analysis()
+    analysis = here.step.compile(here.step.update, state, here.step.place(BATCHES[0])).memory_analysis()
     return {"arguments": analysis.argument_size_in_bytes, "outputs": analysis.output_size_in_bytes}
 
 
@@ -72,11 +72,21 @@ def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
     return {
         "restored": distance(kept, jax.device_get(restored.parameters)),
         "loaded_without_a_mesh": distance(kept, read_run(folder)[0]),
-        "losses": losses(there, restored, SAVED, STEPS)[1],
+        **updates(there, restored, SAVED, STEPS)[1],
     }
 
 
-def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
+def in_bfloat16(shapes: list[Shape]) -> dict:
+    """Returns the loss on each mesh, and the error of the gradient, which is exact on the first by definition."""
+    found = {str(shape): bfloat16_update(shape) for shape in shapes}
+    _, expected = found[str(shapes[0])]
+    return {
+        shape: {"loss": loss, "gradient_error": largest_error(gradient, expected)}
+        for shape, (loss, gradient) in found.items()
+    }
+
+
+def main(folder: Path, shapes: list[Shape]) -> None:
     setups = {shape: setup_on(shape) for shape in shapes}
     start = jax.device_get(setups[shapes[0]].initializer().parameters)
     report = {}
@@ -88,15 +98,18 @@ def main(folder: Path, shapes: list[tuple[int, int, int]]) -> None:
             "moments_held": held(state.optimizer_state),
             "rows_held": here.step.place(BATCHES[0])["source"].addressable_shards[0].data.shape[0],
             "memory": memory(here, state),
-            "losses": losses(here, state, 0, STEPS)[1],
+            **updates(here, state, 0, STEPS)[1],
         }
     last = setups[shapes[-1]]
-    state, _ = losses(last, last.initializer(), 0, SAVED)
+    state, _ = updates(last, last.initializer(), 0, SAVED)
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
     vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
     batch = sum(array.nbytes for array in BATCHES[0].values())
     sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
-    print(json.dumps({"meshes": report, "sizes": sizes, "resumed": resumed(folder, state, setups[shapes[-2]])}))
+    translations = {dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES}
+    resumption = resumed(folder, state, setups[shapes[-2]])
+    parts = {"bfloat16": in_bfloat16(shapes), "translations": translations, "resumed": resumption}
+    print(json.dumps({"meshes": report, "sizes": sizes, **parts}))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from transformer.workdir import open_existing
 
 BASE = flatten(base.get_config())
 KEYS = sorted(BASE)
-BASE_FILE = Path(base.__file__).read_bytes()
+CONFIG_FILE = Path("configs/multi30k.py").read_bytes()
 
 # Text that resembles a value of some key.
 near_values = st.sampled_from(
@@ -67,7 +67,7 @@ def check_complete(config, folder: Path) -> None:
 @example("optimizer.learning_rate", "1e999")
 @example("training.steps", "1" * 30)
 def test_overrides(folder, key, text):
-    config = outcome(loading.override, checked(BASE), [(key, text)], "--config.")
+    config = outcome(loading.override, checked(BASE), [(key, text)])
     if isinstance(config, Refusal):
         assert key in config.message or (len(key) > 40)
     else:
@@ -122,7 +122,7 @@ def test_a_folder_named_config_json_is_rejected(tmp_path):
     assert "config.json" in outcome(loading.load, tmp_path).message
 
 
-@given(damaged(BASE_FILE) | contents, texts)
+@given(damaged(CONFIG_FILE) | contents, texts)
 def test_config_files(tmp_path_factory, content, argument):
     path = tmp_path_factory.mktemp("config") / "experiment.py"
     path.write_bytes(content)
@@ -137,7 +137,17 @@ def test_config_files(tmp_path_factory, content, argument):
 flags = (
     st.tuples(
         st.sampled_from(
-            ("--config", "--workdir", "--checkpoint", "--average", "--n_best", "--format", "--source", "--split")
+            (
+                "--config",
+                "--workdir",
+                "--extend",
+                "--checkpoint",
+                "--average",
+                "--n_best",
+                "--format",
+                "--source",
+                "--split",
+            )
         )
         | st.sampled_from(KEYS).map("--config.{}".format)
         | st.sampled_from(KEYS).map("--{}".format)
@@ -159,7 +169,7 @@ def test_command_lines(module, argv):
 
     def main(arguments) -> None:
         if module is train:
-            loading.load_file(arguments.config, arguments.overrides)
+            train.read_config(arguments)
         else:
             for name in arguments.workdir.split(","):
                 open_existing(Path(name))

@@ -11,7 +11,7 @@ from tests.hostile.inputs import contents, damaged, examples, texts, values
 from tests.hostile.outcomes import Refusal, outcome
 from transformer.data.tokenizers import training as tokenizer_training
 from transformer.data.tokenizers import vocabulary
-from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Vocabulary
 from transformer.special_tokens import PAD, UNK
 
 KINDS = ("bpe", "unigram", "word", "char")
@@ -21,10 +21,7 @@ SENTENCES = [(f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n 
 class Pairs(list):
     """A source of pairs in memory."""
 
-    name, seekable, identity = "pairs", True, {}
-
-    def pairs(self, start: int, stop: int):
-        return iter(self[start:stop])
+    name, identity = "pairs", {}
 
     def where(self, index: int, side: int) -> str:
         return f"pair {index}"
@@ -36,7 +33,7 @@ def options(kind: str, vocab_size: int, **changes):
     return config
 
 
-def check_use(vocabulary: Vocabulary, given: list[str], seeds: list[int], rate: float) -> None:
+def check_use(vocabulary: SentencePieceVocabulary, given: list[str], seeds: list[int], rate: float) -> None:
     """Checks that the tokens of every segmentation are in range and have a text."""
     encoded = vocabulary.encode(given)
     sampled = vocabulary.sample(given, seeds, rate)

@@ -18,8 +18,9 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_parameters
 from transformer.config import loading
+from transformer.run import continuation, preparation
 from transformer.training.state import TrainState
-from transformer.workdir import Workdir, create_workdir
+from transformer.workdir import Workdir
 
 # Pending reads of a failed restore report to Orbax's event loop after it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -34,7 +35,7 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def loaded(whole) -> trained.Trained:
-    return trained.load(str(whole), "last", 1, [])
+    return trained.load([str(whole)], "last", 1, [])
 
 
 def damaged_copy(whole: Path, part: str, data: st.DataObject) -> Path:
@@ -84,7 +85,7 @@ def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
 @given(st.data(), st.sampled_from(("best", "last")), st.integers(1, 2))
 def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, average):
     copy = damaged_copy(whole, ".", data)
-    found = outcome(trained.load, str(copy), which, average, [])
+    found = outcome(trained.load, [str(copy)], which, average, [])
     shutil.rmtree(copy)
     if isinstance(found, Refusal):
         assert str(copy) in found.message
@@ -97,7 +98,9 @@ def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, aver
 def test_a_damaged_workdir_is_refused_or_resumed(whole, data):
     config = loading.load(whole)
     copy = damaged_copy(whole, ".", data)
-    found = outcome(create_workdir, copy, config)
+    found = outcome(preparation.create_or_check, Workdir(copy), config, None)
+    if not isinstance(found, Refusal):
+        found = outcome(continuation.record_start, Workdir(copy), config)
     kept = loading.load(copy) if not isinstance(found, Refusal) else None
     shutil.rmtree(copy)
     assert kept == config if kept else str(copy) in found.message

@@ -20,7 +20,7 @@ from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
 from transformer.training.loss import LossSums, cross_entropy
-from transformer.training.step import forward, merge
+from transformer.training.step import forward
 
 VOCAB = 20
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
@@ -35,7 +35,7 @@ class Model(NamedTuple):
 
     @property
     def module(self) -> nnx.Module:
-        return merge(self.graph, self.parameters)
+        return nnx.merge(self.graph, nnx.State(self.parameters))
 
 
 def tiny_config(**changes) -> ml_collections.ConfigDict:
@@ -89,8 +89,8 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
     return sums, np.asarray(logits), gradients
 
 
-def assert_gradients_close(actual: dict, expected: dict) -> None:
-    """Asserts that each gradient differs from the expected one by at most 1e-5 of its norm.
+def assert_gradients_close(actual: dict, expected: dict, tolerance: float = 1e-5) -> None:
+    """Asserts that each gradient differs from the expected one by at most `tolerance` times its norm.
 
     Some gradients are zero up to rounding, such as those of key biases, which the softmax cancels. So a norm counts as
     at least a thousandth of the norm of all gradients.
@@ -100,7 +100,7 @@ def assert_gradients_close(actual: dict, expected: dict) -> None:
     assert actual.keys() == expected.keys()
     for path, wanted in expected.items():
         difference = np.linalg.norm(actual[path] - wanted)
-        assert difference <= 1e-5 * max(np.linalg.norm(wanted), floor), path
+        assert difference <= tolerance * max(np.linalg.norm(wanted), floor), path
 
 
 def flat(tree: dict) -> list[tuple[str, np.ndarray]]:

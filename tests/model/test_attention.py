@@ -17,12 +17,9 @@ HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4
 
 
 def attention(kind: str, use_bias: bool = True) -> MultiHeadAttention:
-    return random_model(
-        lambda: MultiHeadAttention(
-            d_model=D_MODEL, num_heads=HEADS, d_k=D_K, d_v=D_V, kind=kind, use_bias=use_bias, dropout_rate=0.0,
-            dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0),
-        )
-    ).module  # fmt: skip
+    widths = {"d_model": D_MODEL, "num_heads": HEADS, "d_k": D_K, "d_v": D_V}
+    config = tiny_config(attention=kind, attention_bias=use_bias, **widths)
+    return random_model(lambda: MultiHeadAttention(config, rngs=nnx.Rngs(0))).module
 
 
 def naive(module: MultiHeadAttention, queries, keys_values, mask, kind: str) -> np.ndarray:

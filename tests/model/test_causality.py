@@ -12,7 +12,6 @@ from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sent
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
 from transformer.model.transformer import LanguageModel
-from transformer.training.step import merge
 
 ROWS, SOURCE, TARGET = LARGE
 # No row has padding. The test reads another output position in each row.
@@ -36,7 +35,7 @@ def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) 
     """
     weights = np.zeros((ROWS, TARGET, VOCAB), np.float32)
     weights[np.arange(ROWS), LOOKED_AT] = np.random.default_rng(1).normal(size=(ROWS, VOCAB))
-    gradients = jax.grad(lambda parameters: jnp.sum(logits_of(merge(model.graph, parameters)) * weights))(
+    gradients = jax.grad(lambda parameters: jnp.sum(logits_of(Model(model.graph, parameters).module) * weights))(
         model.parameters
     )
     return {name: np.abs(stack["positions"]["table"]).max(-1) for name, stack in gradients.items()}

@@ -125,9 +125,6 @@ def assert_uniform(values: np.ndarray, bound: float, path: str) -> None:
 
 
 def test_projections_of_512_by_512_have_that_matrix_s_bound():
-    attention = MultiHeadAttention(
-        d_model=512, num_heads=8, d_k=64, d_v=64, kind="dot_product", use_bias=False, dropout_rate=0.0,
-        dtype=np.dtype("float32"), rngs=nnx.Rngs(0),
-    )  # fmt: skip
+    attention = MultiHeadAttention(base.get_config().model, rngs=nnx.Rngs(0))
     for linear in (attention.query, attention.key, attention.value, attention.output):
         assert np.abs(linear.kernel[...]).max() == pytest.approx(0.0765, abs=1e-4)

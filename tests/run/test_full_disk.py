@@ -48,5 +48,5 @@ def test_with_space_the_run_resumes_and_gives_the_usual_results(found, size):
 
 def test_the_two_disks_are_full_before_the_first_and_after_several_checkpoints(found):
     none, some = (found[size]["saved"] for size in SIZES)
-    assert none == [] and "step 1/" not in found[SIZES[0]]["errors"]
+    assert none == [] and "step 1  loss" not in found[SIZES[0]]["errors"]
     assert some and some != list(range(1, some[-1] + 1))

@@ -3,9 +3,12 @@
 import jax
 import ml_collections
 
+from tests.data.files import text_config, write_pairs
 from tests.training.tiny import flags, tiny_config
 from transformer import train
 from transformer.config import loading
+from transformer.data.corpus import corpus
+from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.run import preparation
@@ -16,7 +19,7 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     monkeypatch.setattr(coordination, "require_same", lambda what, found, seconds: facts.update(found()))
     arguments = train.make_parser().parse(flags(tmp_path / "run"))
     config = loading.load_file(arguments.config, arguments.overrides)
-    with preparation.open_workdir(tmp_path / "run", config) as workdir:
+    with preparation.open_workdir(tmp_path / "run", config) as (workdir, _):
         prepared = preparation.prepare(config, workdir)
     assert facts["config.model.d_ff"] == 16 and facts["the version of jax"] == jax.__version__
     assert facts["the commit"] == describe_environment()["commit"]
@@ -35,3 +38,24 @@ def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
         file.write_text(text)
         codes.append(preparation.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
     assert codes[0] != codes[1]
+
+
+def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, caplog):
+    config = text_config(tmp_path, tmp_path / "cache")
+    config.tokenizer.kind = "word"
+    for split in ("train", "test"):
+        write_pairs(tmp_path, split, [("a dog", "ein Hund"), ("a cat", "a cat")])
+    made = tokenizer.prepare(config, tmp_path)
+    arguments = ml_collections.FrozenConfigDict(config), made, corpus.prepare(config, made, "train")
+    caplog.set_level("WARNING", logger="absl")  # earlier tests may have made it lower
+    caplog.clear()
+    preparation.warn_about_data(*arguments)
+    (equal,) = caplog.messages
+    assert equal.startswith("1 of 2 sampled training pairs have equal sides")
+    (tmp_path / "test.de").unlink()
+    preparation.warn_about_data(*arguments)
+    missing = caplog.messages[-1]
+    assert (
+        missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
+    )
+    assert all(record.levelname == "WARNING" for record in caplog.records)

@@ -58,7 +58,7 @@ def shown(workdir: Workdir) -> list[tuple[int, str, float]]:
 
 
 def test_a_line_has_the_documented_keys(workdir):
-    progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456)
+    progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456789)
     window = TrainingWindow({})
     window.add(METRICS, [BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)])
     with Recorder(workdir, Progress()) as recorder:
@@ -69,7 +69,7 @@ def test_a_line_has_the_documented_keys(workdir):
     train, valid = record(workdir)
     assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
     assert (train["step"], train["split"], train["examples"], train["tokens"]) == (7, "train", 20, 80)
-    assert (valid["split"], valid["seconds"]) == ("valid", 1.235)
+    assert (valid["split"], valid["seconds"]) == ("valid", 1.23457)
     assert (7, "train/loss", 3.0) in shown(workdir) and (7, "valid/bleu", 3.0) in shown(workdir)
 
 

@@ -16,6 +16,8 @@ from transformer.run.watchdog import Watchdog
 from transformer.special_tokens import PAD
 from transformer.training.step import TrainStep
 
+pytestmark = pytest.mark.long
+
 MARK = 7  # a token that marks a bad batch
 SETTINGS = {"training__steps": 12, "training__max_skipped": 2, "training__ema_decay": 0.9}
 

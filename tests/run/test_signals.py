@@ -14,6 +14,7 @@ import pytest
 from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, run
+from transformer import cli, train
 from transformer.checkpoints.restore import choose_step, read_progress
 from transformer.run.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
@@ -69,7 +70,8 @@ def test_starting_a_complete_run_changes_nothing(straight, capsys):
         if path.is_file() and path.name not in ("log.txt", ".lock")
     ]
     assert run(workdir, **settings) == 0
-    assert "This run is complete." in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "This run is complete." in errors and f"transformer.train --workdir={workdir} --extend=STEPS" in errors
     for path, content in before:
         assert path.name == "environment.json" or path.read_bytes() == content
 
@@ -115,6 +117,9 @@ def test_a_run_resumes_with_data_at_another_path(tmp_path, capsys):
     old.rename(new)
     assert run(workdir, data__path=old, **settings) == 2
     assert "no such folder" in capsys.readouterr().err
+    planned = [*flags(workdir, data__path=new, **settings), "--plan"]
+    assert cli.execute(train.make_parser(), train.main, planned) == 0
+    assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(new)
     assert run(workdir, data__path=new, **settings) == 0
     assert json.loads((workdir / "config.json").read_text())["data"]["path"] == str(new)
 
@@ -184,6 +189,7 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
         process.kill()
     assert (process.returncode, output) == (0, "")
     assert "before the first step" in errors.splitlines()[-1]
+    assert len([line for line in errors.lower().splitlines() if "interrupted" in line or "terminated" in line]) == 1
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
@@ -219,7 +225,7 @@ def test_a_signal_saves_and_says_how_to_resume(straight, tmp_path, number, code)
     try:
         # The loop runs once it has logged a second line.
         for line in process.stderr:
-            if "step 2/1000000" in line:
+            if "step 2  loss" in line:
                 break
         process.send_signal(number)
         output, errors = process.communicate(timeout=120)

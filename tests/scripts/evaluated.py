@@ -34,7 +34,7 @@ def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
 def make_run(path: Path, **changes: str) -> Path:
     """Makes a workdir of base.py with changed keys, which are written with __ for the dot."""
     overrides = [(key.replace("__", "."), value) for key, value in changes.items()]
-    create_workdir(path, loading.override(base.get_config(), overrides, flag="--config.")).evaluations.mkdir()
+    create_workdir(path, loading.override(base.get_config(), overrides)).evaluations.mkdir()
     return path
 
 

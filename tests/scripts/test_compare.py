@@ -1,5 +1,6 @@
 """The command `scripts.compare`: the grouping into systems, the output, and the errors."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -24,15 +25,16 @@ def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsy
     assert first["label"] == "A"
     assert [(each["workdir"], each["seed"]) for each in other["runs"]] == [(str(argv[1]), 1), (str(argv[2]), 7)]
     saved = [json.loads(file(path).read_text()) for path in argv]
+    about = functools.partial(pytest.approx, rel=5e-6)  # numbers have six digits
     for name in ("bleu", "chrf", "bleu_lowercase_tokenized"):
         low, high = sorted(each[name] for each in saved[1:])
         # The sample standard deviation of two values is their distance over the square root of two.
-        assert other[name]["mean"] == pytest.approx((low + high) / 2)
-        assert other[name]["spread"] == pytest.approx((high - low) / 2**0.5)
-        assert first[name]["mean"] == saved[0][name] and first[name]["spread"] is None
+        assert other[name]["mean"] == about((low + high) / 2)
+        assert other[name]["spread"] == about((high - low) / 2**0.5)
+        assert first[name]["mean"] == about(saved[0][name]) and first[name]["spread"] is None
     (difference,) = found["differences"]
     assert (difference["baseline"], difference["system"]) == ("A", "B")
-    assert difference["bleu"]["difference"] == pytest.approx(other["bleu"]["mean"] - first["bleu"]["mean"])
+    assert difference["bleu"]["difference"] == pytest.approx(other["bleu"]["mean"] - first["bleu"]["mean"], abs=2e-4)
 
 
 def test_one_system_has_no_difference(evaluated, capsys):
@@ -97,10 +99,22 @@ def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"  reference  {references[-1]}" in lines and f"  B seed 0   {references[-1]}" in lines
     assert "  B seed 4   kurz" in lines and sum(line.startswith("line ") for line in lines) == 1
-    assert "valid: 20 sentences" in lines and "model.dropout  0.1  0.3" in lines
+    assert lines[0] == "valid, 20 sentences; beam 4, alpha 0.6, step 9" and "model.dropout  0.1  0.3" in lines
     assert {line.split()[0] for line in lines[-3:]} == {"bleu", "chrf", "bleu_lowercase_tokenized"}
     assert run(compare, *argv, "--samples=40", "--sentences=0") == 0
     assert "reference  " not in capsys.readouterr().out
+
+
+def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):
+    seeds = [
+        evaluated("a", seed="1", saved={"averaged": 5}),
+        evaluated("b", seed="2", saved={"averaged": 5, "step": 7}),
+    ]
+    other = evaluated("c", saved={"decoding": {"strategy": "sample"}})
+    assert run(compare, *map(str, [*seeds, other]), "--samples=40") == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "valid, 20 sentences; A: beam 4, alpha 0.6, mean of 5 checkpoints, steps 7, 9; B: strategy sample, step 9"
+    )
 
 
 @pytest.fixture
@@ -134,14 +148,21 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
     assert "different references" in error(capsys, first, tmp_path / "o")
     add_evaluation(make_run(tmp_path / "s"), "valid-step9", SENTENCES[1:], SENTENCES[1:])
     assert "different references" in error(capsys, first, tmp_path / "s")
+    other = evaluated("t", saved={"bleu_signature": "another version"}, model__dropout="0.3")
+    assert "different signatures" in error(capsys, first, other)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("evaluations/valid-step9.json", "{", "valid-step9.json: cannot be read"),
+        ("evaluations/valid-step9.json", "[]", "valid-step9.json: cannot be read (TypeError"),
+        ("evaluations/valid-step9.json", "{}", "valid-step9.json: cannot be read (KeyError: 'split')"),
+        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: cannot be read (TypeError: split=3)"),
         ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
+        ("evaluations/valid-step9.hypotheses.txt", "ein\n", "valid-step9.hypotheses.txt: has 1 lines, must have 20"),
         ("environment.json", "", "environment.json: cannot be read"),
+        ("environment.json", "[]", "environment.json: cannot be read"),
         ("config.json", "{", "config.json: not a saved configuration"),
     ],
 )

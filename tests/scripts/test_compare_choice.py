@@ -1,6 +1,10 @@
-"""The choice of the evaluations that `scripts.compare` compares."""
+"""The choice of the evaluations that `scripts.compare` compares, and the making of missing ones."""
 
+import json
+
+from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.evaluated import error, file, result
+from transformer import evaluate
 
 AVERAGED, GREEDY, WIDE = "valid-step9-average5", "valid-step9-beam_size1", "valid-step9-beam_size8"
 
@@ -37,19 +41,41 @@ def test_a_file_names_its_evaluation(evaluated, capsys):
     found = result(capsys, file(path, GREEDY), path)
     assert compared(found) == [GREEDY, "valid-step9"]
     assert found["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
-    assert "leave out the flags" in error(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")
+    # Flags choose among the evaluations of a workdir.
+    assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [GREEDY, "valid-step9"]
 
 
 def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     path, other = evaluated("a", model__dropout="0.3"), evaluated("b")
     evaluated("a", evaluation="valid-step20", saved={"step": 20})
     line = error(capsys, path, other)
-    assert "has 2 evaluations" in line and "valid-step20, valid-step9" in line and ".json" in line
+    assert "has 2 evaluations" in line and "valid-step20, valid-step9" in line
+    assert "--checkpoint=STEP" in line and ".json" in line
     assert error(capsys, path, other, "--average=5").endswith(f"--workdir={path} --split=valid --average=5")
     line = error(capsys, path, other, "--average=5", "--decoding.beam_size=2")
     assert line.endswith(
-        f"run python -m transformer.evaluate --workdir={path} --split=valid --average=5 --decoding.beam_size=2"
+        f"add --evaluate, or run python -m transformer.evaluate --workdir={path} --split=valid --average=5 "
+        "--decoding.beam_size=2"
     )
     ensemble = evaluated("e", evaluation="valid-step9-0a1b2c3d", saved={"models": [{}, {}]})
     line = error(capsys, other, ensemble)
     assert line.endswith(f"run python -m transformer.evaluate --workdir={ensemble} --split=valid")
+
+
+def test_missing_evaluations_are_made_by_evaluate(tmp_path, capsys):
+    first, second = (make_workdir(tmp_path / name, seed) for name, seed in (("a", 0), ("b,a", 1)))
+    flags = ["--checkpoint=last", "--average=2", "--decoding.beam_size=3"]
+    line = error(capsys, first, second, *flags)
+    made = f"--workdir={first} --split=valid {' '.join(flags)}"
+    assert line.endswith(f"add --evaluate, or run python -m transformer.evaluate {made}")
+    assert "no such folder" in error(capsys, first, tmp_path / "c", *flags, "--evaluate")
+    assert not (first / "evaluations").exists()  # flags and folders are checked before anything is translated
+
+    assert run(evaluate, *made.split()) == 0
+    untouched = json.loads(capsys.readouterr().out)
+    name = "valid-step30-average2-beam_size3"
+    assert compared(result(capsys, first, second, *flags, "--evaluate")) == [name, name]
+    assert json.loads(file(first, name).read_text()) == untouched  # with its seconds: it was not made again
+    assert compared(result(capsys, first, second, "--checkpoint=30")) == [name, name]
+    # The best checkpoint has none; that of 30 remains.
+    assert compared(result(capsys, first, second, "--checkpoint=best", "--evaluate")) == ["valid-step20"] * 2

@@ -7,8 +7,8 @@ from sacrebleu.significance import PairedTest
 
 from scripts.comparison import significance
 from scripts.comparison.result import length_bins, make_result
-from scripts.comparison.systems import group_systems
 from scripts.evaluations import read_evaluation
+from scripts.systems import group_systems
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
 
 REFERENCES = make_sentences(60, seed=0)

@@ -53,8 +53,9 @@ def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
     output = capsys.readouterr().out
     _, _, both, other = rows(output)
     # 30 and 33 have mean 31.5 and sample standard deviation sqrt(2 * 1.5^2 / 1) = 2.12.
-    assert both[3:8] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
-    assert other[3:6] == ["0", "26.00", "25.00"]
+    assert both[1:4] == ["test", "3", "beam 5, alpha 0.6, step 9"]
+    assert both[4:9] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
+    assert other[4:7] == ["0", "26.00", "25.00"]
     assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [["model.dropout=0.1"], ["model.dropout=0.3"]]
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
 
@@ -74,13 +75,13 @@ def test_other_settings_and_steps_make_other_rows(finished, capsys):
     for name, evaluation in others.items():
         (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
     assert cli.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
-    found = {(row[2], row[3]): row[5] for row in rows(capsys.readouterr().out)[2:]}
+    found = {(row[3], row[4]): row[6] for row in rows(capsys.readouterr().out)[2:]}
     assert found == {
-        ("beam 5, alpha 0.6, step 6", "0"): "20.00",
-        ("beam 5, alpha 0.6, step 9", "0, 1"): "31.50 ± 2.12",
-        ("beam 5, alpha 0.6, mean of 3 checkpoints, step 9", "0"): "22.00",
-        ("sample, seed=0, step 9", "0"): "23.00",
-        ("sample, seed=1, step 9", "0"): "24.00",
+        ("beam 5, alpha 0.6, seed=0, step 6", "0"): "20.00",
+        ("beam 5, alpha 0.6, seed=0, step 9", "0, 1"): "31.50 ± 2.12",
+        ("beam 5, alpha 0.6, seed=0, mean of 3 checkpoints, step 9", "0"): "22.00",
+        ("strategy sample, seed=0, step 9", "0"): "23.00",
+        ("strategy sample, seed=1, step 9", "0"): "24.00",
     }
 
 
@@ -100,7 +101,12 @@ def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
     Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
     (tmp_path / "plain.md").write_text("no marks\n")
+    Workdir(finished("d", 0, 30.0)).metrics.unlink()
+    (finished("e", 0, 30.0) / "evaluations" / "test-step9.json").write_text("[]")
     wrong = {
+        "metrics.jsonl": [str(tmp_path / "d")],
+        "test-step9.json": [str(tmp_path / "e")],
+        "given twice": [str(whole), str(whole)],
         "b": [str(tmp_path / "b")],
         "transformer.evaluate": [str(tmp_path / "c")],
         "nowhere": [str(tmp_path / "nowhere")],

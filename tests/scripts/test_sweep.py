@@ -119,6 +119,8 @@ def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
     folder = tmp_path / "sweep"
     text = 'sweep.listed(sweep.product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
     assert run(sweep, f"--from={workdir}", sweep_file(tmp_path, text), f"--workdir={folder}", "--jobs=2") == 0
+    line = "chrf: valid, 5 sentences; beam (varied), alpha 0.6, step 20."
+    assert line in capsys.readouterr().out.splitlines()
     rows = read_csv(folder)
     for row, beam in zip(rows, (1, 3), strict=True):
         saved = json.loads((workdir / "evaluations" / f"valid-step20-beam_size{beam}.json").read_text())
@@ -134,7 +136,7 @@ def test_a_failed_trial_is_reported_and_run_again_on_request(tmp_path, capsys):
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "Trial 0 failed: exit code 2" in captured
-    assert "no trial is complete; 1 failed, the first with: error: " in captured and captured.count("nowhere") >= 2
+    assert "no trial is complete" in captured and "nowhere" in captured and "Traceback" not in captured
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "--retry_failed runs them again" in captured and "Trial 0 failed" not in captured

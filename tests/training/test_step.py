@@ -17,6 +17,8 @@ from transformer.special_tokens import PAD
 from transformer.training.optimizer import make_optimizer
 from transformer.training.step import forward
 
+pytestmark = pytest.mark.long
+
 LONG = [(5, 6), (6, 4), (3, 6), (6, 6)]
 SHORT = [(1, 1), (2, 0)]
 
@@ -25,10 +27,15 @@ def stacked(*batches):
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-@pytest.fixture(scope="module")
-def plain():
+# Relative differences that the order of sums explains. Gradients rounded to bfloat16 would differ by 1e-3 or more.
+ROUNDING = {"float32": 1e-6, "bfloat16": 5e-4}
+in_float32 = pytest.mark.parametrize("plain", ["float32"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=ROUNDING)
+def plain(request):
     """A setup without dropout: an update depends only on the state and the sentences."""
-    return setup(tiny_config(model__dropout=0.0))
+    return setup(tiny_config(model__dropout=0.0, model__dtype=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +48,9 @@ def test_accumulation_equals_the_big_batch(plain):
     long, short = make_batch(LONG, 4, 7, seed=0), make_batch(SHORT, 4, 7, seed=1)
     whole, whole_metrics = plain.after([stacked(long, short)])
     parts, parts_metrics = plain.after([long, short])
-    assert distance(whole.parameters, parts.parameters) < 1e-6
-    assert distance(whole_metrics, parts_metrics) < 1e-6
+    tolerance = ROUNDING[plain.step.config.model.dtype]
+    assert distance(whole.parameters, parts.parameters) < tolerance
+    assert distance(whole_metrics, parts_metrics) < tolerance
     assert (whole_metrics["sums"].tokens, whole_metrics["sums"].sentences) == (29, 6)
     start = jax.device_get(plain.initializer().parameters)
     falls = [jax.tree.map(np.subtract, start, plain.after([batch])[0].parameters) for batch in (long, short)]
@@ -56,8 +64,9 @@ def test_filler_rows_and_padding_change_nothing(plain):
     padded = {name: np.pad(array, ((0, 4), (0, 3))) for name, array in batch.items()}
     few, few_metrics = plain.after([batch])
     many, many_metrics = plain.after([padded])
-    assert distance(few.parameters, many.parameters) < 1e-6
-    assert distance(few_metrics, many_metrics) < 1e-6
+    tolerance = ROUNDING[plain.step.config.model.dtype]
+    assert distance(few.parameters, many.parameters) < tolerance
+    assert distance(few_metrics, many_metrics) < tolerance
 
 
 def test_parameters_of_zero_predict_all_tokens_alike(plain):
@@ -68,16 +77,17 @@ def test_parameters_of_zero_predict_all_tokens_alike(plain):
     assert metrics["sums"].loss / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
 
 
-def test_a_repeated_batch_is_learned():
-    learner = setup(
-        tiny_config(model__dropout=0.0, training__label_smoothing=0.0), optax.adam(optax.constant_schedule(0.02))
-    )
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_repeated_batch_is_learned(dtype):
+    config = tiny_config(model__dropout=0.0, model__dtype=dtype, training__label_smoothing=0.0)
+    learner = setup(config, optax.adam(optax.constant_schedule(0.02)))
     batch = make_batch(LONG, 4, 7, seed=0)
     _, metrics = learner.after(*[[batch]] * 150)
     assert metrics["sums"].nll / 26 < 0.05
     assert metrics["sums"].correct == 26
 
 
+@in_float32
 def test_two_passes_without_dropout_equal_one(plain):
     batch = make_batch(LONG, 4, 7, seed=0)
     state, metrics = setup(tiny_config(model__dropout=0.0, training__r_drop=5.0)).after([batch])
@@ -158,6 +168,7 @@ def test_ema_parameters_follow_their_formula(dropping):
     assert distance(two.parameters, two.ema_parameters) > 0.01
 
 
+@in_float32
 def test_the_gradient_is_clipped_and_its_whole_norm_reported(plain):
     # With an epsilon that dwarfs the gradient, and a rate as large, Adam's first update is the gradient.
     config = tiny_config(model__dropout=0.0, optimizer__epsilon=1e4, optimizer__clip_norm=0.01)
@@ -207,7 +218,7 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
     config.batch.update({"tokens": 128, "max_buckets": 2, "row_multiple": 2, "packed_length": 16})
     sentences = random_sentences(30, longest=12)
     shapes = PLANS[plan].choose_shapes(sentences, config)
-    epoch = PLANS[plan].plan_epoch(sentences.lengths, shapes, 0, 0)
+    epoch = PLANS[plan].plan_epoch(sentences.lengths, shapes, np.random.default_rng(0))
     step = setup(config).step
     ahead = [{name: (array.shape, array.dtype) for name, array in step.abstract_batch(b).items()} for b in shapes]
     for number in range(len(epoch)):
@@ -220,7 +231,7 @@ def test_compiling_the_largest_shape_leaves_nothing_to_compile_for_it(parts):
     several = setup(tiny_config(training__accumulation=parts))
     state, batches = several.initializer(), [make_batch(LONG, 4, 7, seed=seed) for seed in range(parts)]
     assert several.step.is_new(batches)
-    several.step.compile_largest(state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
+    several.step.compile_largest(several.initializer.abstract_state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
     assert not several.step.is_new(batches)
     several.step(state, batches)
     assert several.step.is_new([make_batch(SHORT, 4, 3, seed=0), *batches[1:]])
@@ -230,12 +241,13 @@ def test_the_largest_shape_is_the_one_that_needs_most_memory_and_not_the_one_wit
     # Logits are the largest arrays here, and only target positions have them.
     long_source, long_target = Bucket(8, 40, 8), Bucket(8, 8, 32)
     assert long_source.positions > long_target.positions
-    setups = [setup(tiny_config(), vocab_size=2000) for _ in range(3)]
     needed = []
-    for here, buckets in zip(setups, ([long_source], [long_target], [long_source, long_target]), strict=True):
-        (program,) = here.step.compile_largest(here.initializer.abstract_state, buckets)
+    for buckets in ([long_source], [long_source, long_target]):
+        here = setup(tiny_config(), vocab_size=2000)
+        program = here.step.compile_largest(here.initializer.abstract_state, buckets)
         needed.append(program.memory_analysis().temp_size_in_bytes)
-    assert needed[0] < needed[1] == needed[2]
+    assert not here.step.is_new([here.step.abstract_batch(long_target)])
+    assert needed[0] < needed[1]
 
 
 VARIANTS = [
@@ -253,7 +265,7 @@ def test_gradients_of_a_bfloat16_model_are_near_those_of_float32(variant):
 
     def gradients(dtype: str) -> dict[str, np.ndarray]:
         config = tiny_config(model__dropout=0.0)
-        config.model.update({"num_layers": 2, "d_model": 64, "d_ff": 128, "max_positions": width})
+        config.model.update({"d_model": 64, "d_ff": 128, "max_positions": width})
         config.model.update({"dtype": dtype, **variant})
         here = setup(config)
         return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0)[0]))

@@ -7,6 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from tests.data.files import pair_tokens
 from tests.training.tiny import flags
 from transformer.config import loading
 from transformer.data.sources import source as sources
@@ -36,7 +37,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
     names = ("source", "target_input", "target_output")
     batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
     for row in range(rows):
-        source, target = (corpus.tokens(side, np.array([row])) for side in (0, 1))
+        source, target = pair_tokens(corpus, row)
         for name, value in zip(names, ([*source, EOS], [BOS, *target], [*target, EOS]), strict=True):
             batch[name][row, : len(value)] = value
     logits = jax.jit(lambda parameters, batch: forward(run.train_step.graph, parameters, batch, None))(
@@ -51,7 +52,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 
 
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
-    parameters, decoded = prepared.initial_state().parameters, []
+    parameters, decoded = prepared.initializer().parameters, []
 
     def evaluate(translator, models, texts, references, language, report):
         decoded.append((models, texts, references, language))
@@ -76,9 +77,21 @@ def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, 
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
     monkeypatch.setattr(prepared.validation.translator, "translate", lambda *arguments: translated.append(arguments))
-    prepared.validation.warm_up(prepared.initial_state().parameters)
+    prepared.validation.warm_up(prepared.initializer().parameters)
     ((_, texts, first_line, _),) = translated
     assert (texts, first_line) == (["twenty-one"], 2)
+
+
+def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_most_positions(prepared, monkeypatch):
+    # With so many tokens the logits are the largest arrays, and only target positions have them.
+    parameters = {"decoder": {"embedding": {"table": np.zeros((2000, 8))}}}
+    shapes, ran = [(8, 8, 8), (8, 8, 32), (8, 40, 8)], []
+    batches = [{"source": np.zeros((rows, s)), "target_output": np.zeros((rows, t))} for rows, s, t in shapes]
+    monkeypatch.setattr(validation.loader, "in_order", lambda *_: iter(batches))
+    monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
+    monkeypatch.setattr(prepared.validation, "translator", None)
+    prepared.validation.warm_up(parameters)
+    assert len(ran) == 1 and ran[0] is batches[1]
 
 
 def test_too_few_learned_positions_for_validation_are_refused(prepared):

@@ -27,6 +27,11 @@ def read(folder: Path) -> dict[str, Any]:
     return record
 
 
+def digest(folder: Path) -> str:
+    """Returns a digest of all files of a checkpoint, without reading them. Raises as `read` does."""
+    return _digest(read(folder)["files"])
+
+
 def damage(folder: Path) -> str | None:
     """Describes the first damaged file of a checkpoint. None if all files match their checksums."""
     try:

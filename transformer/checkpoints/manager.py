@@ -76,7 +76,6 @@ class Checkpoints:
         self.saving: Progress | None = None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.retention,
-            enable_async_checkpointing=True,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_record),
         )
         self.manager = ocp.CheckpointManager(self.folder, options=options)

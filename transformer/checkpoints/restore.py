@@ -1,8 +1,6 @@
 """Reading checkpoints: which exist, what they record, and their parameters for decoding."""
 
 import contextlib
-import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,19 +104,9 @@ def eval_item(folder: Path) -> str:
 
 
 def read_arrays(folder: Path, item: str) -> Any:
-    """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays.
-
-    Raises UserError if the arrays are larger than this machine's memory.
-    """
+    """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays."""
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
         tree = checkpointer.metadata(folder).item_metadata[item].tree
-        needed = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if needed > memory:
-            raise UserError(
-                f"{folder}: its {item} take {needed / 2**30:,.0f} GiB, more than this machine's memory "
-                f"({memory / 2**30:,.0f} GiB)"
-            )
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         arguments = ocp.args.PyTreeRestore(restore_args=as_numpy)
         return checkpointer.restore(folder, args=ocp.args.Composite(**{item: arguments}))[item]
@@ -131,11 +119,9 @@ def read_progress(folder: Path) -> Progress:
     """
     with readable(folder, "try another"):
         record = checksums.read(folder)
-        version = record["schema_version"]
-        if version != SCHEMA_VERSION:
-            advice = "update this code" if version > SCHEMA_VERSION else "use the commit that made the run"
+        if (version := record["schema_version"]) != SCHEMA_VERSION:
             raise UserError(
-                f"{folder}: this checkpoint has schema version {version}, this code reads {SCHEMA_VERSION}; {advice}"
+                f"{folder}: schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
             )
         return Progress(**record["progress"])
 
@@ -146,15 +132,11 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
     Raises UserError if they differ. The message names the first arrays, and the keys in which the checkpoint's
     configuration differs from `config`.
     """
-    handlers = {item: ocp.PyTreeCheckpointHandler() for item in expected}
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers)) as checkpointer:
-        metadata = checkpointer.metadata(folder).item_metadata
-    differing = []
-    for item, tree in expected.items():
-        saved, wanted = _shapes(metadata[item].tree) if metadata[item] else {}, _shapes(tree)
-        for name in sorted(saved | wanted):
-            if saved.get(name) != wanted.get(name):
-                differing.append(f"{item}.{name}: found {saved.get(name, 'none')}, expected {wanted.get(name, 'none')}")
+    differing = [
+        f"{item}.{name}: {shapes}"
+        for item, tree in expected.items()
+        for name, shapes in differing_arrays(folder, item, tree).items()
+    ]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
         causes = [f"{key}: {values}" for key, values in difference(saved_config, config).items()]
@@ -165,9 +147,27 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
         )
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every array by its dotted name."""
-    return {name: tuple(leaf.shape) for name, leaf in ocp.tree.to_flat_dict(tree, sep=".").items()}
+def differing_arrays(folder: Path, item: str, expected: Any) -> dict[str, str]:
+    """Compares the shapes in the metadata of an item with `expected`, an abstract tree. Reads no array.
+
+    Returns the names of the arrays whose shapes differ, or that only one side has, each with both shapes as text.
+    """
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
+        metadata = checkpointer.metadata(folder).item_metadata[item]
+    found, wanted = (
+        {name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()}
+        for tree in (metadata.tree if metadata else {}, expected)
+    )
+    return {
+        name: f"found {found.get(name, 'none')}, expected {wanted.get(name, 'none')}"
+        for name in sorted(found | wanted)
+        if found.get(name) != wanted.get(name)
+    }
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by their dotted names, in JAX's order."""
+    return ocp.tree.to_flat_dict(tree, sep=".")
 
 
 @contextlib.contextmanager
@@ -175,6 +175,8 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
     """Turns the errors that missing or damaged files cause in Orbax into a UserError."""
     try:
         yield
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # str() of a KeyError is in quotes.
         message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__

@@ -16,8 +16,7 @@ LARGEST = 1 << 1000  # larger integers may overflow as floats
 def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
     """Returns the configuration with these values, and the defaults of keys that are missing.
 
-    Raises:
-      UserError: a key is unknown, or its value or a combination of values is not allowed.
+    Raises UserError if a key is unknown, or its value or a combination of values is not allowed.
     """
     flat, keys = coerce_types(flat), declared_keys()
     for name, value in flat.items():
@@ -34,10 +33,9 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 
 
 def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys with integers as floats and lists as tuples where `configs/base.py` has those.
+    """Returns the values of all keys, of the types in `configs/base.py`: 1 is also a float, 1e4 an integer, [] a tuple.
 
-    Raises:
-      UserError: a key is unknown, or its value has another type.
+    Raises UserError if a key is unknown, or its value has another type.
     """
     keys = declared_keys()
     for name, value in flat.items():
@@ -49,6 +47,8 @@ def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
 def _coerce(name: str, value: Any, key: Key) -> Any:
     if key.type is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
+    if key.type is int and type(value) is float and value.is_integer():
+        return int(value)
     if key.type is tuple and type(value) is list:
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     if type(value) is not key.type and not (key.is_optional and value is None):
@@ -64,5 +64,5 @@ def fit_to_steps(flat: dict[str, Any]) -> dict[str, Any]:
     steps = flat["training.steps"]
     longer = [name for name in ("optimizer.warmup_steps", "training.eval_every") if flat[name] > steps > 0]
     for name in longer:
-        logging.warning("config.%s=%d is reduced to config.training.steps=%d.", name, flat[name], steps)
+        logging.warning("%s=%d is reduced to training.steps=%d.", name, flat[name], steps)
     return flat | dict.fromkeys(longer, steps)

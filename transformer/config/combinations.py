@@ -77,6 +77,11 @@ COMBINATIONS = (
         "only bpe and unigram support byte fallback; set byte_fallback=false",
     ),
     Combination(
+        ("training.init_from", "model.source_vectors", "model.target_vectors"),
+        lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors)),
+        "embeddings come from another run or from files; set init_from, or source_vectors and target_vectors",
+    ),
+    Combination(
         ("tokenizer.kind", "tokenizer.model_file"),
         lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != "",
         "ids need no SentencePiece model; leave model_file empty",
@@ -124,6 +129,11 @@ COMBINATIONS = (
             c.training.r_drop > 0 and not any((c.model.dropout, c.model.attention_dropout, c.model.activation_dropout))
         ),
         "R-Drop needs dropout; set r_drop=0, or one of the dropout rates above 0",
+    ),
+    Combination(
+        ("training.init_from", "training.init_skip"),
+        lambda c: c.training.init_from == "" and c.training.init_skip != "",
+        "there is no other run to take parameters from; name it in init_from, or leave init_skip empty",
     ),
     Combination(
         ("checkpoint.best_metric", "training.eval_bleu"),

@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from configs import base
-from configs.rules import Key
+from configs.rules import Key, Scope
 from transformer.config_types import Config
 from transformer.errors import UserError
 
@@ -20,6 +20,11 @@ TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: 
 def declared_keys() -> dict[str, Key]:
     """Returns the declaration of every key, from `configs/base.py`."""
     return flatten(base.get_keys())
+
+
+def keys_of(*scopes: Scope) -> list[str]:
+    """Returns the names of the keys with these scopes."""
+    return [name for name, key in declared_keys().items() if key.scope in scopes]
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -46,6 +51,17 @@ def unknown_key(given: str, key: str) -> UserError:
     """Returns the error for a key that `configs/base.py` does not declare."""
     advice = nearest(key, declared_keys(), count=3) or "; configs/base.py explains every key"
     return UserError(f"{given}: there is no key {key}{advice}")
+
+
+def whole_number(text: str) -> int:
+    """Returns the integer that 10000 or 1e4 denotes. Raises ValueError for other numbers and other text."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise
+        return int(value)
 
 
 def type_name(key: Key) -> str:

@@ -6,6 +6,7 @@ A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.p
 import ast
 import importlib.util
 import json
+import os
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import ml_collections
 from configs.rules import Key
 from transformer import files
 from transformer.config.checking import checked, coerce_types, fit_to_steps
-from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key
+from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key, whole_number
 from transformer.config_types import Config
 from transformer.errors import UserError
 
@@ -29,16 +30,14 @@ Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("mod
 def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
     """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`.
 
-    Args:
-      path_and_argument: the file; `get_config` receives the text after a colon.
-      overrides: values that replace the file's. Intervals that are then longer than the run are reduced to it.
-
-    Raises:
-      UserError: the file cannot be used, or its configuration is not allowed.
+    `get_config` receives the argument. Warm-up and validation interval are reduced to the length of the run. Raises
+    UserError if the file cannot be used, or its configuration, with the overrides, is not allowed.
     """
-    name, _, argument = path_and_argument.partition(":")
+    name, argument = path_and_argument, ""
+    if not os.path.isfile(name):  # else a folder's name has a colon
+        name, _, argument = path_and_argument.partition(":")
     path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
         raise UserError(f"--config={name}: no such file{nearest(name, present)}")
     if path.suffix == ".json":
@@ -55,8 +54,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
 def call_function(path: Path, function: str, *arguments: Any) -> Any:
     """Calls a function of a Python file that the user names: a config's `get_config` or a sweep's `get_sweep`.
 
-    Raises:
-      UserError: the file does not define the function, or the file or the function raises an exception.
+    Raises UserError if the file does not define the function, or one of the two raises an exception.
     """
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
@@ -73,20 +71,13 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
         raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error
 
 
-def override(config: Config, overrides: Overrides, flag: str) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with other values for some keys, given as text.
-
-    Args:
-      flag: the prefix of the keys on the command line, for error messages.
-
-    Raises:
-      UserError: a key is unknown, or a value or a combination of values is not allowed.
-    """
-    return with_values(config, _parse_all(overrides, flag))
+def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration with the values of flags `--GROUP.KEY=VALUE`. Raises UserError if it is not allowed."""
+    return with_values(config, _parse_all(overrides, "--"))
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with other values for some keys. Raises `UserError` if they are not allowed."""
+    """Returns the configuration with other values for some keys. Raises UserError if it is not allowed."""
     return checked(flatten(config) | dict(values))
 
 
@@ -98,8 +89,7 @@ def save(config: Config, workdir: Path) -> None:
 def load(path: Path) -> ml_collections.FrozenConfigDict:
     """Returns the configuration saved in a workdir, or in its `config.json`. Keys it lacks have their defaults.
 
-    Raises:
-      UserError: the file cannot be read, or its configuration is not allowed.
+    Raises UserError if the file cannot be read, or its configuration is not allowed.
     """
     path = path / FILE_NAME if path.is_dir() else path
     try:
@@ -110,10 +100,8 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         return checked(flatten(ml_collections.ConfigDict(nested)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file, so {path.parent} is not the workdir of a run") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name the workdir of a run") from error
+        raise UserError(f"{path}: {error.strerror}; name the workdir of a run") from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
 
@@ -139,6 +127,8 @@ def _parse(name: str, text: str, key: Key, flag: str) -> Any:
     try:
         if key.type is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if key.type is int:
+            return whole_number(text)
         return ast.literal_eval(text) if key.type is tuple else key.type(text)
     except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise UserError(f"{flag}{name}={text}: must be {type_name(key)}") from None

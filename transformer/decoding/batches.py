@@ -1,10 +1,10 @@
 """Batches for decoding: sequences of similar length, padded to one of a few shapes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Int
 
 from transformer.special_tokens import PAD
 
@@ -58,6 +58,22 @@ def make_batches(
         batches += [DecodingBatch(rows, padded_length, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
         begin = end
     return batches
+
+
+def map_rows(
+    function: Callable[..., Array], sides: Sequence[Sequence[Sequence[int]]], longest: int, max_positions: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the index of every item and its row of `function`'s result, shortest items first.
+
+    Args:
+      function: of one array (rows, length) for each side, padded with PAD; compiled for each padded length.
+      sides: the token sequences of the items: [sources], or [sources, targets] for pairs.
+      longest, max_positions: see `make_batches`.
+    """
+    lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
+    for batch in make_batches(lengths, longest, 0, max_positions):
+        arrays = [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
+        yield from zip(batch.indices, np.asarray(function(*arrays)), strict=False)
 
 
 def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:

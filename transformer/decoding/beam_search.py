@@ -21,12 +21,13 @@ from transformer.special_tokens import BOS, EOS, PAD
 class Hypotheses(NamedTuple):
     """The N best hypotheses of each sentence, best first; an empty slot has score -inf.
 
-    tokens: outputs with EOS, padded with PAD. scores: log-probability / length penalty. log_probabilities: in nats.
+    tokens: outputs with EOS, padded with PAD. scores: log-probability / length penalty.
+    token_log_probabilities: of each token given those before it, in nats; 0 at PAD.
     """
 
     tokens: Int[Array, "B N L"]
     scores: Float[Array, "B N"]
-    log_probabilities: Float[Array, "B N"]
+    token_log_probabilities: Float[Array, "B N L"]
 
 
 class State(NamedTuple):
@@ -34,6 +35,7 @@ class State(NamedTuple):
 
     position: Int[Array, ""]
     live_tokens: Int[Array, "B K L"]
+    live_token_log_p: Float[Array, "B K L"]
     live_log_p: Float[Array, "B K"]
     ended: Hypotheses
     done: Bool[Array, "B"]
@@ -70,23 +72,24 @@ def beam_search(
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
         log_p, caches = ensemble.decode_step(models, tokens, state.position, state.caches, forbid_unk)
         end_log_p = state.live_log_p + log_p[:, :, EOS]
-        live_log_p, parents, tokens = best_extensions(state.live_log_p, log_p, beam_size)
+        live_log_p, parents, tokens, gained = best_extensions(state.live_log_p, log_p, beam_size)
         live_log_p = jnp.where((state.position < limits)[:, None], live_log_p, -jnp.inf)
 
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), beam_size)
         ends = (best[:, :, None] == jnp.arange(beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
-        ended = keep_best(
-            state.ended,
+        ending = Hypotheses(
             state.live_tokens.at[:, :, state.position].set(EOS),
-            jnp.where(ends, end_log_p, -jnp.inf),
-            penalty(state.position + 1, length_penalty),
+            jnp.where(ends, end_log_p, -jnp.inf) / penalty(state.position + 1, length_penalty),
+            state.live_token_log_p.at[:, :, state.position].set(log_p[:, :, EOS]),
         )
+        ended = keep_best(state.ended, ending)
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
         bound = live_log_p[:, 0] / penalty(limits + 1, length_penalty)
         full = jnp.isfinite(ended.scores[:, -1])
         return State(
             position=state.position + 1,
             live_tokens=gather(state.live_tokens, parents).at[:, :, state.position].set(tokens),
+            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, state.position].set(gained),
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | full | (bound <= ended.scores[:, n_best - 1]),
@@ -105,49 +108,46 @@ def initial_state(
 ) -> State:
     """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
     rows = source.shape[0]
-    tokens = jnp.full((rows, beams, length), PAD)
+    tokens, token_log_p = jnp.full((rows, beams, length), PAD), jnp.zeros((rows, beams, length))
     no_scores = jnp.full((rows, beams), -jnp.inf)
     return State(
         position=jnp.array(0),
         live_tokens=tokens,
+        live_token_log_p=token_log_p,
         live_log_p=no_scores.at[:, 0].set(0.0),
-        ended=Hypotheses(tokens, no_scores, no_scores),
+        ended=Hypotheses(tokens, no_scores, token_log_p),
         done=limits < 0,
-        caches=ensemble.start_caches(models, source, beams, length),
+        caches=tuple(model.start_cache(source, beams, length) for model in models),
     )
 
 
 def best_extensions(
     live_log_p: Float[Array, "B K"], log_p: Float[Array, "B K V"], count: int
-) -> tuple[Float[Array, "B count"], Int[Array, "B count"], Int[Array, "B count"]]:
-    """Returns log-probability, parent and token of the best of K x V extensions without EOS; the first wins a tie."""
+) -> tuple[Float[Array, "B count"], Int[Array, "B count"], Int[Array, "B count"], Float[Array, "B count"]]:
+    """Returns the best of K x V extensions without EOS; the first wins a tie.
+
+    Returns:
+      log-probability, parent, last token, and the last token's log-probability.
+    """
     vocabulary = jnp.arange(log_p.shape[-1])[None, None]
     per_parent = min(count, log_p.shape[-1])
-    values, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), per_parent)
-    values = values + live_log_p[:, :, None]
+    gained, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), per_parent)
+    values = gained + live_log_p[:, :, None]
     best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-    return best, index // per_parent, gather(tokens.reshape(tokens.shape[0], -1), index)
+    tokens, gained = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, gained))
+    return best, index // per_parent, tokens, gained
 
 
-def keep_best(
-    ended: Hypotheses,
-    tokens: Int[Array, "B K L"],
-    log_p: Float[Array, "B K"],
-    divisor: Float[Array, ""],
-) -> Hypotheses:
-    """Returns the K best of the ended hypotheses and those that end now (`log_p` is -inf for those that do not)."""
-    both = Hypotheses(
-        jnp.concatenate([ended.tokens, tokens], axis=1),
-        jnp.concatenate([ended.scores, log_p / divisor], axis=1),
-        jnp.concatenate([ended.log_probabilities, log_p], axis=1),
-    )
-    _, best = jax.lax.top_k(both.scores, log_p.shape[1])
+def keep_best(ended: Hypotheses, ending: Hypotheses) -> Hypotheses:
+    """Returns the K best of the ended hypotheses and those that end now."""
+    both = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(ended, ending, strict=True)))
+    _, best = jax.lax.top_k(both.scores, ending.scores.shape[1])
     return Hypotheses(*(gather(x, best) for x in both))
 
 
-def penalty(length: Int[Array, "*B"], alpha: float) -> Float[Array, "*B"]:
+def penalty(length: Int[Array, "*B"] | int, alpha: float) -> Float[Array, "*B"] | float:
     """Returns the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)."""
-    return ((5.0 + length.astype(jnp.float32)) / 6.0) ** alpha
+    return ((5.0 + length) / 6.0) ** alpha
 
 
 def gather(x: Array, index: Int[Array, "B N"]) -> Array:

@@ -6,13 +6,14 @@ tokenised by Moses' rules for the language, with its usual escapes, and then low
 """
 
 import importlib.metadata
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
+
+from transformer.data.languages import base_code
 
 PREPARATION = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}.normalized.tokenized.lowercased"
 
@@ -80,11 +81,6 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     code = base_code(language)
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
     return [tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts]
-
-
-def base_code(language: str) -> str:
-    """Returns the language of a code such as "pt-BR" or "zh_cn"."""
-    return re.split("[-_]", language.lower())[0]
 
 
 def bleu_language(data: Any) -> str | None:

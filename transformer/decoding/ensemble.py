@@ -28,10 +28,6 @@ def log_probabilities(logits: Sequence[Float[Array, "B T V"]]) -> Float[Array, "
     return jax.nn.logsumexp(jnp.stack(each), axis=0) - math.log(len(each))
 
 
-def start_caches(models: Sequence[Transformer], source: Int[Array, "B S"], beams: int, length: int) -> Caches:
-    return tuple(model.start_cache(source, beams, length) for model in models)
-
-
 def decode_step(
     models: Sequence[Transformer],
     tokens: Int[Array, "B K"],

@@ -36,5 +36,5 @@ def translate_and_score(
     best = [found[0] for found in translator.translate(parameters, texts, 1, report)]
     seconds = time.perf_counter() - began
     hypotheses = [translation.text for translation in best]
-    tokens = sum(len(translation.tokens) + 1 for translation in best)
+    tokens = sum(len(translation.tokens) for translation in best)
     return ScoredTranslations(hypotheses, bleu.score(hypotheses, references, language), seconds, tokens)

@@ -22,7 +22,7 @@ class State(NamedTuple):
 
     position: Int[Array, ""]
     tokens: Int[Array, "B K L"]
-    log_p: Float[Array, "B K"]
+    token_log_p: Float[Array, "B K L"]
     done: Bool[Array, "B K"]
     caches: ensemble.Caches
 
@@ -57,7 +57,7 @@ def sample(
         return State(
             position=state.position + 1,
             tokens=state.tokens.at[:, :, state.position].set(jnp.where(state.done, PAD, drawn)),
-            log_p=state.log_p + jnp.where(state.done, 0.0, gained),
+            token_log_p=state.token_log_p.at[:, :, state.position].set(jnp.where(state.done, 0.0, gained)),
             done=state.done | (drawn == EOS),
             caches=caches,
         )
@@ -68,14 +68,14 @@ def sample(
     start = State(
         position=jnp.array(0),
         tokens=jnp.full((rows, count, max_length), PAD),
-        log_p=jnp.zeros((rows, count)),
+        token_log_p=jnp.zeros((rows, count, max_length)),
         done=jnp.broadcast_to((limits < 0)[:, None], (rows, count)),
-        caches=ensemble.start_caches(models, source, count, max_length),
+        caches=tuple(model.start_cache(source, count, max_length) for model in models),
     )
     final = jax.lax.while_loop(unfinished, advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    scores = final.log_p / penalty(lengths, length_penalty)
-    return Hypotheses(final.tokens, scores, final.log_p), final.done.all(axis=1)
+    scores = final.token_log_p.sum(axis=2) / penalty(lengths, length_penalty)
+    return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 
 def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B K"]:

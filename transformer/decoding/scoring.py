@@ -1,29 +1,23 @@
 """Forced decoding: the log-probabilities that models give to known translations."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.batches import make_batches, pad
+from transformer.decoding.batches import map_rows
+from transformer.decoding.beam_search import penalty
+from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, EOS, PAD
-
-
-@dataclass(frozen=True)
-class TargetScore:
-    """Log-probabilities of a target's tokens, EOS included, in nats: of each token, and their sum."""
-
-    token_log_probabilities: tuple[float, ...]
-    log_probability: float
 
 
 def score_tokens(
@@ -33,54 +27,71 @@ def score_tokens(
 
     Rows of `source` and `target` end with EOS and are padded with PAD. Probabilities of several models are averaged.
     """
-    start = jnp.full((target.shape[0], 1), BOS, target.dtype)
-    target_input = jnp.concatenate([start, target[:, :-1]], axis=1)
-    log_p = ensemble.log_probabilities([model(source, target_input) for model in models])
+    log_p = ensemble.log_probabilities([model(source, shift_right(target)) for model in models])
     return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
+
+
+def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Returns the decoder's input that predicts `target`: BOS, and all tokens but the last."""
+    return jnp.concatenate([jnp.full((target.shape[0], 1), BOS, target.dtype), target[:, :-1]], axis=1)
 
 
 class Scorer:
     """Scores pairs of texts with one model, or with an ensemble of models that share a tokenizer."""
 
     def __init__(self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config):
-        """`config` is the group `config.decoding`. A side has at most max_source_length + max_extra_length tokens."""
-        self.graphs, self.tokenizer, self.config = tuple(graphs), tokenizer, config
-        self.longest = config.max_source_length + config.max_extra_length
+        """`config` is the group `config.decoding`."""
+        self.tokenizer, self.config, self.pieces = tokenizer, config, tokenizer.target.pieces
+        graphs = tuple(graphs)
         self.score_batch = jax.jit(
-            lambda parameters, *pair: score_tokens(ensemble.build_models(self.graphs, parameters), *pair)
+            lambda parameters, *pair: score_tokens(ensemble.build_models(graphs, parameters), *pair)
         )
 
-    def score(self, parameters: Sequence[dict], sources: Sequence[str], targets: Sequence[str]) -> list[TargetScore]:
-        """Returns the score of each target, in order.
+    def score(self, parameters: Sequence[dict], pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+        """Returns the target of each pair, in order, with the scores that the models give to it.
 
         Args:
           parameters: of each model, on the device.
-          sources, targets: line N of one is a translation of line N of the other.
+          pairs: a source and a target each. A side without tokens is EOS only.
 
         Raises:
-          UserError: a line is too long; the message has its number.
+          UserError: a text is too long; the message names it.
         """
-        source_tokens = self._encode(self.tokenizer.source.encode(sources), "source")
-        target_tokens = self._encode(self.tokenizer.target.encode(targets), "target")
-        pairs = zip(source_tokens, target_tokens, strict=True)
-        lengths = {i: max(map(len, pair)) for i, pair in enumerate(pairs)}
-        scores: list[TargetScore] = [TargetScore((), 0.0)] * len(lengths)
-        for batch in make_batches(lengths, self.longest, 0, self.config.batch_tokens):
-            sides = [
-                pad([tokens[i] for i in batch.indices], batch.rows, batch.length)
-                for tokens in (source_tokens, target_tokens)
-            ]
-            rows = np.asarray(self.score_batch(tuple(parameters), *sides))
-            for row, i in zip(rows, batch.indices, strict=False):
-                log_p = tuple(row[: len(target_tokens[i])].tolist())
-                scores[i] = TargetScore(log_p, sum(log_p))
-        return scores
+        sources, targets = (
+            encode(vocabulary, {f"pairs[{i}][{side}]": pair[side] for i, pair in enumerate(pairs)}, self.config)
+            for side, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target))
+        )
+        score_batch = functools.partial(self.score_batch, tuple(parameters))
+        found = {}
+        for i, row in map_rows(score_batch, [sources, targets], longest_text(self.config), self.config.batch_tokens):
+            (_, text), tokens = pairs[i], targets[i]
+            each, pieces = tuple(row[: len(tokens)].tolist()), tuple(self.pieces[token] for token in tokens)
+            score = sum(each) / penalty(len(tokens), self.config.length_penalty)
+            found[i] = Translation(text, tuple(tokens), pieces, each, sum(each), score)
+        return [found[i] for i in range(len(pairs))]
 
-    def _encode(self, sequences: list[list[int]], side: str) -> list[list[int]]:
-        for line, tokens in enumerate(sequences, start=1):
-            if len(tokens) >= self.longest:
-                raise UserError(
-                    f"{side} line {line}: has {len(tokens) + 1} tokens including end-of-sentence, must have at most "
-                    f"{self.longest}; raise decoding.max_source_length"
-                )
-        return [[*tokens, EOS] for tokens in sequences]
+
+def longest_text(config: Config) -> int:
+    """Returns the most tokens, EOS included, that a known text may have: those of the longest output of the search."""
+    return config.max_source_length + config.max_extra_length
+
+
+def encode(vocabulary: Vocabulary, texts: Mapping[str, str], config: Config) -> list[list[int]]:
+    """Returns the tokens of each text, and EOS. `texts` maps the names of texts in messages to the texts.
+
+    Raises:
+      UserError: a text has more than `longest_text` tokens, or the vocabulary cannot encode it.
+    """
+    sequences = []
+    for name, text in texts.items():
+        try:
+            (tokens,) = vocabulary.encode([text])
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        if len(tokens) >= longest_text(config):
+            raise UserError(
+                f"{name}: has {len(tokens) + 1} tokens including end-of-sentence, must have at most "
+                f"{longest_text(config)}; shorten it, or raise decoding.max_source_length={config.max_source_length}"
+            )
+        sequences.append([*tokens, EOS])
+    return sequences

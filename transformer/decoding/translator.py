@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -18,29 +17,13 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.translation import EMPTY, Translation
 from transformer.distributed.sharding import gather_weights, place_rows
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
 FIRST_EXTRA_LENGTH = 8  # tokens by which an output may exceed its batch's source length in the first pass
 LAUNCHED_AHEAD = 2  # batches searched on the device while the host reads earlier results
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation and its score.
-
-    tokens: the output without EOS. log_probability: of the output with EOS, in nats.
-    score: log_probability / ((5 + length) / 6)^length_penalty, where length counts EOS.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    log_probability: float
-    score: float
-
-
-EMPTY = Translation("", (), 0.0, 0.0)
 
 
 class Translator:
@@ -67,7 +50,7 @@ class Translator:
                 f"--n_best={n_best}: must be at most decoding.beam_size={config.beam_size}; raise decoding.beam_size"
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
-        self.mesh = mesh
+        self.mesh, self.pieces = mesh, tokenizer.target.pieces
         # Replicated, since every process reads all hypotheses.
         self.search = jax.jit(
             self._search, static_argnames="max_length", out_shardings=NamedSharding(mesh, PartitionSpec())
@@ -161,12 +144,17 @@ class Translator:
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
         return self.strategy.search(models, source, limits, lines, self.config, self.n_best, max_length)
 
-    def _read(self, tokens: Int[np.ndarray, "N L"], scores: np.ndarray, log_probabilities: np.ndarray) -> list:
+    def _read(
+        self, tokens: Int[np.ndarray, "N L"], scores: Float[np.ndarray, "N"], log_p: Float[np.ndarray, "N L"]
+    ) -> list[Translation]:
         """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found."""
-        found = np.isfinite(scores)
-        if not found.any():
-            return [EMPTY]
-        outputs = [tuple(row[: np.argmax(row == EOS)].tolist()) for row in tokens[found]]
-        texts = [" ".join(text.splitlines()) for text in self.tokenizer.target.decode(outputs)]
-        log_probabilities, scores = log_probabilities[found].tolist(), scores[found].tolist()
-        return [Translation(*parts) for parts in zip(texts, outputs, log_probabilities, scores, strict=True)]
+        found = np.flatnonzero(np.isfinite(scores))
+        outputs = [tokens[n, : np.argmax(tokens[n] == EOS) + 1].tolist() for n in found]
+        texts = self.tokenizer.target.decode(outputs)
+        translations = []
+        for n, output, text in zip(found, outputs, texts, strict=True):
+            each = tuple(log_p[n, : len(output)].tolist())
+            pieces = tuple(self.pieces[token] for token in output)
+            text = " ".join(text.splitlines())
+            translations.append(Translation(text, tuple(output), pieces, each, sum(each), float(scores[n])))
+        return translations or [EMPTY]

@@ -70,11 +70,6 @@ def _check_flags(arguments: argparse.Namespace) -> bool:
     host, _, port = arguments.coordinator.rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"--coordinator={arguments.coordinator}: must be HOST:PORT, a free port of process 0's host")
-    if not 0 <= arguments.process_id < arguments.num_processes:
-        raise UserError(
-            f"--process_id={arguments.process_id} --num_processes={arguments.num_processes}: "
-            "processes are numbered from 0 to one less than their number"
-        )
     return True
 
 
@@ -108,7 +103,7 @@ def _connect(arguments: argparse.Namespace) -> None:
             signal.signal(number, handler)
     if jax.process_index() > 0:
         logging.set_verbosity(logging.WARNING)  # process 0 logs for all
-    logging.info("%d processes with %d device(s) are connected.", jax.process_count(), jax.device_count())
+    logging.info("%d processes with %d devices are connected.", jax.process_count(), jax.device_count())
 
 
 def _abort(address: str) -> None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.model.dropout import dropout
 from transformer.model.linear import Linear
 from transformer.model.positions import rotate
@@ -19,27 +20,16 @@ class MultiHeadAttention(nnx.Module):
     `transformer.attention_weights` collects the results of the method `weights`.
     """
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
-        kind: str,
-        use_bias: bool,
-        dropout_rate: float,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        options = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs}
+    def __init__(self, config: Config, *, rngs: nnx.Rngs):
+        d_model, num_heads, (d_k, d_v) = config.d_model, config.num_heads, head_widths(config)
+        options = {"use_bias": config.attention_bias, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
         self.query = Linear(d_model, num_heads * d_k, **options)
         self.key = Linear(d_model, num_heads * d_k, **options)
         self.value = Linear(d_model, num_heads * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
         self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.score = ATTENTION_SCORES[kind](num_heads, d_k, rngs)
+        self.dropout_rate = config.attention_dropout
+        self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
 
     def __call__(
         self,
@@ -85,6 +75,12 @@ class MultiHeadAttention(nnx.Module):
 
     def _split_heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L H d"]:
         return x.reshape(*x.shape[:2], self.num_heads, -1)
+
+
+def head_widths(config: Config) -> tuple[int, int]:
+    """Returns d_k and d_v, the widths of a head's queries and keys, and of its values."""
+    equal_share = config.d_model // config.num_heads
+    return config.d_k or equal_share, config.d_v or equal_share
 
 
 def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:

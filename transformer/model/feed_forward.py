@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from transformer.config_types import Config
 from transformer.model.dropout import dropout
 from transformer.model.linear import Linear
 
@@ -30,23 +31,15 @@ ACTIVATIONS = {
 class FeedForward(nnx.Module):
     """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2); gated: (f(x W1 + b1) * (x W3 + b3)) W2 + b2."""
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        d_ff: int,
-        activation: str,
-        dropout_rate: float,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        self.inner = Linear(d_model, d_ff, dtype=dtype, rngs=rngs)
-        self.outer = Linear(d_ff, d_model, dtype=dtype, rngs=rngs)
-        function = ACTIVATIONS[activation]
+    def __init__(self, config: Config, *, rngs: nnx.Rngs):
+        options = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        self.inner = Linear(config.d_model, config.d_ff, **options)
+        self.outer = Linear(config.d_ff, config.d_model, **options)
+        function = ACTIVATIONS[config.activation]
         is_gated = isinstance(function, Gated)
-        self.gate = Linear(d_model, d_ff, dtype=dtype, rngs=rngs) if is_gated else None
+        self.gate = Linear(config.d_model, config.d_ff, **options) if is_gated else None
         self.activation = function.function if is_gated else function
-        self.dropout_rate = dropout_rate
+        self.dropout_rate = config.activation_dropout
 
     def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:
         hidden = self.activation(self.inner(x))

@@ -56,9 +56,9 @@ class EncoderLayer(nnx.Module):
     """Self-attention, then a feed-forward network (Figure 1, left)."""
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        self.self_attention = multi_head_attention(config, rngs)
+        self.self_attention = MultiHeadAttention(config, rngs=rngs)
         self.self_attention_connection = SublayerConnection(config, rngs=rngs)
-        self.feed_forward = feed_forward(config, rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
         self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
 
     def __call__(
@@ -79,11 +79,11 @@ class DecoderLayer(nnx.Module):
     """
 
     def __init__(self, config: Config, *, cross_attention: bool, rngs: nnx.Rngs):
-        self.self_attention = multi_head_attention(config, rngs)
+        self.self_attention = MultiHeadAttention(config, rngs=rngs)
         self.self_attention_connection = SublayerConnection(config, rngs=rngs)
-        self.cross_attention = multi_head_attention(config, rngs) if cross_attention else None
+        self.cross_attention = MultiHeadAttention(config, rngs=rngs) if cross_attention else None
         self.cross_attention_connection = SublayerConnection(config, rngs=rngs) if cross_attention else None
-        self.feed_forward = feed_forward(config, rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
         self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
 
     def __call__(
@@ -101,37 +101,18 @@ class DecoderLayer(nnx.Module):
 
 
 def layer_norm(config: Config, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Returns layer normalization over D, with statistics in float32 for every dtype of the products."""
+    """Returns layer normalization over D, computed in float32 for every dtype of the products."""
     # The fast variance loses digits where the mean is large.
     return nnx.LayerNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,
         dtype=jnp.dtype(config.dtype),
+        promote_dtype=_keep_dtypes,
         use_fast_variance=False,
         rngs=rngs,
     )
 
 
-def multi_head_attention(config: Config, rngs: nnx.Rngs) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        d_k=config.d_model // config.num_heads if config.d_k is None else config.d_k,
-        d_v=config.d_model // config.num_heads if config.d_v is None else config.d_v,
-        kind=config.attention,
-        use_bias=config.attention_bias,
-        dropout_rate=config.attention_dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
-
-
-def feed_forward(config: Config, rngs: nnx.Rngs) -> FeedForward:
-    return FeedForward(
-        d_model=config.d_model,
-        d_ff=config.d_ff,
-        activation=config.activation,
-        dropout_rate=config.activation_dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
+def _keep_dtypes(arrays: tuple, dtype: jnp.dtype) -> tuple:
+    """Returns the arrays unchanged. Flax would round scale and bias, and so their gradients, to the result's dtype."""
+    return arrays

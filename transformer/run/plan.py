@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import jax
@@ -10,6 +10,7 @@ import jax
 from transformer.checkpoints.manager import max_checkpoints
 from transformer.checkpoints.restore import steps_in
 from transformer.data.batches.loader import Loader, Position
+from transformer.data.corpus.inspection import pair_lines
 from transformer.run.preparation import Run
 from transformer.training.state import TrainState
 
@@ -18,7 +19,11 @@ MEASURED_STEPS = 3
 
 def describe(run: Run) -> Iterator[str]:
     """Yields the report's lines. Compiles the largest update and measures a few, on a state that is discarded."""
-    yield from parameter_lines(run.abstract_state.parameters)
+    for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=68):
+        yield f"pair        {line}"
+    yield from parameter_lines(run.initializer.abstract_state.parameters)
+    if run.parent:
+        yield f"parameters  {run.parent.describe(run.initializer.abstract_state.parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0)) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)
@@ -46,9 +51,9 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
-    config, state = run.config, run.initial_state()
+    config, state = run.config, run.initializer()
     yield f"largest     {costs(run.train_step.compile_largest(state, loader.buckets))}"
-    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.abstract_state))
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.initializer.abstract_state))
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
     mebibytes = state_bytes / 2**20
     yield f"checkpoints at most {kept}, {mebibytes:,.0f} MiB each, {kept * mebibytes:,.0f} MiB of disk"
@@ -60,15 +65,11 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
 
 
-def costs(programs: Collection[jax.stages.Compiled]) -> str:
-    """Describes the memory and operations of the most expensive program, as far as the backend reports them."""
-    memory = [bytes_used(stats) for program in programs if (stats := program.memory_analysis()) is not None]
-    analyses = [program.cost_analysis() for program in programs]
-    # Backends report a dictionary, a list of them, or nothing.
-    tables = [table[0] if isinstance(table, list) else table for table in analyses if table]
-    flops = [table["flops"] for table in tables if "flops" in table]
-    parts = [f"{max(memory) / 2**20:,.0f} MiB a device"] if memory else []
-    parts += [f"{max(flops) / 1e9:,.1f} GFLOP a batch"] if flops else []
+def costs(program: jax.stages.Compiled) -> str:
+    """Describes the memory and operations of a program, as far as the backend reports them."""
+    memory, operations = program.memory_analysis(), program.cost_analysis() or {}
+    parts = [f"{bytes_used(memory) / 2**20:,.0f} MiB a device"] if memory is not None else []
+    parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP a batch"] if "flops" in operations else []
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 

@@ -11,25 +11,30 @@ import jax
 import ml_collections
 from absl import logging
 
+from configs.rules import HOST
 from transformer import fingerprints
 from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
-from transformer.config.keys import flatten
-from transformer.data.corpus import corpus
+from transformer.config import loading
+from transformer.config.keys import flatten, keys_of
+from transformer.data.corpus import corpus, inspection
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
+from transformer.run import continuation, fine_tuning
+from transformer.run.parent import Parent
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
+from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
 from transformer.training.progress import Progress
-from transformer.training.state import Initializer, TrainState, abstract_model, with_embeddings
+from transformer.training.state import Initializer, TrainState, abstract_model
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-from transformer.workdir import HOST_KEYS, Workdir, create_workdir, lock_workdir, record_data_path
+from transformer.workdir import Workdir, create_workdir, lock_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,43 +48,68 @@ class Run:
     initializer: Initializer
     train_step: TrainStep
     validation: Validation
+    parent: Parent | None  # None if the run needs none: it starts from random parameters, or resumes
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
         """Returns the newest undamaged checkpoint, or the initial state if there is none."""
-        return checkpoints.restore(self.abstract_state) or (self.initial_state(), Progress())
-
-    @property
-    def abstract_state(self) -> TrainState:
-        """The shapes, types and shardings of the state."""
-        return self.initializer.abstract_state
+        return checkpoints.restore(self.initializer.abstract_state) or (self.initial_state(), Progress())
 
     def initial_state(self) -> TrainState:
+        """Returns a state of random parameters, or of those of `training.init_from`, with a fresh optimizer.
+
+        The vectors of `model.source_vectors` and `model.target_vectors` replace the random embeddings of their words.
+        """
+        if self.config.training.init_from:
+            parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
+            # Of the random state only the parameters stay in memory.
+            return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
         state = self.initializer()
-        return with_embeddings(state, load_pretrained_embeddings(self.config.model, self.tokenizer))
+        rows = load_pretrained_embeddings(self.config.model, self.tokenizer)
+        return self.initializer.start_from(replace_rows(state.parameters, rows)) if rows else state
 
 
 @contextlib.contextmanager
-def open_workdir(path: Path, config: ml_collections.FrozenConfigDict) -> Iterator[Workdir]:
-    """Locks the workdir of a run during the block. Process 0 creates it or records the new start.
+def open_workdir(
+    path: Path, config: ml_collections.FrozenConfigDict, extend: int | None = None
+) -> Iterator[tuple[Workdir, ml_collections.FrozenConfigDict]]:
+    """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
 
-    Raises UserError if another run uses the workdir, the processes differ in config or code, they do not share the file
-    system, or `create_workdir` refuses.
+    Yields it with the configuration to train with, whose length is that of an earlier extension, if there was one.
+
+    Args:
+      extend: the new length of the run, which `config` has.
+
+    Raises:
+      UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
+        system, or the run there cannot continue with this configuration.
     """
     coordination.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
     with coordination.on_process_zero(lock_workdir, path):
         with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
-            coordination.on_process_zero(create_workdir, path, config)
+            coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
             if not Workdir(path).config.exists():
                 raise UserError(
                     f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
                 )
-        yield Workdir(path)
+        length = loading.load(path).training.steps
+        if extend is None and config.training.steps != length:
+            logging.info("This run has been extended from %d to %d steps.", config.training.steps, length)
+            config = loading.with_values(config, {"training.steps": length})
+        yield Workdir(path), config
+
+
+def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, extend: int | None) -> None:
+    if workdir.has_begun() or extend is not None:
+        continuation.check(workdir, config, extend)
+    else:
+        create_workdir(workdir.path, config)
 
 
 def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
     environment = describe_environment()
-    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in HOST_KEYS}
+    ignored = keys_of(HOST)
+    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -91,13 +121,14 @@ def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
-    Raises UserError if data, mesh or pretrained embeddings cannot be used, or if the data differs between processes or
-    from that at the start of the run.
+    Raises UserError if data, mesh, pretrained embeddings or the run of `training.init_from` cannot be used, or if the
+    data differs between processes or from that at the start of the run.
     """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
+        parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
         fingerprints.check(workdir.path, {fingerprints.VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
         train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
@@ -106,17 +137,20 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         fingerprints.TRAINING_CORPUS: train.report["digest"],
         fingerprints.VALIDATION_CORPUS: valid.report["digest"],
     }
-    coordination.require_same("the data", lambda: found, config.data.wait_seconds)
+    initial = {"the initial parameters": parent.checksum} if parent else {}
+    coordination.require_same("the data", lambda: found | initial, config.data.wait_seconds)
     fingerprints.check(workdir.path, found)
     coordination.on_process_zero(fingerprints.record, workdir.path, found)
-    coordination.on_process_zero(record_data_path, workdir, config)
+    coordination.on_process_zero(warn_about_data, config, vocabulary, train)
+    if parent:
+        coordination.on_process_zero(fine_tuning.record, config, workdir, parent)
     sizes = vocabulary.vocab_sizes
     graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
-    logging.info("Model: %d parameters; vocabulary %d and %d; %d device(s).", parameters, *sizes, mesh.size)
+    logging.info("Model: %d parameters; vocabulary %d and %d; devices: %d.", parameters, *sizes, mesh.size)
     return Run(
         config=config,
         workdir=workdir,
@@ -125,4 +159,15 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         initializer=initializer,
         train_step=TrainStep(config, graph, optimizer, schedule, mesh),
         validation=Validation(config, graph, mesh, vocabulary, valid),
+        parent=parent,
     )
+
+
+def warn_about_data(config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus) -> None:
+    """Logs what looks like a mistake in the training data, and whether the test split is missing."""
+    for line in inspection.find_mistakes(config, vocabulary, train):
+        logging.warning("%s", line)
+    try:
+        open_source(config.data, "test")  # reads none of its pairs
+    except UserError as error:
+        logging.warning("%s; training does not need it, but transformer.evaluate --split=test does", error)

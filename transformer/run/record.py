@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -51,7 +50,8 @@ class Recorder:
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
         line = {"step": progress.step, "split": split, **values}
-        line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": round(progress.seconds, 3)}
+        line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": progress.seconds}
+        line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
         files.append_line(self.path, json.dumps(line))
         self._draw(line)
 
@@ -107,29 +107,27 @@ def _parse_line(line: str) -> Record | None:
     return record if is_valid else None
 
 
-def log_training(progress: Progress, values: Record, steps: int) -> None:
-    left = timedelta(seconds=round((steps - progress.step) / values["steps_per_second"]))
+def log_training(progress: Progress, values: Record, time_left: str) -> None:
+    waiting = f"  ({values['waiting_fraction']:.0%} waiting for data)" if values["waiting_fraction"] >= 0.05 else ""
+    skipped = f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else ""
     logging.info(
-        "step %d/%d  loss %.3f  ppl %.2f  lr %.2e  %.0f tok/s  waiting %.0f %%  left %s%s",
-        *(progress.step, steps, values["loss"], values["perplexity"], values["learning_rate"]),
-        *(values["tokens_per_second"], 100 * values["waiting_fraction"], left),
-        f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else "",
+        "step %d  loss %.3f  ppl %.4g  lr %.1e  %.1fk tok/s  %s left%s%s",
+        *(progress.step, values["loss"], values["perplexity"], values["learning_rate"]),
+        *(values["tokens_per_second"] / 1000, time_left, waiting, skipped),
     )
 
 
 def log_validation(progress: Progress, values: Record) -> None:
-    bleu = f"  BLEU {values['bleu']:.2f}  exact match {values['exact_match']:.3f}" if "bleu" in values else ""
-    best = "  (best so far)" if progress.is_best else ""
+    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    best = "  (best)" if progress.is_best else ""
     logging.info(
-        "step %d  validation: loss %.3f  ppl %.2f  accuracy %.3f%s%s",
-        *(progress.step, values["loss"], values["perplexity"], values["accuracy"], bleu, best),
+        "step %d  validation  loss %.3f  ppl %.4g%s%s",
+        *(progress.step, values["loss"], values["perplexity"], bleu, best),
     )
 
 
 def log_batches(plan: EpochPlan) -> None:
-    buckets = [stats.bucket for stats in plan.stats]
-    shapes = ", ".join(f"{bucket.rows} x {bucket.source_length}/{bucket.target_length}" for bucket in buckets)
     logging.info(
-        "Batches: %d an epoch, %.1f %% padding, %d shapes (rows x source/target): %s",
-        *(len(plan), 100 * plan.padding_fraction, len(buckets), shapes),
+        "Batches: %d an epoch, %.1f %% padding, %d shapes (--plan lists them).",
+        *(len(plan), 100 * plan.padding_fraction, len(plan.stats)),
     )

@@ -47,6 +47,9 @@ class Interruption:
     def _record(self, number: int, frame: object) -> None:
         if self.signal is None:
             self.signal = number
-            logging.info("Interrupted: saving after this step. Press Ctrl-C again to stop at once.")
+            if number == signal.SIGINT:
+                logging.info(
+                    "Interrupted: stopping after this step or compilation. Press Ctrl-C again to stop at once."
+                )
         elif number == signal.SIGINT:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")

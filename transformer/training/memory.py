@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from transformer.config_types import Config
+from transformer.model.attention import head_widths
 
 
 def activation_bytes(model: Config, vocab_size: int, rows: int, source_length: int, target_length: int) -> int:
@@ -14,9 +15,11 @@ def activation_bytes(model: Config, vocab_size: int, rows: int, source_length: i
     decoder_layers = model.num_layers if model.num_decoder_layers is None else model.num_decoder_layers
     logits = 2 * target_length * vocab_size
     pairs = model.num_layers * source_length**2 + decoder_layers * target_length * (target_length + source_length)
-    score_size = model.d_model // model.num_heads if model.attention == "additive" else 1  # tanh(q + k) for each pair
+    d_k, d_v = head_widths(model)
+    score_size = d_k if model.attention == "additive" else 1  # tanh(q + k) for each pair
     scores = 2 * pairs * model.num_heads * score_size
-    # Per position and layer: about ten vectors of the residual stream and its sub-layers, and three of the inner layer.
+    # Per position and layer: about six vectors of the residual stream, queries and keys, values and the heads' outputs,
+    # and three vectors of the inner layer.
     positions = model.num_layers * source_length + decoder_layers * target_length
-    activations = positions * (10 * model.d_model + 3 * model.d_ff)
+    activations = positions * (6 * model.d_model + 2 * model.num_heads * (d_k + d_v) + 3 * model.d_ff)
     return rows * (4 * (logits + scores) + jnp.dtype(model.dtype).itemsize * activations)

@@ -51,37 +51,22 @@ def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
     return schedule
 
 
-def _constant(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    return _after_warm_up(config, optax.constant_schedule(config.learning_rate))
+def _after_warm_up(decay: Callable[[float, int], optax.Schedule]) -> Callable[[Config, int, int], optax.Schedule]:
+    """Returns the constructor of a schedule: a linear warm-up to the peak rate, then `decay` of (peak, steps left)."""
 
+    def make(config: Config, d_model: int, steps: int) -> optax.Schedule:
+        def warm_up(count):
+            # t / warmup_steps at the t-th update, as in the paper's schedule: the first update has a rate above 0.
+            return config.learning_rate * (count + 1) / max(config.warmup_steps, 1)
 
-def _linear(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    decay_steps = max(steps - config.warmup_steps, 1)
-    return _after_warm_up(config, optax.linear_schedule(config.learning_rate, 0.0, decay_steps))
+        schedule = decay(config.learning_rate, max(steps - config.warmup_steps, 1))
+        return optax.join_schedules([warm_up, schedule], [config.warmup_steps])
 
-
-def _cosine(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    decay_steps = max(steps - config.warmup_steps, 1)
-    return _after_warm_up(config, optax.cosine_decay_schedule(config.learning_rate, decay_steps))
-
-
-def _after_warm_up(config: Config, schedule: optax.Schedule) -> optax.Schedule:
-    """Returns the schedule, preceded by a linear warm-up to `config.learning_rate`."""
-
-    def warm_up(count):
-        # t / warmup_steps at the t-th update, as in the paper's schedule: the first update has a rate above 0.
-        return config.learning_rate * (count + 1) / max(config.warmup_steps, 1)
-
-    return optax.join_schedules([warm_up, schedule], [config.warmup_steps])
+    return make
 
 
 def _adam(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
     return optax.adam(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon)
-
-
-def _adafactor(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns Adafactor (Shazeer and Stern 2018), the schedule's rate times each parameter's scale."""
-    return optax.adafactor(schedule)
 
 
 def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
@@ -119,14 +104,15 @@ def _is_matrix(parameters):
 OPTIMIZERS: dict[str, Callable[[Config, optax.Schedule], optax.GradientTransformation]] = {
     "adam": _adam,
     "adamw": _adam,
-    "adafactor": _adafactor,
+    # Shazeer and Stern 2018; the schedule's rate times each parameter's scale.
+    "adafactor": lambda config, schedule: optax.adafactor(schedule),
     "muon": _muon,
 }
 
 # The constructors take (config.optimizer, d_model, steps).
 SCHEDULES: dict[str, Callable[[Config, int, int], optax.Schedule]] = {
     "inverse_sqrt": _inverse_sqrt,
-    "constant": _constant,
-    "linear": _linear,
-    "cosine": _cosine,
+    "constant": _after_warm_up(lambda peak, steps: optax.constant_schedule(peak)),
+    "linear": _after_warm_up(lambda peak, steps: optax.linear_schedule(peak, 0.0, steps)),
+    "cosine": _after_warm_up(optax.cosine_decay_schedule),
 }

@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float
@@ -61,6 +63,20 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     if not found.any():
         raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it for this language?")
     return PretrainedRows(table / math.sqrt(d_model), found)
+
+
+def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
+    """Returns the parameters with pretrained rows in the embedding tables of "encoder" and "decoder".
+
+    Both write to a shared table, the decoder last.
+    """
+    for stack, pretrained in rows.items():
+        # A shared table is a parameter of the first stack in alphabetical order: the decoder.
+        owner = stack if "embedding" in parameters[stack] else "decoder"
+        variable = parameters[owner]["embedding"]
+        table = jnp.where(pretrained.found[:, None], pretrained.table, variable["table"])
+        variable["table"] = jax.device_put(table, variable["table"].sharding)
+    return parameters
 
 
 def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:

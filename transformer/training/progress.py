@@ -10,36 +10,21 @@ from transformer.data.batches.loader import BatchStats, Position
 
 @dataclass(frozen=True)
 class Progress:
-    """The values of a checkpoint that are not arrays, of types that JSON preserves.
+    """The values of a checkpoint that are not arrays, of types that JSON preserves."""
 
-    Attributes:
-      step: updates done or skipped.
-      rollbacks: [step, step it went back to] of every roll-back. Each changes the order of the data.
-      epoch: epoch of the next batch.
-      batch: number of the next batch in that epoch.
-      examples: sentence pairs trained on.
-      tokens: target tokens trained on.
-      skipped: number of latest updates that were all skipped.
-      seconds: duration of the run, over all starts.
-      validated_step: step of the last validation.
-      best_score: best validation score by `checkpoint.best_metric`; None before the first validation.
-      best_step: step of that validation.
-      validations_since_best: validations after it.
-      window: sums of `TrainingWindow` since the last training line.
-    """
-
-    step: int = 0
-    rollbacks: list[list[int]] = field(default_factory=list)
-    epoch: int = 0
-    batch: int = 0
-    examples: int = 0
-    tokens: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    validated_step: int = 0
-    best_score: float | None = None
-    best_step: int | None = None
+    step: int = 0  # updates done or skipped
+    rollbacks: list[list[int]] = field(default_factory=list)  # [from step, to step]; each changes the order of the data
+    epoch: int = 0  # of the next batch
+    batch: int = 0  # number of the next batch in that epoch
+    examples: int = 0  # sentence pairs trained on
+    tokens: int = 0  # target tokens trained on
+    skipped: int = 0  # latest updates that were all skipped
+    seconds: float = 0.0  # duration of the run, over all starts
+    validated_step: int = 0  # step of the last validation
+    best_score: float | None = None  # by `checkpoint.best_metric`; None before the first validation
+    best_step: int | None = None  # step of that validation
     validations_since_best: int = 0
+    # Sums of `TrainingWindow` since the last training line.
     window: dict[str, float | int] = field(default_factory=dict)
 
     @property

@@ -1,6 +1,5 @@
 """The state of training: parameters, optimizer state, step and, optionally, an average of the parameters."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jax.sharding import Mesh
 from transformer.config_types import Config
 from transformer.distributed.sharding import abstract_arrays, tree_shardings
 from transformer.model.transformer import Transformer
-from transformer.training.pretrained_embeddings import PretrainedRows
 
 
 @struct.dataclass
@@ -45,39 +43,34 @@ def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: i
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
+def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
+    """Returns the shapes of the parameters."""
+    return jax.eval_shape(lambda: init_parameters(config, source_vocab_size, target_vocab_size))
+
+
 class Initializer:
-    """Creates the initial state, each array with its sharding over the mesh."""
+    """Creates the initial state, each array with its sharding over the mesh.
+
+    Attributes:
+      start_from: returns the initial state for given parameters, which are donated.
+    """
 
     def __init__(
         self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
     ):
-        def create() -> TrainState:
-            parameters = init_parameters(config, *vocab_sizes)
+        def start_from(parameters: dict) -> TrainState:
             ema_parameters = parameters if config.training.ema_decay > 0 else None
             zero = jnp.zeros((), jnp.int32)
             return TrainState(zero, zero, parameters, optimizer.init(parameters), ema_parameters)
 
+        def create() -> TrainState:
+            return start_from(init_parameters(config, *vocab_sizes))
+
         shapes = jax.eval_shape(create)
         shardings = tree_shardings(mesh, shapes)
         self.create = jax.jit(create, out_shardings=shardings)
+        self.start_from = jax.jit(start_from, out_shardings=shardings, donate_argnums=0)
         self.abstract_state = abstract_arrays(shapes, shardings)
 
     def __call__(self) -> TrainState:
         return self.create()
-
-
-def with_embeddings(state: TrainState, rows: Mapping[str, PretrainedRows]) -> TrainState:
-    """Returns the state with pretrained rows in the embedding tables of "encoder" and "decoder".
-
-    Both write to a shared table, the decoder last.
-    """
-    for stack, pretrained in rows.items():
-        # A shared table is a parameter of the first stack in alphabetical order: the decoder.
-        owner = stack if "embedding" in state.parameters[stack] else "decoder"
-        variable = state.parameters[owner]["embedding"]
-        old = variable["table"]
-        table = jnp.where(pretrained.found[:, None], pretrained.table, old)
-        variable["table"] = jax.device_put(table, old.sharding)
-    if state.ema_parameters is None:
-        return state
-    return state.replace(ema_parameters=jax.tree.map(jnp.copy, state.parameters))

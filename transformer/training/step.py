@@ -1,5 +1,6 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,12 +25,7 @@ Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, 
 def forward(graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None) -> jax.Array:
     """Returns the logits (B, T, V) of a batch of the loader."""
     inputs = {name: array for name, array in batch.items() if name != "target_output"}
-    return merge(graph, parameters)(**inputs, rngs=rngs)
-
-
-def merge(graph: nnx.GraphDef, parameters: dict):
-    """Returns the model with these parameters."""
-    return nnx.merge(graph, nnx.State(parameters))
+    return nnx.merge(graph, nnx.State(parameters))(**inputs, rngs=rngs)
 
 
 class TrainStep:
@@ -52,6 +48,7 @@ class TrainStep:
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
+        self.zeros = jax.jit(self._zeros)
         self.accumulate = jax.jit(self._accumulate, donate_argnames="totals")
         self.apply_gradients = jax.jit(self._apply_gradients, donate_argnums=0)
         self._programs: dict[tuple, jax.stages.Compiled] = {}
@@ -60,17 +57,16 @@ class TrainStep:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
             return self.executable(state, batches[0])(state, batches[0])
-        totals = self.compile(self.gradients, state, batches[0], 0)(state, batches[0], 0)
-        for number, batch in enumerate(batches[1:], start=1):
+        totals = self.zeros(state.parameters)
+        for number, batch in enumerate(batches):
             arguments = (state, batch, number, totals)
             totals = self.compile(self.accumulate, *arguments)(*arguments)
         return self.apply_gradients(state, totals)
 
     def is_new(self, batches: Sequence[Batch]) -> bool:
-        """Returns whether an update from batches of these shapes has to be compiled first."""
-        several = [self.gradients, *[self.accumulate] * (len(batches) - 1)]
-        functions = [self.update] if len(batches) == 1 else several
-        return any(_key(*each) not in self._programs for each in zip(functions, batches, strict=True))
+        """Tells whether an update from batches of these shapes has to be compiled first."""
+        function = self.update if len(batches) == 1 else self.accumulate
+        return any(_key(function, batch) not in self._programs for batch in batches)
 
     def compile(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
         """Returns the function compiled for batches of this shape. Arrays may be abstract."""
@@ -83,10 +79,10 @@ class TrainStep:
         """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
         return self.compile(self.update, state, batch)
 
-    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> list[jax.stages.Compiled]:
+    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> jax.stages.Compiled:
         """Compiles the step for the shape that needs most memory, so that a step that does not fit fails at once.
 
-        With accumulation there are two programs. (The one that applies the gradients has no activations.)
+        With accumulation it is the program for each batch. (The one that applies the gradients has no activations.)
         """
         vocab_size = len(state.parameters["decoder"]["embedding"]["table"])
 
@@ -96,11 +92,10 @@ class TrainStep:
 
         batch = self.abstract_batch(max(buckets, key=size))
         if self.config.training.accumulation == 1:
-            return [self.executable(state, batch)]
-        totals = jax.eval_shape(self.gradients, state, batch, 0)
+            return self.executable(state, batch)
+        totals = jax.eval_shape(self.zeros, state.parameters)
         totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
-        first = self.compile(self.gradients, state, batch, 0)
-        return [first, self.compile(self.accumulate, state, batch, 1, totals)]
+        return self.compile(self.accumulate, state, batch, 0, totals)
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
@@ -120,6 +115,10 @@ class TrainStep:
 
     def _update(self, state: TrainState, batch: Batch):
         return self._apply_gradients(state, self._gradients(state, batch, 0))
+
+    def _zeros(self, parameters: dict) -> Totals:
+        sums = LossSums(*[jnp.zeros(()) for _ in dataclasses.fields(LossSums)])
+        return self._constrain((jax.tree.map(jnp.zeros_like, parameters), sums))
 
     def _accumulate(self, state: TrainState, batch: Batch, number: int | jax.Array, totals: Totals) -> Totals:
         return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number))

@@ -55,8 +55,7 @@ class Validation:
             shape = (*arrays["source"].shape, arrays["target_output"].shape[1])
             return activation_bytes(self.config.model, vocab_size, *shape)
 
-        batches = (arrays for arrays, _ in loader.in_order(self.corpus, self.config))
-        self.eval_step(parameters, max(batches, key=size))
+        self.eval_step(parameters, max(loader.in_order(self.corpus, self.config), key=size))
         if self.translator is not None:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)
@@ -64,7 +63,7 @@ class Validation:
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
         """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
         sums = None
-        for arrays, _ in loader.in_order(self.corpus, self.config):
+        for arrays in loader.in_order(self.corpus, self.config):
             between_batches()
             part = self.eval_step(parameters, arrays)
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)

@@ -40,7 +40,7 @@ def test_arrays_of_a_packed_batch():
 
 def test_segments_of_a_planned_batch_are_whole_sentences():
     sentences = random_sentences(200, longest=12)
-    plan = packing.plan_epoch(sentences.lengths, (Bucket(4, 32, 32),), seed=0, epoch=0)
+    plan = packing.plan_epoch(sentences.lengths, (Bucket(4, 32, 32),), np.random.default_rng(0))
     found = []
     for number in range(len(plan)):
         arrays = assemble(sentences, plan[number])

@@ -47,6 +47,19 @@ def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
             assert taken(resumed, 3 * count - done) == straight[done:]
 
 
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
+    sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
+
+    def order(seed, epoch, num_rollbacks):
+        config.seed = seed
+        with Loader(sentences, config, Position(epoch, 0, num_rollbacks)) as batches:
+            return str([batches.plan[number].sentences.tolist() for number in range(len(batches.plan))])
+
+    assert order(0, 0, 0) == order(0, 0, 0)
+    assert len({order(0, 0, 0), order(1, 0, 0), order(0, 1, 0), order(0, 0, 1)}) == 4
+
+
 @pytest.mark.parametrize("sampling", [0.0, 0.1])
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling):
@@ -143,11 +156,6 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded.set()
 
 
-def test_a_start_beyond_the_epoch_is_an_error():
-    with pytest.raises(UserError, match="batch 5000 of epoch 2.*the data has changed"):
-        Loader(random_sentences(40, longest=12), small_config(), Position(2, 5000))
-
-
 def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
     class Sampled(MemorySentences):
         """Sentences of at most 15 tokens that grow by one token an epoch."""
@@ -166,10 +174,18 @@ def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
     assert len(shapes) == 1 and (batches.buckets[-1].source_length, batches.buckets[-1].target_length) == (16, 16)
 
 
+def test_a_very_long_held_out_sentence_does_not_enlarge_the_batches_of_others():
+    short, config = random_sentences(100, longest=12), small_config()
+    sentences = MemorySentences([*short.pairs, (np.full(500, 9), np.full(400, 9))])
+    shapes = [arrays["source"].shape for arrays in loader.in_order(sentences, config)]
+    assert shapes.count((2, 501)) == 1  # row_multiple rows
+    assert all(rows * length <= config.batch.tokens for rows, length in shapes if length < 501)
+
+
 def test_held_out_sentences_appear_once_and_in_order():
     sentences = random_sentences(100, longest=12)
     sources = []
-    for arrays, _ in loader.in_order(sentences, small_config(plan="packed")):
+    for arrays in loader.in_order(sentences, small_config(plan="packed")):
         assert set(arrays) == {"source", "target_input", "target_output"}
         sources += [row[row > 3].tolist() for row in arrays["source"] if row.any()]
     wanted = [source.tolist() for source, _ in sentences.pairs]

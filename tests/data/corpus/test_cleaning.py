@@ -46,6 +46,6 @@ def test_summary_names_reasons_by_frequency():
     assert cleaning.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
 
 
-def test_without_rules_only_pairs_with_an_empty_side_are_dropped():
-    assert cleaning.drop_reason(1000, 1, None) is None
-    assert cleaning.drop_reason(0, 1, None) == "empty"
+def test_without_limits_only_pairs_with_an_empty_side_are_dropped():
+    assert cleaning.drop_reason(1000, 1, cleaning.NO_LIMITS) is None
+    assert cleaning.drop_reason(0, 1, cleaning.NO_LIMITS) == "empty"

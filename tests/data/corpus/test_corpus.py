@@ -154,14 +154,14 @@ from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 folder, pause = Path(sys.argv[1]), float(sys.argv[2])
 config = text_config(folder, folder / "cache")
-write = cache.make_folder
-def slow(path, fill):
+make_once = cache.make_once
+def slow(path, fill, seconds):
     def filled(unfinished):
         fill(unfinished)
         print("writing", flush=True)
         import time; time.sleep(pause)
-    write(path, filled)
-cache.make_folder = slow
+    make_once(path, filled, seconds)
+cache.make_once = slow
 made = corpus.prepare(config, tokenizer.Tokenizer.load(folder / "workdir", config), "train")
 print(len(made), int(made.lengths.sum()), flush=True)
 """
@@ -229,7 +229,7 @@ class TestSampling:
         train.epoch(0, 6)
         (folder,) = folders(tmp_path)
         # Epoch 0 determines the shapes of batches, and another host may be using the last two.
-        assert sorted(str(path.relative_to(folder)) for path in folder.glob("epochs-*/*")) == [
+        assert sorted(str(path.relative_to(folder)) for path in folder.glob("epochs-*/[0-9]*")) == [
             "epochs-5-0.2/0",
             "epochs-5-0.2/2",
             "epochs-5-0.2/3",
@@ -253,7 +253,7 @@ def test_tokens_are_stored_in_the_smallest_type_that_holds_the_vocabulary(config
     made = tokenizer.prepare(config, tmp_path / "workdir")
     train = corpus.prepare(config, made, "train")
     assert pair_tokens(train, 0) == ([4, vocab_size - 1], [5])
-    assert (folders(tmp_path)[0] / "tokens").stat().st_size == 3 * np.dtype(dtype).itemsize
+    assert (folders(tmp_path)[0] / "tokens").stat().st_size == 5 * np.dtype(dtype).itemsize
 
 
 def test_synthetic_and_real_text_are_encoded(multi30k, tmp_path, config):
@@ -279,4 +279,7 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
     (folder,) = folders(tmp_path)
     (folder / "tokens").write_bytes((folder / "tokens").read_bytes()[:-1])
     with pytest.raises(UserError, match=r"tokens: damaged, \d+ bytes of \d+; delete .*/test-train-"):
+        prepared()
+    (folder / "corpus.json").write_text("{")
+    with pytest.raises(UserError, match=r"corpus\.json: damaged .*; delete .*/test-train-"):
         prepared()

@@ -89,12 +89,6 @@ def test_a_full_disk_is_not_reported_as_a_failed_download(data):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en"]
 
 
-def test_file_names_with_a_folder_are_refused(data):
-    data.downloads = (("../train.en", *data.downloads[0][1:]),)
-    with pytest.raises(UserError, match="must be a file name without a folder"):
-        downloads.fetch(data)
-
-
 def test_neither_a_path_nor_downloads_is_refused(data):
     data.downloads = ()
     with pytest.raises(UserError, match="data.path is empty"):

@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
+from scripts.sweeping import study as study_module
 from scripts.sweeping.description import Sweep, Values, listed, product
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import GRACE_PERIOD, SweepStudy
@@ -37,7 +39,8 @@ def make_study(path: Path, sweep: Sweep, url: str | None = None, name: str = "st
     """Opens the study, as each process of a sweep does."""
     folder = Folder(path)
     with folder.lock():
-        study = SweepStudy(url or folder.storage, name, sweep, folder.lock, grace)
+        with mock.patch.object(study_module, "GRACE_PERIOD", grace):
+            study = SweepStudy(url or folder.storage, name, sweep, folder.lock)
         study.create()
     return study
 

@@ -46,15 +46,6 @@ def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     assert [(row["state"], float(row["nll"])) for row in rows] == [("complete", 10 - 4 * rate) for rate in (1, 2, 3, 4)]
 
 
-def test_a_folder_of_something_else_is_left_unchanged(fakes, tmp_path, capsys):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    assert run(sweep, CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={folder}") == 2
-    assert "holds config.json and no sweep" in error(capsys)
-    assert [path.name for path in folder.iterdir()] == ["config.json"]
-
-
 def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, tmp_path, capsys):
     what = [CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={tmp_path / 'sweep'}"]
     for url in ("postgresql://a:secret@127.0.0.1:1/b", f"sqlite:///{tmp_path}/nowhere/study.db", "nosuch://host/b"):

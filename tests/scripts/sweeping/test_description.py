@@ -4,18 +4,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from scripts.sweeping.description import (
-    choices,
-    extremes,
-    integers,
-    listed,
-    log_uniform,
-    product,
-    search,
-    seeds,
-    uniform,
-    zipped,
-)
+from scripts.sweeping.description import extremes, listed, product, search, seeds, zipped
 from transformer.errors import UserError
 
 
@@ -33,7 +22,7 @@ class Late(optuna.samplers.RandomSampler):
 
 
 def search_by(sampler, trials: int = 20):
-    return search({"a": uniform(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None)
+    return search({"a": FloatDistribution(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None)
 
 
 def test_a_sampler_is_accepted_if_it_can_draw_all_trials():
@@ -74,14 +63,14 @@ def test_the_distribution_of_a_key_spans_its_listed_values(values, expected):
 
 
 def test_all_trials_of_a_search_have_the_same_space():
-    sweep = search({"a": uniform(0, 1)}, trials=3, objective="loss", sampler=random, pruner=None)
+    sweep = search({"a": FloatDistribution(0, 1)}, trials=3, objective="loss", sampler=random, pruner=None)
     assert [sweep.distributions(trial) for trial in range(3)] == [{"a": FloatDistribution(0, 1)}] * 3
 
 
 def test_extremes_are_bounds_or_choices():
-    assert extremes(log_uniform(1e-4, 1e-2)) == [1e-4, 1e-2]
-    assert extremes(integers(2, 6, step=2)) == [2, 6]
-    assert extremes(choices("a", None)) == ["a", None]
+    assert extremes(FloatDistribution(1e-4, 1e-2, log=True)) == [1e-4, 1e-2]
+    assert extremes(IntDistribution(2, 6, step=2)) == [2, 6]
+    assert extremes(CategoricalDistribution(["a", None])) == ["a", None]
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

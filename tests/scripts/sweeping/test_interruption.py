@@ -16,7 +16,7 @@ from tests.scripts.sweeping.fakes import fake, make_study, slopes
 folder = Path(sys.argv[1])
 worker.HEARTBEAT = 0.5
 study = make_study(folder, slopes([1.0, 2.0, 3.0]), sys.argv[2], "killed", grace=5)
-worker.run_trials(study, fake(folder, seconds=0.3, steps=8), folder / "logs", 1)
+worker.run_trials(study, fake(folder, seconds=0.3, steps=8), 1)
 """
 
 

@@ -1,7 +1,9 @@
 """The table, `trials.csv` and the importances of trials whose values are known."""
 
 import csv
+import dataclasses
 import io
+import json
 import math
 from pathlib import Path
 
@@ -11,8 +13,11 @@ from optuna.trial import TrialState
 from scripts import markdown
 from scripts.sweeping import results
 from scripts.sweeping.description import Sweep, listed, product, seeds
+from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
+from scripts.sweeping.tasks import Training
 from tests.scripts.sweeping.fakes import make_study
+from transformer.config import loading
 
 SWEEP = listed(product({"model.dropout": [0.1, 0.3]}, seeds(2)), objective="bleu", pruner=None)
 
@@ -65,6 +70,24 @@ def test_the_file_has_a_row_for_each_trial(study):
     assert all(float(row["seconds"]) >= 0 for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("model.dropout", "the first 40 sentences; beam 1, alpha 0.6"),
+        ("decoding.length_penalty", "the first 40 sentences; beam 1, alpha (varied)"),
+        ("training.eval_sentences", "the first (varied) sentences; beam 1, alpha 0.6"),
+    ],
+)
+def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, key, line):
+    folder = Folder(tmp_path)
+    training = Training(loading.load_file("configs/base.py", [("training.eval_sentences", "40")]), folder)
+    sweep = listed(product({key: [1]}), objective="bleu", pruner=None)
+    folder.record.write_text(json.dumps(folder.describe(sweep, training.identity)))
+    expected = f"bleu: valid, {line}, best validation of each trial."
+    assert results.describe_decoding(folder, sweep, 0) == expected
+    assert results.describe_decoding(folder, dataclasses.replace(sweep, objective="nll"), 0) == ""
+
+
 def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):
     sweep = listed(product({"x": [1, 2, 3], "y": [1, 2, 3]}), objective="nll", pruner=None)
     assert results.importances(make_study(tmp_path, sweep)) == {}
@@ -81,9 +104,9 @@ def test_keys_that_not_all_trials_have_are_left_out_of_the_importances(tmp_path)
 
 def test_the_summary_counts_the_trials_and_estimates_the_remaining_time(study):
     assert results.summary(study.trials(), SWEEP) == (
-        "3 of 4 trials complete, 0 running, 0 pruned, 1 failed, best bleu 35 (trial 2)"
+        "3 of 4 trials complete, 0 running, 0 interrupted, 0 pruned, 1 failed, best bleu 35 (trial 2)"
     )
     study.retry_failed()
     study.claim()
     summary = results.summary(study.trials(), SWEEP)
-    assert "1 running" in summary and "0 failed" in summary and "left" in summary
+    assert "1 running, 0 interrupted" in summary and "0 failed" in summary and "left" in summary

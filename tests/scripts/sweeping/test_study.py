@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
-from scripts.sweeping.description import choices, integers, listed, product, search, uniform
+from scripts.sweeping.description import listed, product, search
+from scripts.sweeping.results import summary
 from scripts.sweeping.study import SweepStudy, hide_password, storage_errors, values
 from tests.scripts.sweeping.fakes import make_study, states
 from transformer.errors import UserError
@@ -21,7 +23,7 @@ def tpe(seed: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=2)
 
 
-SEARCH = search({"x": uniform(0, 1)}, trials=5, objective="nll", sampler=tpe, pruner=None)
+SEARCH = search({"x": FloatDistribution(0, 1)}, trials=5, objective="nll", sampler=tpe, pruner=None)
 
 
 @pytest.fixture
@@ -60,6 +62,7 @@ def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study
     interrupted, failed = study.claim(), study.claim()
     study.requeue(interrupted)
     fail(failed)
+    assert "0 running, 1 interrupted, 0 pruned, 1 failed" in summary(study.trials(), GRID)
     assert states(study) == ["waiting", "fail", "waiting", "waiting"]
     assert claim(study, 3) == [2, 3, 0]
     study.retry_failed()
@@ -73,7 +76,10 @@ def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study
 def test_another_process_takes_a_trial_without_heartbeats(open_study):
     dead, alive = open_study(GRID, grace=1), open_study(GRID, grace=1)
     trial = dead.claim()
+    assert "1 running, 0 interrupted" in summary(dead.trials(), GRID)
     time.sleep(3)  # the clock of the database has whole seconds
+    assert "0 running, 1 interrupted" in summary(alive.trials(), GRID)
+    assert dead.storage.get_trial(dead._id(trial)).state == TrialState.RUNNING  # only a claim takes it
     assert claim(alive, 4) == [1, 2, 3, 0]
     with pytest.raises(UpdateFinishedTrialError):
         dead.update(trial, {})
@@ -161,7 +167,7 @@ SAMPLERS = [
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["random", "QMC", "NSGA-II"])
 def test_other_samplers_draw_values_too(tmp_path, sampler):
-    space = {"x": uniform(0, 1), "y": integers(1, 1000, step=1), "z": choices("a", "b")}
+    space = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000), "z": CategoricalDistribution(["a", "b"])}
     study = make_study(tmp_path, search(space, trials=6, objective="nll", sampler=sampler, pruner=None))
     for trial in iter(study.claim, None):
         complete(trial, trial.params["x"])

@@ -11,15 +11,14 @@ import numpy as np
 from jaxtyping import Int, UInt16
 
 from transformer.config_types import Config
-from transformer.data.batches.collation import Sentences
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.errors import UserError
+from transformer.data.corpus.corpus import Corpus
 
 CANDIDATES = 128  # sizes from which the buckets are chosen
 BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
 
-def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
+def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
     """Returns the shapes that a run trains with, whatever lengths subword sampling draws in a later epoch.
 
     With sampling they suit the lengths of the first epoch, and the largest holds any sentence that training allows.
@@ -35,33 +34,22 @@ def choose_buckets(
 ) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
-    A bucket has as many rows as `batch.tokens` allows, or fewer if as many batches still hold its pairs.
+    A bucket has as many rows as `batch.tokens` allows, but at least `batch.row_multiple`, or fewer if as many batches
+    still hold its pairs.
 
     Args:
       lengths: tokens of source and target, end-of-sentence included.
       batch: `config.batch`.
       longest: source and target length that the largest bucket holds even if no pair is that long.
-
-    Raises:
-      UserError: `batch.tokens` cannot hold `batch.row_multiple` rows of the longest sentence; or no pair is given.
     """
-    if len(lengths) == 0:
-        raise UserError("data: no sentence pair is left; the log counts the dropped pairs by reason")
-    top = np.maximum(lengths.max(axis=0), longest)
     multiple = batch.row_multiple
-    if multiple * top.max() > batch.tokens:
-        raise UserError(
-            f"batch.tokens={batch.tokens}: the longest sentence has {top.max()} tokens and a batch has at least "
-            f"batch.row_multiple={multiple} rows; raise batch.tokens to {multiple * top.max()} or more, "
-            f"or lower data.max_length to {batch.tokens // multiple}"
-        )
-    sizes = _candidates(lengths, top)
+    sizes = _candidates(lengths, np.maximum(lengths.max(axis=0), longest))
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
     chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
     counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
     buckets = []
     for (source, target), count in zip(sizes[chosen].tolist(), counts.tolist(), strict=True):
-        rows = batch.tokens // max(source, target) // multiple * multiple
+        rows = max(batch.tokens // max(source, target) // multiple, 1) * multiple
         batches = -(-count // rows)
         if batches:
             rows = -(-count // (batches * multiple)) * multiple
@@ -114,32 +102,18 @@ def _least_padded_chain(
     return chain[::-1]
 
 
-def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed: int, epoch: int) -> EpochPlan:
-    """Plans an epoch of training: random sentences of similar length together, in random order.
+def plan_epoch(
+    lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None
+) -> EpochPlan:
+    """Plans an epoch: sentences of similar length together.
 
     Args:
       lengths: tokens of source and target, end-of-sentence included.
-      buckets: from `choose_buckets`.
-
-    Raises:
-      UserError: a sentence is longer than the largest bucket.
+      buckets: from `choose_buckets`; the largest holds every sentence.
+      random: shuffles sentences and batches. None, for validation: sentences and buckets keep their order.
     """
-    return _plan(lengths, buckets, np.random.default_rng([seed, epoch]))
-
-
-def plan_in_order(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket]) -> EpochPlan:
-    """Plans an epoch for validation: sentences and buckets in their own order."""
-    return _plan(lengths, buckets, None)
-
-
-def _plan(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None) -> EpochPlan:
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
-    *counts, too_long = np.bincount(assigned, minlength=len(buckets) + 1).tolist()
-    if too_long:
-        raise UserError(
-            f"data: {too_long} sentence pairs are longer than the largest bucket, {buckets[-1].source_length} "
-            f"source and {buckets[-1].target_length} target tokens; lower data.max_length"
-        )
+    counts = np.bincount(assigned, minlength=len(buckets))
     remainder, placed = np.empty(0, np.int32), 0
     sentences, slices, bucket_ids, stats = [], [], [], []
     for number, bucket in enumerate(buckets):

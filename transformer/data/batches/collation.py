@@ -1,26 +1,14 @@
 """The arrays of a batch, filled with its sentences' tokens."""
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import PlannedBatch
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.data.corpus.corpus import Corpus
+from transformer.special_tokens import BOS, PAD
 
 
-@runtime_checkable
-class Sentences(Protocol):
-    """The part of a `corpus.Corpus` that batches are made from."""
-
-    lengths: Int[np.ndarray, "N 2"]
-
-    def tokens(self, side: int, pairs: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " P"]: ...
-
-    def epoch(self, epoch: int, seed: int) -> "Sentences": ...
-
-
-def assemble(corpus: Sentences, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
+def assemble(corpus: Corpus, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
     Returns:
@@ -34,7 +22,7 @@ def assemble(corpus: Sentences, batch: PlannedBatch) -> dict[str, Int32[np.ndarr
         positions = ragged_arange(lengths)
         starts = batch.rows * length + _offsets(batch.rows, lengths)
         places = np.repeat(starts, lengths) + positions
-        tokens = _tokens_and_end(corpus, side, batch.sentences, lengths)
+        tokens = corpus.tokens(side, batch.sentences)
         if side == 0:
             values = {"source": tokens}
         else:
@@ -52,17 +40,6 @@ def assemble(corpus: Sentences, batch: PlannedBatch) -> dict[str, Int32[np.ndarr
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
     """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _tokens_and_end(
-    corpus: Sentences, side: int, sentences: Int[np.ndarray, " N"], lengths: Int[np.ndarray, " N"]
-) -> Int32[np.ndarray, " P"]:
-    """Concatenates one side of the sentences, each with its EOS, which `lengths` count."""
-    tokens = np.full(lengths.sum(), EOS, np.int32)
-    is_end = np.zeros(len(tokens), bool)
-    is_end[np.cumsum(lengths) - 1] = True
-    tokens[~is_end] = corpus.tokens(side, sentences)
-    return tokens
 
 
 def _offsets(rows: Int[np.ndarray, " N"], lengths: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:

@@ -13,19 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
-import ml_collections
 import numpy as np
 from jaxtyping import Int32
 
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
-from transformer.data.batches.collation import Sentences, assemble
+from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
-from transformer.errors import UserError
+from transformer.data.corpus.corpus import Corpus
 
 Arrays = dict[str, Int32[np.ndarray, "_ _"]]
 
-# Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, seed, epoch)`.
+# Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, random)`.
 PLANS = {"buckets": bucketing, "packed": packing}
 
 
@@ -52,26 +51,18 @@ class Loader:
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
     Every start costs the same: the plan of its epoch, which reads the lengths and nothing else of the corpus.
-    `next()` raises the errors of the background threads. Close the loader, or use it in a `with` statement.
+    `next()` raises the errors of the background threads. Use the loader in a `with` statement.
 
     Attributes:
       buckets: the shapes of all batches of the run.
       plan: the plan of the epoch that `start` is in.
       data_wait_seconds: seconds spent in `next()`.
-
-    Raises:
-      UserError: the corpus cannot be batched as `config.batch` says, or has no such `start`.
     """
 
-    def __init__(self, corpus: Sentences, config: Config, start: Position) -> None:
+    def __init__(self, corpus: Corpus, config: Config, start: Position) -> None:
         self._corpus, self._config, self._start = corpus, config, start
         self.buckets = PLANS[config.batch.plan].choose_shapes(corpus, config)
         self._epoch, self.plan = self._prepare(start.epoch)
-        if start.batch >= len(self.plan):
-            raise UserError(
-                f"data: the run stopped at batch {start.batch} of epoch {start.epoch}, which now has {len(self.plan)} "
-                f"batches; the data has changed since: restore it, or start in another workdir"
-            )
         self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(1, "assemble")
         self._batches = self._run()
@@ -90,18 +81,15 @@ class Loader:
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Discards the batches prepared ahead."""
         self._assembler.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, epoch: int) -> tuple[Sentences, EpochPlan]:
+    def _prepare(self, epoch: int) -> tuple[Corpus, EpochPlan]:
         seed, num_rollbacks = self._config.seed, self._start.num_rollbacks
         corpus = self._corpus.epoch(epoch, seed)
         if num_rollbacks:
             seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
-        return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, seed, epoch)
+        random = np.random.default_rng([seed, epoch])
+        return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
         """Yields (position after the batch, future of the batch); taking one from this iterator starts its work."""
@@ -141,20 +129,18 @@ def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
     return result
 
 
-def in_order(corpus: Sentences, config: Config) -> Iterator[tuple[Arrays, BatchStats]]:
+def in_order(corpus: Corpus, config: Config) -> Iterator[Arrays]:
     """Yields every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
-    No held-out pair is dropped for its length, so a sentence too long for `batch.tokens` makes the batches larger.
+    No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
     """
-    needed = int(np.max(corpus.lengths)) * config.batch.row_multiple
-    batch = ml_collections.ConfigDict(config.batch)
-    batch.tokens = max(config.batch.tokens, needed)
-    plan = bucketing.plan_in_order(corpus.lengths, bucketing.choose_buckets(corpus.lengths, batch))
+    buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
+    plan = bucketing.plan_epoch(corpus.lengths, buckets, random=None)
     for number in range(len(plan)):
-        yield _assemble(corpus, plan[number])
+        yield assemble(corpus, plan[number])
 
 
-def _assemble(corpus: Sentences, batch: PlannedBatch) -> tuple[Arrays, BatchStats]:
+def _assemble(corpus: Corpus, batch: PlannedBatch) -> tuple[Arrays, BatchStats]:
     source_tokens, target_tokens = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
     stats = BatchStats(len(batch.sentences), source_tokens, target_tokens, batch.bucket.positions)
     return assemble(corpus, batch), stats

@@ -10,50 +10,28 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config_types import Config
-from transformer.data.batches.collation import Sentences, ragged_arange
+from transformer.data.batches.collation import ragged_arange
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.errors import UserError
+from transformer.data.corpus.corpus import Corpus
 
 CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk
 
 
-def choose_shapes(corpus: Sentences, config: Config) -> tuple[Bucket, ...]:
-    """Returns the one shape: rows of `batch.packed_length` positions on either side, as many as `batch.tokens` holds.
-
-    Raises:
-      UserError: `batch.tokens` cannot hold `batch.row_multiple` rows.
-    """
+def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
+    """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
     batch = config.batch
-    length = batch.packed_length
-    rows = batch.tokens // length // batch.row_multiple * batch.row_multiple
-    if rows == 0:
-        raise UserError(
-            f"batch.tokens={batch.tokens}: a batch has at least batch.row_multiple={batch.row_multiple} rows of "
-            f"batch.packed_length={length}; raise batch.tokens to {batch.row_multiple * length} or more, "
-            f"or lower batch.packed_length"
-        )
-    return (Bucket(rows, length, length),)
+    rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
+    return (Bucket(rows, batch.packed_length, batch.packed_length),)
 
 
-def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], seed: int, epoch: int) -> EpochPlan:
+def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator) -> EpochPlan:
     """Plans an epoch of training: rows of random sentences, in random order.
 
     Args:
-      lengths: tokens of source and target, end-of-sentence included.
+      lengths: tokens of source and target, end-of-sentence included; every sentence fits a row.
       buckets: the one shape, from `choose_shapes`.
-
-    Raises:
-      UserError: no pair is given, or one does not fit a row.
     """
     (bucket,) = buckets
-    if len(lengths) == 0:
-        raise UserError("data: no sentence pair is left; the log counts the dropped pairs by reason")
-    if (longest := int(lengths.max())) > bucket.source_length:
-        raise UserError(
-            f"batch.packed_length={bucket.source_length}: the longest sentence has {longest} tokens; raise it to "
-            f"{longest} or more, or lower data.max_length"
-        )
-    random = np.random.default_rng([seed, epoch])
     shuffled = random.permutation(np.arange(len(lengths), dtype=np.int32))
     sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, shuffled, bucket.source_length), strict=True))
     order = random.permutation(len(counts))

@@ -1,5 +1,6 @@
 """The rules by which training pairs are dropped."""
 
+import sys
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -25,13 +26,14 @@ class Rules:
     deduplicate: bool
 
 
-def drop_reason(source_length: int, target_length: int, rules: Rules | None) -> str | None:
+NO_LIMITS = Rules(max_length=sys.maxsize, max_length_ratio=0.0, deduplicate=False)  # for held-out pairs
+
+
+def drop_reason(source_length: int, target_length: int, rules: Rules) -> str | None:
     """Returns the reason to drop a pair, or None. The lengths do not count end-of-sentence."""
     longer, shorter = max(source_length, target_length), min(source_length, target_length)
     if not shorter:
         return "empty"
-    if rules is None:
-        return None
     if longer + 1 > rules.max_length:
         return "too_long"
     if rules.max_length_ratio and longer > rules.max_length_ratio * shorter:

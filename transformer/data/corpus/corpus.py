@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,21 @@ from jaxtyping import Int, Int32
 from transformer import cache, progress_bar
 from transformer.config_types import Config
 from transformer.data.corpus import cleaning, storage, workers
-from transformer.data.corpus.encoding import Chunk, Encoded, Encoder, Resampler
-from transformer.data.sources.source import Source, open_source
+from transformer.data.corpus.encoding import Encoded, Encoder, Resampler
+from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-_FORMAT = 4  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 5  # part of every key: raise it when the same inputs would give other files
 _CHUNK = 8192  # pairs encoded at once
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
 
 class Corpus:
-    """Pairs of sentences as tokens, without special tokens, in memory-mapped files.
+    """Pairs of sentences as tokens, each sentence with its end-of-sentence, in memory-mapped files.
 
     Attributes:
-      lengths: tokens of each source and target, including the end-of-sentence that a batch adds.
+      lengths: tokens of each source and target, end-of-sentence included.
       report: `kept`, `dropped` by reason, and the `digest` of all pairs.
     """
 
@@ -50,7 +49,7 @@ class Corpus:
 
     def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
-        lengths = self.lengths[pairs] - 1
+        lengths = self.lengths[pairs]
         starts = self._offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
         counts = lengths[:, side].astype(np.int64)
         first = np.cumsum(counts) - counts
@@ -74,40 +73,38 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     """
     data = config.data
     source = open_source(data, split)
-    rules = cleaning.Rules(data.max_length, data.max_length_ratio, data.deduplicate) if split == "train" else None
-    rate = config.tokenizer.subword_sampling if split == "train" else 0.0
-    encoder = Encoder(source, tokenizer, rules, keep_text=rate > 0)
-    home = cache.folder(data.cache_dir) / "corpora"
-    home.mkdir(exist_ok=True)
-    folder = home / f"{data.name.replace('/', '-')}-{split}-{cache.key(_identity(encoder))}"
-    fill = functools.partial(_encode, encoder=encoder, wanted_workers=data.workers)
-    cache.make_once(folder, fill, data.wait_seconds)
+    rules, rate = cleaning.NO_LIMITS, 0.0
+    if split == "train":
+        rules = cleaning.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
+        rate = config.tokenizer.subword_sampling
+    identity = {  # everything that the files depend on
+        "format": _FORMAT,
+        "source": source.identity,
+        "tokenizer": tokenizer.fingerprint,
+        "rules": dataclasses.asdict(rules),
+        "text": rate > 0,
+    }
+    name = f"{data.name.replace('/', '-')}-{split}-{cache.key(identity)}"
+    folder = cache.folder(data.cache_dir) / "corpora" / name
+
+    def fill(unfinished: Path) -> None:
+        if split != "train":
+            read_pairs(data, split)  # raises UserError with the line that is not UTF-8
+        _encode(unfinished, source, Encoder(tokenizer, rules, keep_text=rate > 0), data.workers)
 
     def resample(epoch: int, seed: int) -> Corpus:
-        resampler = Resampler(folder, tokenizer, data.max_length, rate, seed, epoch)
-        with cache.exclusive(cache.lock_path(folder), data.wait_seconds):
-            return Corpus(_prepare_epoch(resampler, data.workers), None)
+        return _prepare_epoch(Resampler(folder, tokenizer, data.max_length, rate, seed, epoch), data)
 
+    cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder, resample if rate else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
 
 
-def _identity(encoder: Encoder) -> dict[str, Any]:
-    """Returns everything that the files depend on."""
-    return {
-        "format": _FORMAT,
-        "source": encoder.source.identity,
-        "tokenizer": encoder.tokenizer.fingerprint,
-        "rules": dataclasses.asdict(encoder.rules) if encoder.rules else None,
-        "text": encoder.keep_text,
-    }
-
-
-def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
-    """Fills `folder` with the pairs of the encoder's source that satisfy its rules."""
-    source = encoder.source
-    chunks = _chunks(len(source), None if source.seekable else source)
+def _encode(folder: Path, source: Source, encoder: Encoder, wanted_workers: int) -> None:
+    """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
+    pairs = iter(source)
+    chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
     kept, dropped = _write(folder, encoder, chunks, len(source), f"Encoding {source.name}", wanted_workers)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
@@ -117,7 +114,6 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
         storage.keep_rows(folder, rows)
         (folder / "hashes").unlink()
     report = {
-        "source": source.identity,
         "kept": kept,
         "dropped": {reason: dropped[reason] for reason in cleaning.REASONS},
         "digest": storage.digest(folder),
@@ -126,40 +122,29 @@ def _encode(folder: Path, encoder: Encoder, wanted_workers: int) -> None:
     storage.write_report(folder, report)
 
 
-def _prepare_epoch(resampler: Resampler, wanted_workers: int) -> Path:
-    """Returns the folder of an epoch, a subfolder of its corpus, made if missing. The caller holds the lock."""
+def _prepare_epoch(resampler: Resampler, data: Config) -> Corpus:
+    """Returns the corpus of an epoch, in a subfolder of its corpus that is made if missing."""
     epochs = resampler.folder / f"epochs-{resampler.seed}-{resampler.rate}"
-    epochs.mkdir(exist_ok=True)
-    folder = epochs / str(resampler.epoch)
-    if not folder.exists():
+
+    def fill(unfinished: Path) -> None:
         total = len(storage.open_array(resampler.folder, "text_offsets"))
+        chunks = (range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK))
+        _write(unfinished, resampler, chunks, total, f"Encoding epoch {resampler.epoch + 1}", data.workers)
+        storage.write_report(unfinished, storage.read_report(resampler.folder))
 
-        def fill(unfinished: Path) -> None:
-            description = f"Encoding epoch {resampler.epoch + 1}"
-            _write(unfinished, resampler, _chunks(total), total, description, wanted_workers)
-            storage.write_report(unfinished, storage.read_report(resampler.folder))
-
-        cache.make_folder(folder, fill)
+    cache.make_once(epochs / str(resampler.epoch), fill, data.wait_seconds)
     for earlier in epochs.iterdir():
         # Epoch 0 stays, since every start of a run chooses its batch shapes from it. The two epochs before this one may
         # be in use on another host, and not every file system keeps deleted files that are mapped elsewhere.
         if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch - 2:
-            shutil.rmtree(earlier)
-    return folder
-
-
-def _chunks(total: int, sequential: Source | None = None) -> Iterator[Chunk]:
-    """Yields the chunks of `total` pairs, with their content if it has to be read sequentially."""
-    pairs = None if sequential is None else sequential.pairs(0, total)
-    for start in range(0, total, _CHUNK):
-        stop = min(start + _CHUNK, total)
-        yield Chunk(start, stop, pairs and list(itertools.islice(pairs, stop - start)))
+            shutil.rmtree(earlier, ignore_errors=True)  # another process may do so too
+    return Corpus(epochs / str(resampler.epoch), None)
 
 
 def _write(
     folder: Path,
-    encode: Callable[[Chunk], Encoded],
-    chunks: Iterable[Chunk],
+    encode: Callable[[Any], Encoded],
+    chunks: Iterable[Any],
     total: int,
     description: str,
     wanted_workers: int,
@@ -173,7 +158,7 @@ def _write(
         opened = {}
         for encoded in workers.map_ordered(encode, chunks, processes):
             arrays = dict(encoded.arrays)
-            arrays["offsets"], position = _offsets(arrays["lengths"] - 1, position)
+            arrays["offsets"], position = _offsets(arrays["lengths"], position)
             if "text" in arrays:
                 arrays["text_offsets"], text_position = _offsets(arrays["text_lengths"], text_position)
             for name, array in arrays.items():

@@ -1,7 +1,6 @@
 """The work that is spread over processes: chunks of text pairs to arrays of tokens."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,21 +9,12 @@ import numpy as np
 from jaxtyping import Integer, UInt64
 
 from transformer.data.corpus import cleaning, storage
-from transformer.data.sources.lines import decode
-from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
+from transformer.special_tokens import EOS
 
 TextPair = tuple[str, str]
 TokenPair = tuple[list[int], list[int]]
-
-
-class Chunk(NamedTuple):
-    """Consecutive pairs. `pairs` has their content if the source cannot start reading at `start`."""
-
-    start: int
-    stop: int
-    pairs: list[tuple[bytes, bytes]] | None = None
 
 
 class Encoded(NamedTuple):
@@ -36,16 +26,19 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a chunk of a source and applies the `rules`. Without rules it drops only empty pairs."""
+    """Encodes pairs of a source, UTF-8 or not, and applies the `rules`."""
 
-    source: Source
     tokenizer: Tokenizer
-    rules: cleaning.Rules | None
+    rules: cleaning.Rules
     keep_text: bool
 
-    def __call__(self, chunk: Chunk) -> Encoded:
-        dropped: Counter = Counter()
-        texts = list(self._texts(chunk, dropped))
+    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> Encoded:
+        texts, dropped = [], Counter()
+        for pair in pairs:
+            try:
+                texts.append(tuple(line.decode().strip() for line in pair))
+            except UnicodeDecodeError:
+                dropped["invalid_utf8"] += 1
         sources = self.tokenizer.source.encode([source for source, _ in texts])
         targets = self.tokenizer.target.encode([target for _, target in texts])
         kept_tokens, kept_texts = [], []
@@ -58,31 +51,14 @@ class Encoder:
         arrays = _token_arrays(kept_tokens, self.tokenizer)
         if self.keep_text:
             arrays |= _text_arrays(kept_texts)
-        if self.rules and self.rules.deduplicate:
+        if self.rules.deduplicate:
             arrays["hashes"] = np.array([cleaning.content_hash(*text) for text in kept_texts], np.uint64)
         return Encoded(arrays, dropped)
-
-    def _texts(self, chunk: Chunk, dropped: Counter) -> Iterator[TextPair]:
-        """Yields the pairs with text on both sides and counts the rest in `dropped`."""
-        pairs = self.source.pairs(chunk.start, chunk.stop) if chunk.pairs is None else chunk.pairs
-        for index, pair in enumerate(pairs, chunk.start):
-            try:
-                source, target = (line.decode().strip() for line in pair)
-            except UnicodeDecodeError:
-                if self.rules is None:
-                    for side, line in enumerate(pair):
-                        decode(line, self.source.where(index, side))  # raises the error that names the line
-                dropped["invalid_utf8"] += 1
-                continue
-            if source and target:
-                yield source, target
-            else:
-                dropped["empty"] += 1
 
 
 @dataclass(frozen=True)
 class Resampler:
-    """Encodes a chunk of a corpus again for one epoch, in segmentations drawn by (seed, epoch, side, pair)."""
+    """Encodes a range of a corpus again for one epoch, in segmentations drawn by (seed, epoch, side, pair)."""
 
     folder: Path  # of a corpus with its text
     tokenizer: Tokenizer
@@ -91,16 +67,18 @@ class Resampler:
     seed: int
     epoch: int
 
-    def __call__(self, chunk: Chunk) -> Encoded:
-        texts = _read_texts(self.folder, chunk)
-        sources = self._sample(self.tokenizer.source, 0, [source for source, _ in texts], chunk)
-        targets = self._sample(self.tokenizer.target, 1, [target for _, target in texts], chunk)
+    def __call__(self, pairs: range) -> Encoded:
+        texts = _read_texts(self.folder, pairs)
+        sources = self._sample(self.tokenizer.source, 0, [source for source, _ in texts], pairs)
+        targets = self._sample(self.tokenizer.target, 1, [target for _, target in texts], pairs)
         tokens = list(zip(sources, targets, strict=True))
         return Encoded(_token_arrays(tokens, self.tokenizer), Counter())
 
-    def _sample(self, vocabulary: Vocabulary, side: int, texts: list[str], chunk: Chunk) -> list[list[int]]:
+    def _sample(
+        self, vocabulary: SentencePieceVocabulary, side: int, texts: list[str], pairs: range
+    ) -> list[list[int]]:
         """Samples one side. Segmentations that training does not allow are replaced by the best one."""
-        seeds = mix(self.seed, self.epoch, side, np.arange(chunk.start, chunk.stop)) >> np.uint64(32)
+        seeds = mix(self.seed, self.epoch, side, np.arange(pairs.start, pairs.stop)) >> np.uint64(32)
         sampled = vocabulary.sample(texts, seeds.tolist(), self.rate)
         for index, tokens in enumerate(sampled):
             if not 0 < len(tokens) < self.max_length:
@@ -121,7 +99,7 @@ def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
 
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    tokens = [token for pair in pairs for side in pair for token in side]
+    tokens = [token for pair in pairs for side in pair for token in (*side, EOS)]
     lengths = [(len(source) + 1, len(target) + 1) for source, target in pairs]
     return {"tokens": np.array(tokens, storage.token_dtype(tokenizer.vocab_sizes)), "lengths": _rows_of_two(lengths)}
 
@@ -134,15 +112,15 @@ def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
     }
 
 
-def _read_texts(folder: Path, chunk: Chunk) -> list[TextPair]:
+def _read_texts(folder: Path, pairs: range) -> list[TextPair]:
     text = storage.open_array(folder, "text")
-    offsets = storage.open_array(folder, "text_offsets")[chunk.start : chunk.stop].tolist()
-    lengths = storage.open_array(folder, "text_lengths")[chunk.start : chunk.stop].tolist()
-    pairs = []
+    offsets = storage.open_array(folder, "text_offsets")[pairs.start : pairs.stop].tolist()
+    lengths = storage.open_array(folder, "text_lengths")[pairs.start : pairs.stop].tolist()
+    texts = []
     for start, (source, target) in zip(offsets, lengths, strict=True):
         raw = text[start : start + source + target].tobytes()
-        pairs.append((raw[:source].decode(), raw[source:].decode()))
-    return pairs
+        texts.append((raw[:source].decode(), raw[source:].decode()))
+    return texts
 
 
 def _rows_of_two(values: list[tuple[int, int]]) -> np.ndarray:

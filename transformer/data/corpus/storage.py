@@ -12,9 +12,9 @@ from transformer.errors import UserError
 
 # The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
 _LAYOUT = {
-    "tokens": (None, 1),  # source, target, source, target, ... without special tokens
+    "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
-    "lengths": (np.int32, 2),  # tokens of source and target; end-of-sentence is counted although it is not stored
+    "lengths": (np.int32, 2),  # tokens of source and target, EOS included
     "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
     "text_offsets": (np.int64, 1),
     "text_lengths": (np.int32, 2),  # bytes of source and target
@@ -58,16 +58,19 @@ def write_report(folder: Path, report: dict[str, Any]) -> None:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Reads the report of a folder. Raises UserError if a file has another size than when it was written.
+    """Reads the report of a folder. Raises UserError if it is damaged, or a file has another size than it recorded.
 
     Verifying checksums at every start would take too long.
     """
-    report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+    advice = f"delete {folder}, and the next run prepares it again"
+    try:
+        report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / _REPORT}: damaged ({error}); {advice}") from error
     found = _sizes(folder)
     for name, size in report["sizes"].items():
         if found.get(name) != size:
-            received = f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}"
-            raise UserError(f"{received}; delete {folder}, and the next run prepares it again")
+            raise UserError(f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; {advice}")
     return report
 
 

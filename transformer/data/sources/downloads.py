@@ -26,9 +26,6 @@ def fetch(data: Config) -> Path:
     """
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
-    for name, _, _ in data.downloads:
-        if Path(name).name != name:
-            raise UserError(f"data.downloads: {name} must be a file name without a folder")
     key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)

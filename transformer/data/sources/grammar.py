@@ -23,10 +23,6 @@ def _table(rows: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in row.split("|")) for row in rows.strip().splitlines()]
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 # English | German | the pronoun whose verb forms the subject takes
 SUBJECTS = _table("""
     I           | ich          | ich
@@ -93,16 +89,17 @@ OPENINGS = _table("I think that | ich glaube, dass \n we know that | wir wissen,
 WEEKDAYS = _table("Monday | Montag \n Tuesday | Dienstag \n Thursday | Donnerstag \n Saturday | Samstag")
 MONTHS = _table("January | Januar \n March | März \n May | Mai \n July | Juli \n October | Oktober")
 
-ENGLISH_SMALL = _words(
-    "- one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
+# 1 to 19, and 20, 30, ..., 90, each at its place
+SMALL = _table(
+    "- | - \n one | ein \n two | zwei \n three | drei \n four | vier \n five | fünf \n six | sechs \n seven | sieben \n"
+    "eight | acht \n nine | neun \n ten | zehn \n eleven | elf \n twelve | zwölf \n thirteen | dreizehn \n"
+    "fourteen | vierzehn \n fifteen | fünfzehn \n sixteen | sechzehn \n seventeen | siebzehn \n"
+    "eighteen | achtzehn \n nineteen | neunzehn"
 )
-ENGLISH_TENS = _words("- - twenty thirty forty fifty sixty seventy eighty ninety")
-GERMAN_SMALL = _words(
-    "- ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
-    "achtzehn neunzehn"
+TENS = _table(
+    "- | - \n - | - \n twenty | zwanzig \n thirty | dreißig \n forty | vierzig \n fifty | fünfzig \n"
+    "sixty | sechzig \n seventy | siebzig \n eighty | achtzig \n ninety | neunzig"
 )
-GERMAN_TENS = _words("- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
 ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
 ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth"}
 GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
@@ -111,15 +108,12 @@ GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 def cardinal(number: int) -> Phrase:
     """Spells 1 <= number <= 999: 345 is "three hundred forty-five" and "dreihundertfünfundvierzig"."""
     if number >= 100:
-        hundreds, rest = divmod(number, 100)
-        english, german = cardinal(rest) if rest else Phrase()
-        return Phrase(_join(ENGLISH_SMALL[hundreds], "hundred", english), f"{GERMAN_SMALL[hundreds]}hundert{german}")
+        hundreds, rest = SMALL[number // 100], cardinal(number % 100) if number % 100 else Phrase()
+        return Phrase(f"{hundreds[0]} hundred {rest.english}".rstrip(), f"{hundreds[1]}hundert{rest.german}")
     if number < 20:
-        return Phrase(ENGLISH_SMALL[number], "eins" if number == 1 else GERMAN_SMALL[number])
-    tens, units = divmod(number, 10)
-    if not units:
-        return Phrase(ENGLISH_TENS[tens], GERMAN_TENS[tens])
-    return Phrase(f"{ENGLISH_TENS[tens]}-{ENGLISH_SMALL[units]}", f"{GERMAN_SMALL[units]}und{GERMAN_TENS[tens]}")
+        return Phrase("one", "eins") if number == 1 else Phrase(*SMALL[number])
+    tens, units = TENS[number // 10], SMALL[number % 10]
+    return Phrase(f"{tens[0]}-{units[0]}", f"{units[1]}und{tens[1]}") if number % 10 else Phrase(*tens)
 
 
 def date(day: int, month: Phrase) -> Phrase:
@@ -134,15 +128,12 @@ def date(day: int, month: Phrase) -> Phrase:
 def clock(hour: int, minutes: int) -> Phrase:
     """Spells the time that is `minutes` past an hour of 1 to 12, or to it if they are negative."""
     if minutes == 0:
-        return Phrase(f"at {cardinal(hour).english} o'clock", f"um {GERMAN_SMALL[hour]} Uhr")
+        return Phrase(f"at {cardinal(hour).english} o'clock", f"um {SMALL[hour][1]} Uhr")
     if minutes == 30:  # German names the hour that is half over
         return Phrase(f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}")
     amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
     relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
-    return Phrase(
-        _join("at", amount.english, relation.english, cardinal(hour).english),
-        _join("um", amount.german, relation.german, cardinal(hour).german),
-    )
+    return _join(Phrase("at", "um"), amount, relation, cardinal(hour))
 
 
 def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool) -> Phrase:
@@ -150,16 +141,14 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
     singular, plural, german_singular, german_plural, gender = noun
     if count == 1:
         an = (adjective.english or singular)[0] in "aeiou"
-        article = "the" if definite else "an" if an else "a"
         german_article, ending = (DEFINITE if definite else INDEFINITE)[gender]
+        article = Phrase("the" if definite else "an" if an else "a", german_article)
         name = Phrase(singular, german_singular)
     else:
-        number = cardinal(count)
-        article = _join("the" if definite else "", number.english)
-        german_article, ending = (f"die {number.german}", "en") if definite else (number.german, "e")
+        ending = "en" if definite else "e"
+        article = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
         name = Phrase(plural, german_plural)
-    inflected = adjective.german and adjective.german + ending
-    return Phrase(_join(article, adjective.english, name.english), _join(german_article, inflected, name.german))
+    return _join(article, Phrase(adjective.english, adjective.german and adjective.german + ending), name)
 
 
 def draw(random: Random) -> Phrase:
@@ -186,9 +175,7 @@ def draw(random: Random) -> Phrase:
         "auxiliary": Phrase(auxiliary, german_auxiliaries[("ich", "er", "wir").index(person)]),
         "verb": Phrase(infinitive, participle if in_past else german_infinitive),
         "predicate": Phrase(past if in_past else f"{auxiliary} {infinitive}"),
-        "rest": Phrase(
-            _join(thing.english, price.english, place.english), _join(*(part.german for part in german_rest))
-        ),
+        "rest": Phrase(_join(thing, price, place).english, _join(*german_rest).german),
         "time": _time(random) if random.random() < 0.7 or english_order.startswith("{time}") else Phrase(),
     }
     return Phrase(
@@ -198,7 +185,7 @@ def draw(random: Random) -> Phrase:
 
 
 def _sentence(order: str, parts: dict[str, str]) -> str:
-    text = _join(*order.format(**parts).split()).replace(" .", ".").replace(" ?", "?")
+    text = " ".join(order.format(**parts).split()).replace(" .", ".").replace(" ?", "?")
     return text[0].upper() + text[1:]
 
 
@@ -215,8 +202,8 @@ def _time(random: Random) -> Phrase:
     if random.random() < 0.5:
         return day
     hour = clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20)))
-    return Phrase(_join(day.english, hour.english), _join(day.german, hour.german))
+    return _join(day, hour)
 
 
-def _join(*words: str) -> str:
-    return " ".join(filter(None, words))
+def _join(*phrases: Phrase) -> Phrase:
+    return Phrase(*(" ".join(filter(None, words)) for words in zip(*phrases, strict=True)))

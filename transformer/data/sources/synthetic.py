@@ -18,8 +18,6 @@ class SyntheticSource:
     split: str
     examples: int
 
-    seekable = True
-
     @classmethod
     def open(cls, data, split: str) -> "SyntheticSource":
         """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out."""
@@ -40,16 +38,14 @@ class SyntheticSource:
     def __len__(self) -> int:
         return self.examples
 
-    def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
-        for index in range(start, stop):
-            yield self._pair(index)
-
-    def _pair(self, index: int) -> tuple[bytes, bytes]:
-        random = Random(f"{self.split} {index}")
-        while True:
-            english, german = (text.encode() for text in grammar.draw(random))
-            if split_of(english) == self.split:
-                return english, german
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for index in range(self.examples):
+            random = Random(f"{self.split} {index}")
+            while True:
+                english, german = (text.encode() for text in grammar.draw(random))
+                if split_of(english) == self.split:
+                    break
+            yield english, german
 
 
 def split_of(english: bytes) -> str:

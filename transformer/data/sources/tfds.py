@@ -1,6 +1,5 @@
 """Translation datasets of TensorFlow Datasets, read as random-access records without TensorFlow."""
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,68 +15,59 @@ BLOCK = 1024  # records read at once: TFDS returns them as a list
 class TfdsSource:
     """A split of a prepared dataset, or any slice of it in TFDS's own syntax."""
 
-    dataset: str  # such as wmt14_translate/de-en
-    data_dir: str  # "": the default of TFDS
+    info: Any  # tfds.core.DatasetInfo
+    records: Any  # a sequence that can also return several records at once
     split: str
     languages: tuple[str, str]
-
-    seekable = True
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TfdsSource":
         """Raises UserError for an unknown dataset, language or split, and for a dataset that is not prepared."""
-        languages = (data.source_language, data.target_language)
-        source = cls(data.name, data.path, getattr(data, f"{split}_split"), languages)
-        features = _builder(source.dataset, source.data_dir).info.features
-        missing = [language for language in source.languages if language not in features]
+        builder = _builder(data.name, data.path)
+        languages, features = (data.source_language, data.target_language), builder.info.features
+        missing = [language for language in languages if language not in features]
         if missing:
             raise UserError(
-                f"data.source_language, data.target_language={', '.join(source.languages)}: {data.name} has no "
+                f"data.source_language, data.target_language={', '.join(languages)}: {data.name} has no "
                 f"{' and no '.join(missing)}; it has {', '.join(features)}"
             )
+        expression = getattr(data, f"{split}_split")
         try:
-            len(source)
+            records = builder.as_data_source(split=expression)
+            len(records)
         except ValueError as error:
-            raise UserError(f"data.{split}_split={source.split}: {_one_line(error)}") from error
-        return source
+            raise UserError(f"data.{split}_split={expression}: {_one_line(error)}") from error
+        return cls(builder.info, records, expression, languages)
 
     @property
     def name(self) -> str:
-        return f"{self.dataset}, {self.split}"
+        return f"{self.info.full_name}, {self.split}"
 
     @property
     def identity(self) -> dict:
-        info = _builder(self.dataset, self.data_dir).info
-        parts = info.splits[self.split].file_instructions
+        parts = self.info.splits[self.split].file_instructions
         return {
             "source": "tfds",
-            "dataset": info.full_name,
-            "folder": info.data_dir,
+            "dataset": self.info.full_name,
+            "folder": self.info.data_dir,
             "languages": self.languages,
             "records": [[part.filename, part.skip, part.take] for part in parts],
-            "prepared": (Path(info.data_dir) / "dataset_info.json").stat().st_mtime_ns,
+            "prepared": (Path(self.info.data_dir) / "dataset_info.json").stat().st_mtime_ns,
         }
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, record {index + 1}, {self.languages[side]}"
 
     def __len__(self) -> int:
-        return len(self._records())
+        return len(self.records)
 
-    def pairs(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         source, target = self.languages
-        for first in range(start, stop, BLOCK):
-            for record in self._records().__getitems__(range(first, min(first + BLOCK, stop))):
+        for first in range(0, len(self), BLOCK):
+            for record in self.records.__getitems__(range(first, min(first + BLOCK, len(self)))):
                 yield record[source], record[target]
 
-    def _records(self) -> Any:
-        return _records(self.dataset, self.data_dir, self.split)
 
-
-# These functions are cached outside the source, so that a source can be pickled: each process opens the files itself.
-
-
-@functools.cache
 def _builder(dataset: str, data_dir: str) -> Any:
     # TFDS takes a second to import, which only its users should pay. The second import registers the translation
     # datasets, which TFDS would otherwise look for with TensorFlow.
@@ -105,11 +95,6 @@ def _builder(dataset: str, data_dir: str) -> Any:
             f"random access; remove it and run: {command}"
         )
     return builder
-
-
-@functools.cache
-def _records(dataset: str, data_dir: str, split: str) -> Any:
-    return _builder(dataset, data_dir).as_data_source(split=split)
 
 
 def _one_line(error: Exception) -> str:

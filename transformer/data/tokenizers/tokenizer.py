@@ -33,10 +33,15 @@ class Tokenizer:
         return cls(source, source if config.tokenizer.shared else _load(workdir / TARGET_MODEL))
 
     def save(self, workdir: Path) -> None:
-        """Writes each file atomically."""
-        if self.target is not self.source:
-            files.write_bytes(workdir / TARGET_MODEL, self.target.serialized)
-        files.write_bytes(workdir / MODEL, self.source.serialized)
+        """Writes each file atomically, except those that exist."""
+        sides = {MODEL: self.source} if self.target is self.source else {MODEL: self.source, TARGET_MODEL: self.target}
+        for name, side in sides.items():
+            if not (workdir / name).exists():
+                files.write_bytes(workdir / name, side.serialized)
+
+    @property
+    def sides(self) -> tuple[Vocabulary, Vocabulary]:
+        return self.source, self.target
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -58,12 +63,13 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     """
     names = (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
     if not all((workdir / name).exists() for name in names):
-        make = _read_model_files if config.tokenizer.model_file else _load_or_train
+        make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     return Tokenizer.load(workdir, config)
 
 
-def _read_model_files(config: Config) -> Tokenizer:
+def read_model_files(config: Config) -> Tokenizer:
+    """Reads `config.tokenizer.model_file`. Raises UserError if a file is missing or damaged."""
     loaded = [_load(files.expanded(name.strip())) for name in config.tokenizer.model_file.split(",")]
     return Tokenizer(loaded[0], loaded[-1])
 
@@ -74,16 +80,12 @@ def _load_or_train(config: Config) -> Tokenizer:
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     key = cache.key([settings, source.identity, importlib.metadata.version("sentencepiece")])
-    home = cache.folder(config.data.cache_dir) / "tokenizers"
-    home.mkdir(exist_ok=True)
-    folder = home / f"{config.data.name.replace('/', '-')}-{key}"
+    folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
     cache.make_once(folder, lambda unfinished: _train(config, source).save(unfinished), config.data.wait_seconds)
     return Tokenizer.load(folder, config)
 
 
 def _train(config: Config, source: Source) -> Tokenizer:
-    if not len(source):
-        raise UserError(f"{source.name}: no training pairs; name a split with at least one")
     began = time.perf_counter()
     tokenizer = Tokenizer(*training.train(config.tokenizer, source))
     sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))

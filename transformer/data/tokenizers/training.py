@@ -1,10 +1,10 @@
 """Training of vocabularies, on the training split only."""
 
+import contextlib
 import io
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import sentencepiece
@@ -31,46 +31,27 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
 def _train_sentencepiece(options: Config, source: Source, exact_size: bool) -> tuple[Vocabulary, Vocabulary]:
     if options.shared:
-        texts = itertools.chain.from_iterable(select_pairs(source, options.sample_size))
-        shared = _train_one(options, texts, exact_size)
+        shared = _train_one(options, source, (0, 1), exact_size)
         return shared, shared
-    source_texts = (text for text, _ in select_pairs(source, options.sample_size))
-    target_texts = (text for _, text in select_pairs(source, options.sample_size))
-    return _train_one(options, source_texts, exact_size), _train_one(options, target_texts, exact_size)
+    return _train_one(options, source, (0,), exact_size), _train_one(options, source, (1,), exact_size)
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
-    for pair in _select_bytes(source, limit):
-        try:
-            yield pair[0].decode(), pair[1].decode()
-        except UnicodeDecodeError:
-            continue
+    total, blocks = len(source), math.ceil(limit / _BLOCK)
+    for index, pair in enumerate(source):
+        block = ((index + 1) * blocks - 1) // total  # the last that starts at this index or before
+        if total <= limit or index - block * total // blocks < limit // blocks:
+            with contextlib.suppress(UnicodeDecodeError):
+                yield pair[0].decode(), pair[1].decode()
 
 
-def _select_bytes(source: Source, limit: int) -> Iterator[tuple[bytes, bytes]]:
-    total = len(source)
-    if total <= limit:
-        yield from source.pairs(0, total)
-        return
-    blocks = math.ceil(limit / _BLOCK)
-    size = limit // blocks
-    starts = [block * total // blocks for block in range(blocks)]
-    if source.seekable:
-        for start in starts:
-            yield from source.pairs(start, start + size)
-        return
-    pairs, position = source.pairs(0, total), 0
-    for start in starts:
-        yield from itertools.islice(pairs, start - position, start - position + size)
-        position = start + size
-
-
-def _train_one(options: Config, texts: Iterable[str], exact_size: bool) -> SentencePieceVocabulary:
+def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size: bool) -> SentencePieceVocabulary:
+    texts = (pair[side] for pair in select_pairs(source, options.sample_size) for side in sides)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=texts,
             model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
@@ -86,11 +67,11 @@ def _train_one(options: Config, texts: Iterable[str], exact_size: bool) -> Sente
             minloglevel=vocabulary.QUIET,
         )
     except RuntimeError as error:
-        raise UserError(_explain(options, str(error))) from error
+        raise UserError(_explain(options, source.name, str(error))) from error
     return SentencePieceVocabulary(model.getvalue())
 
 
-def _explain(options: Config, message: str) -> str:
+def _explain(options: Config, name: str, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
@@ -101,8 +82,8 @@ def _explain(options: Config, message: str) -> str:
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return (
-            f"tokenizer.kind={options.kind}: the training text has no usable line; one must have 1 to 4,192 bytes of "
-            "UTF-8, not only spaces, and no NUL"
+            f"{name}: no line can train tokenizer.kind={options.kind}; one must have 1 to 4,192 bytes of UTF-8, not "
+            "only spaces, and no NUL"
         )
     reason = " ".join(message.split())
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
@@ -111,7 +92,7 @@ def _explain(options: Config, message: str) -> str:
 def _count_ids(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
     """Makes vocabularies just large enough for the largest integer of the whole training split."""
     largest = [-1, -1]
-    for pair in source.pairs(0, len(source)):
+    for pair in source:
         for side, line in enumerate(pair):
             largest[side] = max(largest[side], max(map(int, line.split()), default=-1))
     needed = max(largest) + SPECIAL + 1

@@ -1,11 +1,13 @@
-"""The vocabulary of one language: text to tokens and back, with the same four special tokens for every kind."""
+"""The vocabulary of one language: text to tokens and back.
 
+In every kind, tokens 0 to 3 are PAD, UNK, BOS and EOS; of these `encode` returns only UNK.
+"""
+
+import functools
 import json
 import random
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import sentencepiece
 
@@ -22,32 +24,6 @@ QUIET = 2  # SentencePiece's log level: only errors
 sentencepiece.set_min_log_level(QUIET)
 
 
-@runtime_checkable
-class Vocabulary(Protocol):
-    """Converts between text and tokens. Tokens 0 to 3 are PAD, UNK, BOS and EOS; of these `encode` returns only UNK."""
-
-    @property
-    def size(self) -> int:
-        """The number of tokens, including the special ones."""
-
-    @property
-    def pieces(self) -> list[str]:
-        """The string of each token; one that starts a word begins with U+2581."""
-
-    @property
-    def serialized(self) -> bytes:
-        """The file content that `load` reads."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of each text in its best segmentation."""
-
-    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
-        """Returns the tokens of each text in a random segmentation, a pure function of (text, seed, rate)."""
-
-    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Returns the text of each sequence, without PAD, BOS and EOS."""
-
-
 class SentencePieceVocabulary:
     """A SentencePiece model, whose ids are renumbered so that the special tokens come first."""
 
@@ -61,7 +37,7 @@ class SentencePieceVocabulary:
         self._tokens = {model_id: token for token, model_id in enumerate(self._model_ids) if model_id >= 0}
         self._token_of_piece = {self._processor.id_to_piece(id_): token for id_, token in self._tokens.items()}
         self._has_bytes = "<0x00>" in self._token_of_piece
-        self._samplers: dict[float, BpeDropout | UnigramSampler] = {}
+        self._sampler = functools.cache(self._sampler)
         self._same_ids = all(token == model_id for model_id, token in self._tokens.items())
 
     def __reduce__(self):
@@ -69,24 +45,31 @@ class SentencePieceVocabulary:
 
     @property
     def size(self) -> int:
+        """The number of tokens, including the special ones."""
         return len(self._model_ids)
 
     @property
     def pieces(self) -> list[str]:
+        """The string of each token; one that starts a word begins with U+2581."""
         return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self._model_ids[SPECIAL:])]
 
-    @cached_property
+    @functools.cached_property
     def serialized(self) -> bytes:
+        """The file content that `load` reads."""
         return self._processor.serialized_model_proto()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of each text in its best segmentation."""
         sequences = self._processor.encode(list(texts), num_threads=1)
         if self._same_ids:
             return sequences
         return [[self._tokens[model_id] for model_id in sequence] for sequence in sequences]
 
     def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
-        """Applies BPE-dropout with probability `rate`, or unigram sampling with alpha `rate`."""
+        """Returns the tokens of each text in a random segmentation, a pure function of (text, seed, rate).
+
+        Applies BPE-dropout with probability `rate`, or unigram sampling with alpha `rate`.
+        """
         sampler = self._sampler(rate)
         sequences = []
         for text, seed in zip(self._processor.normalize(list(texts)), seeds, strict=True):
@@ -96,19 +79,18 @@ class SentencePieceVocabulary:
         return sequences
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Returns the text of each sequence, without PAD, BOS and EOS."""
         return [
             self._processor.decode([self._model_ids[token] for token in tokens if token not in _INVISIBLE])
             for tokens in sequences
         ]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
-        if rate not in self._samplers:
-            ids = [model_id for model_id in self._model_ids[SPECIAL:] if not self._processor.is_byte(model_id)]
-            scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
-            # The scores of byte-pair encoding are the ranks 0, -1, -2, ...; those of unigram are log-probabilities.
-            ranks = all(score == round(score) for score in scores.values())
-            self._samplers[rate] = BpeDropout(scores, rate) if ranks else UnigramSampler(scores, rate)
-        return self._samplers[rate]
+        ids = [model_id for model_id in self._model_ids[SPECIAL:] if not self._processor.is_byte(model_id)]
+        scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
+        # The scores of byte-pair encoding are the ranks 0, -1, -2, ...; those of unigram are log-probabilities.
+        ranks = all(score == round(score) for score in scores.values())
+        return BpeDropout(scores, rate) if ranks else UnigramSampler(scores, rate)
 
     def _tokens_of(self, pieces: Iterable[str]) -> list[int]:
         """Encodes pieces. As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback."""
@@ -142,10 +124,6 @@ class IdsVocabulary:
         """Raises UserError if a text has anything but non-negative integers."""
         return [[self._token(number) for number in text.split()] for text in texts]
 
-    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
-        """Returns the only segmentation."""
-        return self.encode(texts)
-
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         return [" ".join(self._text(token) for token in tokens if token not in _INVISIBLE) for tokens in sequences]
 
@@ -157,6 +135,9 @@ class IdsVocabulary:
             raise UserError(f"'{number:.40}': tokenizer.kind=ids reads space-separated non-negative integers")
         token = int(number) + SPECIAL
         return token if token < self.size else UNK
+
+
+Vocabulary = SentencePieceVocabulary | IdsVocabulary
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:

@@ -1,0 +1,51 @@
+"""Systems: groups of evaluations that differ only in the seed of their runs."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.evaluations import Evaluation, differing_keys
+from transformer.errors import UserError
+
+# Tried in this order to separate evaluations with the same settings and seed.
+TRAITS = (
+    lambda evaluation: {},
+    lambda evaluation: {"commit": evaluation.commit},
+    lambda evaluation: {"step": evaluation.result["step"]},
+    lambda evaluation: {"evaluation": str(evaluation.path.resolve())},
+)
+
+
+@dataclass(frozen=True)
+class System:
+    """Evaluations with different seeds. `differences` holds its values of the settings in which the systems differ."""
+
+    label: str
+    differences: dict[str, Any]
+    evaluations: tuple[Evaluation, ...]
+
+
+def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
+    """Returns systems in the order of their first evaluations. Raises UserError if an evaluation is given twice."""
+    settings = [each.settings | _find_trait(each, evaluations) for each in evaluations]
+    keys = differing_keys(settings)
+    systems = []
+    for number, each in enumerate(settings):
+        if each not in settings[:number]:
+            members = tuple(member for member, its in zip(evaluations, settings, strict=True) if its == each)
+            systems.append(System(_label(len(systems)), {key: each.get(key) for key in keys}, members))
+    return systems
+
+
+def _find_trait(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """Returns the trait that separates an evaluation from those with the same settings and seed, if there are any."""
+    same = [each for each in evaluations if each.settings == evaluation.settings]
+    for trait in TRAITS:
+        if len({(each.config.seed, *trait(each).values()) for each in same}) == len(same):
+            return trait(evaluation)
+    raise UserError(f"{evaluation.path}: is given twice; give it once")
+
+
+def _label(number: int) -> str:
+    return string.ascii_uppercase[number] if number < len(string.ascii_uppercase) else f"S{number + 1}"

@@ -1,0 +1,47 @@
+"""Encoder states and attention weights of texts, compared with the model's own on unpadded rows."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.decoding.models import tiny_model
+from tests.decoding.test_scoring import TOKENIZER, VOCABULARY, decoding_config
+from transformer.decoding import ensemble
+from transformer.decoding.inspection import Inspector
+from transformer.model.transformer import attention_weights
+from transformer.special_tokens import BOS, EOS
+
+GRAPH, PARAMETERS = tiny_model(12, seed=0, num_layers=2)
+INSPECTOR = Inspector(GRAPH, TOKENIZER, decoding_config())
+
+
+def tokens(text: str) -> list[int]:
+    return [*VOCABULARY.encode([text])[0], EOS]
+
+
+def model():
+    return ensemble.build_models([GRAPH], [PARAMETERS])[0]
+
+
+def test_states_are_those_of_the_encoder_without_padding():
+    texts = ["1 2 3", "", " ".join(["4"] * 19), "5"]
+    found = INSPECTOR.encode(PARAMETERS, texts)
+    for text, encoding in zip(texts, found, strict=True):
+        assert encoding.tokens == tuple(tokens(text)) and encoding.pieces == (*text.split(), "</s>")
+        (expected,) = jax.jit(lambda source: model().encoder(source))(np.array([tokens(text)]))
+        np.testing.assert_allclose(encoding.states, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
+def test_weights_and_pieces_belong_together(source, target):
+    found = INSPECTOR.attention(PARAMETERS, source, target)
+    assert found.source_pieces == (*source.split(), "</s>")
+    assert found.target_input_pieces == ("<s>", *target.split())
+    assert found.target_output_pieces == (*target.split(), "</s>")
+    target_input = [[BOS, *tokens(target)[:-1]]]
+    expected = jax.jit(lambda *sides: attention_weights(model(), *sides))(
+        np.array([tokens(source)]), np.array(target_input)
+    )
+    for name, weights in expected.items():
+        np.testing.assert_allclose(getattr(found, name), weights[:, 0], atol=1e-5)
+        np.testing.assert_allclose(getattr(found, name).sum(axis=-1), 1.0, rtol=1e-5)

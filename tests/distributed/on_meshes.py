@@ -1,0 +1,63 @@
+"""A gradient and translations on a mesh of given shape: `eight_devices.py` compares them with those of one device."""
+
+import math
+
+import jax
+import ml_collections
+import numpy as np
+from jax.sharding import Mesh
+
+from configs import base
+from tests.decoding.models import tiny_model
+from tests.model.models import flat
+from tests.training.tiny import make_batch, setup, tiny_config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding.translator import Translator
+from transformer.distributed.mesh import make_mesh
+from transformer.distributed.sharding import tree_shardings
+
+Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor
+
+LENGTHS = [(5, 6), (6, 4), (3, 6), (6, 6), (1, 2), (4, 4)]
+VOCABULARY = IdsVocabulary(12)
+SENTENCES = ["1 2 3 4", "5", "7 0 7", "3 3 3 3 3", "6 1", "0 2 4 6 1", "2", "4 4 0"]
+
+
+def mesh_of(shape: Shape, config: ml_collections.ConfigDict) -> Mesh:
+    """Returns a mesh of this shape over the first devices, and sets `config.mesh`."""
+    config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
+    return make_mesh(config, jax.devices()[: math.prod(shape)])
+
+
+def bfloat16_update(shape: Shape) -> tuple[float, dict[str, np.ndarray]]:
+    """Returns the loss per token of a batch, and its gradient by path."""
+    config = tiny_config(model__dropout=0.2, model__dtype="bfloat16")
+    here = setup(config, mesh=mesh_of(shape, config))
+    start = dict(flat(here.initializer().parameters))
+    state, metrics = here.after([make_batch(LENGTHS, 8, 8, seed=0)])
+    # The update subtracts the gradient.
+    gradient = {path: start[path] - array for path, array in flat(state.parameters)}
+    return float(metrics["sums"].loss / metrics["sums"].tokens), gradient
+
+
+def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
+    """Returns the largest relative error of any parameter's gradient, in Euclidean norms."""
+    # Gradients of the keys' biases are zero but for rounding, as softmax cancels them.
+    floor = 1e-3 * np.sqrt(sum(np.sum(np.square(array)) for array in expected.values()))
+    return max(
+        float(np.linalg.norm(gradient[path] - array) / max(np.linalg.norm(array), floor))
+        for path, array in expected.items()
+    )
+
+
+def translate(shape: Shape, dtype: str) -> dict:
+    """Returns the texts and scores of the best translations by a random model with very unequal probabilities."""
+    config, model = base.get_config(), tiny_model(VOCABULARY.size, seed=1, dtype=dtype)
+    mesh = mesh_of(shape, config)
+    config.decoding.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256})
+    tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
+    translator = Translator([model.graph], tokenizer, config.decoding, n_best=1, mesh=mesh)
+    parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))
+    best = [found[0] for found in translator.translate([parameters], SENTENCES, 1, lambda count: None)]
+    return {"texts": [each.text for each in best], "scores": [each.score for each in best]}

@@ -1,0 +1,260 @@
+"""Continuing runs with more steps or other settings: refusals, records, and equal results."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.checkpoints.saved_runs import refusal, save_run
+from tests.training.tiny import at_step, flags, record, run
+from transformer import cli, files, train
+from transformer.checkpoints.restore import read_arrays
+from transformer.config import loading
+from transformer.run import continuation
+from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.progress import Progress
+from transformer.training.state import TrainState
+from transformer.workdir import Workdir, create_workdir
+
+
+def make_config(**changes):
+    settings = {"training__steps": 8, "training__eval_every": 4, "optimizer__warmup_steps": 4} | changes
+    overrides = [(key.replace("__", "."), str(value)) for key, value in settings.items()]
+    return loading.load_file("configs/base.py", overrides)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> Path:
+    """Returns the workdir of a complete run of eight steps, whose best validation was the first of two."""
+    workdir = create_workdir(tmp_path_factory.mktemp("ended") / "run", make_config())
+    save_run(workdir.path, 5, {4: 2.0, 8: 1.0})
+    workdir.mark_complete(8)
+    return workdir.path
+
+
+@pytest.fixture
+def workdir(ended, tmp_path) -> Workdir:
+    """Returns a copy of the complete run."""
+    return Workdir(shutil.copytree(ended, tmp_path / "run"))
+
+
+def later_starts(workdir: Workdir) -> list[dict]:
+    return json.loads(workdir.environment.read_text())["resumed"]
+
+
+def test_settings_that_do_not_change_the_result_may_change_and_are_recorded(workdir, caplog):
+    workdir.complete.unlink()
+    changed = make_config(training__log_every=7, mesh__data=1, data__path="elsewhere", checkpoint__keep=2)
+    continuation.check(workdir, changed)
+    with caplog.at_level("INFO"):
+        continuation.record_start(workdir, changed)
+    assert loading.load(workdir.path) == changed
+    (start,) = later_starts(workdir)
+    assert start["step"] == 8 and start["changes"] == {
+        "training.log_every": [100, 7],
+        "mesh.data": [-1, 1],
+        "data.path": ["", "elsewhere"],
+        "checkpoint.keep": [5, 2],
+    }
+    (line,) = caplog.messages
+    assert line.startswith("Settings that change at step 8: ") and "training.log_every: 100 -> 7" in line
+    continuation.record_start(workdir, changed)
+    assert later_starts(workdir)[1]["changes"] == {} and len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("key", ["training__eval_sentences", "training__eval_beam_size", "training__max_skipped"])
+def test_settings_that_choose_the_best_checkpoint_or_the_order_of_the_data_may_not_change(workdir, key):
+    assert key.replace("__", ".") in refusal(continuation.check, workdir, make_config(**{key: 5}))
+
+
+def test_another_config_is_refused_without_changing_anything(workdir):
+    before = contents(workdir.path)
+    message = refusal(continuation.check, workdir, make_config(model__d_model=256, model__d_k=32))
+    assert f"--workdir={workdir.path}: " in message and f"--config={workdir.config}" in message
+    assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
+    assert contents(workdir.path) == before
+
+
+def test_a_long_difference_is_shortened(workdir):
+    changes = {f"model__{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
+    changes |= {f"optimizer__{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
+    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(continuation.check, workdir, make_config(**changes))
+
+
+def test_a_length_can_only_be_changed_by_extending(workdir):
+    message = refusal(continuation.check, workdir, make_config(training__steps=12))
+    assert "(training.steps: 8 -> 12); extend it with --extend=12, resume it with --config=" in message
+    assert "--extend" not in refusal(continuation.check, workdir, make_config(training__steps=6))
+    assert "--extend" not in refusal(continuation.check, workdir, make_config(training__steps=12, seed=1))
+
+
+def test_an_extension_cannot_remove_steps(workdir, monkeypatch):
+    for extend in (-1, 0, 7):
+        message = refusal(continuation.check, workdir, make_config(), extend)
+        assert message == f"--extend={extend}: this run has done 8 of 8 steps; extend it to more than 8"
+    continuation.check(workdir, make_config(), 8)  # a command that is repeated finds the run complete
+    continuation.check(workdir, make_config(training__steps=9), 9)
+    monkeypatch.setattr(continuation, "_last_progress", lambda workdir: Progress(step=4, validated_step=4))
+    assert "has done 4 of 8 steps; extend it to more than 8" in refusal(continuation.check, workdir, make_config(), 6)
+    continuation.check(workdir, make_config(), 8)  # the command that extended an interrupted run resumes it
+
+
+def test_a_run_that_lost_patience_is_extended_only_with_more_patience(workdir):
+    impatient = {"training__steps": 12, "training__patience": 1}
+    message = refusal(continuation.check, workdir, make_config(**impatient), 12)
+    assert "config.training.patience=1: 1 validations in a row have not improved the score" in message
+    continuation.check(workdir, make_config(**impatient | {"training__patience": 2}), 12)
+    # More patience without more steps continues a run that ended early.
+    loading.save(make_config(training__steps=12, training__patience=1), workdir.path)
+    continuation.record_start(workdir, make_config(training__steps=12, training__patience=1))
+    assert workdir.is_complete()
+    continuation.record_start(workdir, make_config(training__steps=12, training__patience=0))
+    assert not workdir.is_complete()
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("writes", "is_extended"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
+    workdir, monkeypatch, writes, is_extended
+):
+    """The writes are those of environment.json and config.json, and the deletion of complete.json."""
+    longer, left = make_config(training__steps=12), [writes]
+
+    def unless_killed(function):
+        def call(*arguments):
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return function(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_json", unless_killed(files.write_json))
+        # Writing a file also unlinks, but always with `missing_ok`.
+        killed, unlink = unless_killed(Path.unlink), Path.unlink
+        patch.setattr(Path, "unlink", lambda path, **options: unlink(path, **options) if options else killed(path))
+        try:
+            continuation.record_start(workdir, longer)
+        except Killed:
+            assert writes < 3
+    # The original command continues what there is.
+    continuation.check(workdir, make_config())
+    length = loading.load(workdir.path).training.steps
+    assert length == (12 if is_extended else 8)
+    continuation.record_start(workdir, make_config(training__steps=length))
+    assert workdir.is_complete() != is_extended
+    # The extension can be repeated, and is then recorded.
+    continuation.check(workdir, longer, 12)
+    continuation.record_start(workdir, longer)
+    assert not workdir.is_complete() and loading.load(workdir.path) == longer
+    continuation.check(workdir, make_config())
+    (*_, extension) = [start for start in later_starts(workdir) if start["changes"]]
+    assert extension["changes"] == {"training.steps": [8, 12]} and extension["step"] == 8
+    assert extension["schedule"] == "inverse_sqrt of 12 steps from update 9 on"
+
+
+def test_a_repeated_diff_is_recorded_once(workdir, monkeypatch):
+    diffs = iter(["a", "b", "a"])
+    monkeypatch.setattr(continuation, "describe_environment", lambda: {"commit": None, "diff": next(diffs)})
+    for _ in range(3):
+        continuation.record_start(workdir, make_config())
+    assert [start["diff"] for start in later_starts(workdir)] == ["a", "b", "that of start 1, where 0 is the first"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "before", "after"),
+    # Peak 1, warm-up of 4. Of 8 steps, 3/4 of the decay precede the eighth update: (1 + cos(3 pi / 4)) / 2 and
+    # 1/4. Of 12 steps, half of it precedes the ninth. With d_model=512: (512 * 8)^-0.5 and (512 * 9)^-0.5.
+    [("cosine", "0.146", "0.5"), ("linear", "0.25", "0.5"), ("inverse_sqrt", "0.0156", "0.0147")],
+)
+def test_the_learning_rates_before_and_after_an_extension_are_logged(workdir, caplog, schedule, before, after):
+    config = make_config(training__steps=12, optimizer__schedule=schedule)
+    optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, 8))
+    state = optimizer.init({"x": np.zeros(1, np.float32)})
+    state = optax.tree.set(state, count=jnp.int32(8))
+    loading.save(make_config(optimizer__schedule=schedule), workdir.path)
+    for _ in range(2):  # the second start resumes the extended run
+        continuation.record_start(workdir, config)
+        with caplog.at_level("INFO"):
+            continuation.log_extension(workdir, config, TrainState(None, None, None, state, None))
+    (line,) = (message for message in caplog.messages if message.startswith("Extended from 8 to 12 steps: "))
+    assert f"the {schedule} schedule" in line
+    assert line.endswith(f" {before} at the last update and {after} at the next.")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> Path:
+    """Returns the workdir of an uninterrupted run of ten steps."""
+    path = tmp_path_factory.mktemp("straight") / "run"
+    assert run(path, training__steps=10, training__ema_decay=0.9) == 0
+    return path
+
+
+def extend(workdir: Path, *argv: str) -> int:
+    return cli.execute(train.make_parser(), train.main, [f"--workdir={workdir}", *argv])
+
+
+def test_an_extended_run_gives_the_results_of_a_longer_one_in_spite_of_kills_and_changed_settings(
+    straight, tmp_path, monkeypatch, capsys
+):
+    def crash() -> None:
+        raise ZeroDivisionError("a crash")
+
+    path = tmp_path / "run"
+    # The last step is no multiple of any interval.
+    short = {"training__steps": 7, "training__ema_decay": 0.9, "data__cache_dir": straight.parent / "cache"}
+    assert run(path, **short) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        at_step(patch, 9, crash)
+        assert extend(path, "--extend=10") == 1
+    errors = capsys.readouterr().err
+    assert len(re.findall("learning rate", errors)) == 1 and "Extended from 7 to 10 steps" in errors
+    assert not (path / "complete.json").exists()
+    # The original command, with other intervals.
+    assert run(path, **short, training__log_every=5, checkpoint__every=4, checkpoint__keep=1) == 0
+    errors = capsys.readouterr().err
+    assert "This run has been extended from 7 to 10 steps." in errors and "learning rate" not in errors
+    assert "Settings that change at step 9: " in errors and "training.log_every: 2 -> 5" in errors
+    assert json.loads((path / "complete.json").read_text()) == {"step": 10}
+    for item in ("parameters", "optimizer", "ema_parameters"):
+        trees = (read_arrays(Workdir(each).checkpoints / "10", item) for each in (path, straight))
+        jax.tree.map(np.testing.assert_array_equal, *trees)
+    lines, expected = ({(line["split"], line["step"]): line for line in record(each)} for each in (path, straight))
+    assert [step for split, step in lines if split == "train"] == [2, 4, 6, 7, 8, 10]
+    differing = {key for key in lines if key not in expected or lines[key] != expected[key]}
+    # Validated and logged at the old last step; the window of the next line is shorter.
+    assert differing == {("train", 7), ("valid", 7), ("train", 8)}
+    assert len(later_starts(Workdir(path))) == 2
+
+
+def test_wrong_flags_are_refused_in_one_line(workdir, tmp_path, capsys):
+    def says(*argv: str) -> str:
+        before = contents(tmp_path)
+        assert cli.execute(train.make_parser(), train.main, argv) == 2
+        assert contents(tmp_path) == before
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    here = f"--workdir={workdir.path}"
+    assert "--config: is required, except with --extend" in says(here)
+    assert "--extend=7: this run has done 8 of 8 steps" in says(here, "--extend=7")
+    assert "--extend: more must be an integer, the step to continue to" in says(here, "--extend=more")
+    assert "--extend=9: becomes config.training.steps" in says(here, "--extend=9", "--config.training.steps=9")
+    assert "model.d_ff: 2048 -> 32" in says(here, "--extend=9", "--config.model.d_ff=32")
+    assert "no such folder" in says(f"--workdir={tmp_path / 'none'}", "--extend=9")
+    assert f"--workdir={workdir.path}: holds a run of another config" in says(*flags(workdir.path))

@@ -1,0 +1,70 @@
+"""The time left of a run, and what a terminal of 80 columns shows."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from transformer import progress_bar
+from transformer.run import record, status
+from transformer.run.status import TrainingStatus, format_duration
+from transformer.training.progress import Progress
+
+VALUES = {"loss": 12.345, "nll": 9.0, "perplexity": 8103.08, "learning_rate": 0.002, "tokens_per_second": 98765.4}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Replaces the clock of the status by a list with the present second."""
+    now = [0.0]
+    monkeypatch.setattr(status.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_the_time_left_includes_validation_and_excludes_compilation(clock):
+    shown = TrainingStatus(step=100, steps=200)
+    with shown.doing("compiling"):
+        clock[0] += 1000.0
+    for _ in range(10):
+        clock[0] += 2.0
+        shown.advance()
+    assert shown.time_left == "3m00s"  # 90 steps of 2 seconds
+    with shown.doing("validating"):
+        clock[0] += 80.0
+    assert shown.time_left == "15m00s"  # 90 steps of 10 seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0m00s"), (59.6, "1m00s"), (3599.0, "59m59s"), (3601.0, "1h00m"), (187_200.0, "2d04h")]
+)
+def test_durations_have_two_units(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress_bar, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress_bar.logging, "level_info", lambda: True)
+    with TrainingStatus(99_000, 100_000) as shown:
+        clock[0] += 100.0
+        shown.advance()
+        shown.show_scores(VALUES["loss"], VALUES["tokens_per_second"])
+        with shown.doing("validating"):
+            shown.bar.refresh()
+    text = screen.getvalue()
+    for part in ("validating", "99001/100000", "loss 12.345", "98.8k tok/s", "1d03h left"):
+        assert part in text
+
+
+def test_log_lines_fit_in_80_columns(caplog):
+    with caplog.at_level("INFO"):
+        record.log_training(Progress(step=99_999), VALUES | {"waiting_fraction": 0.0, "skipped": 0}, "23h59m")
+        record.log_validation(Progress(step=99_999, best_step=99_999), VALUES | {"bleu": 41.666})
+    lines = [entry.getMessage() for entry in caplog.records]
+    assert max(len("12:34:56 " + line) for line in lines) <= 80
+    assert lines == [
+        "step 99999  loss 12.345  ppl 8103  lr 2.0e-03  98.8k tok/s  23h59m left",
+        "step 99999  validation  loss 12.345  ppl 8103  BLEU 41.67  (best)",
+    ]

@@ -1,0 +1,152 @@
+"""The Python interface: the same results as the commands, any lists, threads, and errors that name the item."""
+
+import functools
+import inspect
+import io
+import json
+import logging
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import transformer
+from tests.checkpoints.workdirs import SOURCES, make_workdir, run
+from transformer import api, files, translate
+from transformer.api import Model
+from transformer.decoding import ensemble
+from transformer.errors import UserError
+
+TEXTS = [*SOURCES, "", "7 6 5 4 3 2 1"]
+N_BEST = 2
+
+
+@pytest.fixture(scope="module")
+def workdirs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [make_workdir(folder / name, seed, steps=(10, 20)) for seed, name in enumerate(("first", "second"))]
+
+
+@pytest.fixture(scope="module")
+def model(workdirs):
+    return transformer.load(workdirs[0])
+
+
+def command_output(monkeypatch, capsysbinary, *flags: str) -> list[list[dict]]:
+    """Returns the translations that the command prints for TEXTS."""
+    stdin = SimpleNamespace(buffer=io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode()), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert run(translate, f"--n_best={N_BEST}", "--format=jsonl", *flags) == 0
+    return [json.loads(line)["translations"] for line in capsysbinary.readouterr().out.decode().splitlines()]
+
+
+def test_translations_and_scores_are_those_of_the_command(workdirs, monkeypatch, capsysbinary):
+    first, second = map(str, workdirs)
+    for folders, flags, settings in (
+        (first, ("--checkpoint=10",), {"checkpoint": 10}),
+        ([first, second], ("--average=2", "--decoding.beam_size=3"), {"average": 2, "beam_size": 3}),
+    ):
+        names = folders if isinstance(folders, str) else ",".join(folders)
+        expected = command_output(monkeypatch, capsysbinary, f"--workdir={names}", *flags)
+        found = transformer.load(folders, **settings).translate(iter(TEXTS), n_best=N_BEST)
+        found = files.six_digits([[vars(each) for each in best] for best in found])
+        assert json.loads(json.dumps(found)) == expected
+
+
+def test_a_translation_has_the_score_that_is_given_to_it(model):
+    found = [(text, each) for text, best in zip(TEXTS, model.translate(TEXTS, N_BEST), strict=True) for each in best]
+    found = [(text, each) for text, each in found if text]
+    scored = model.score((text, each.text) for text, each in found)
+    for (_, each), score in zip(found, scored, strict=True):
+        assert (score.text, score.tokens, score.pieces) == (each.text, each.tokens, each.pieces)
+        np.testing.assert_allclose(score.token_log_probabilities, each.token_log_probabilities, atol=1e-4)
+        np.testing.assert_allclose([score.log_probability, score.score], [each.log_probability, each.score], rtol=1e-5)
+
+
+def test_empty_lists_and_texts_give_empty_results(model):
+    assert model.translate([]) == model.score([]) == model.encode([]) == []
+    assert [best[0].text for best in model.translate(["", " "])] == ["", ""]
+    assert model.score([("", "")])[0].pieces == model.encode([""])[0].pieces == ("</s>",)
+
+
+def test_threads_may_share_a_model_and_compile_each_shape_once(workdirs, model, monkeypatch):
+    shared, traced = transformer.load(workdirs[0]), []
+    build_models = ensemble.build_models
+    monkeypatch.setattr(ensemble, "build_models", lambda *models: traced.append(1) or build_models(*models))
+    calls = [functools.partial(method, shared) for method in (Model.translate, Model.encode) for _ in range(4)]
+    with ThreadPoolExecutor(len(calls)) as threads:
+        futures = [threads.submit(call, TEXTS[i % 4 :]) for i, call in enumerate(calls)]
+    assert len(traced) == 2  # one search and one encoder
+    for i, future in enumerate(futures[:4]):
+        assert future.result() == model.translate(TEXTS[i:])
+    for i, future in enumerate(futures[4:]):
+        for mine, its in zip(future.result(), model.encode(TEXTS[i:]), strict=True):
+            np.testing.assert_array_equal(mine.states, its.states)
+
+
+LONG = "1 " * 30
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        (Model.translate, ("1 2",), "texts='1 2': must be a list of strings"),
+        (Model.translate, (None,), "texts=None: must be a list of strings"),
+        (Model.translate, (["1", b"2"],), "texts[1]=b'2': must be a str; decode it"),
+        (Model.translate, (["1", "\ud800"],), "texts[1]: has half a surrogate pair at 0"),
+        (Model.translate, (["1", "x"],), "line 2: 'x': tokenizer.kind=ids reads"),
+        (Model.translate, (["1"], 0), "n_best=0: must be an integer of at least 1"),
+        (Model.translate, (["1"], 9), "n_best=9: must be at most decoding.beam_size=2"),
+        (Model.score, ([("1", "2"), "12"],), "pairs[1]='12': must be a pair of texts, (source, target)"),
+        (Model.score, ([("1", None)],), "pairs[0][1]=None: must be a str"),
+        (Model.score, ([("1", "2"), ("1", LONG)],), "pairs[1][1]: has 31 tokens including end-of-sentence"),
+        (Model.encode, (["1", LONG],), "texts[1]: has 31 tokens including end-of-sentence, must have at most 19"),
+        (Model.attention, ("1", ["2"]), "target=['2']: must be a str"),
+        (Model.attention, (LONG, "2"), "source: has 31 tokens including end-of-sentence"),
+    ],
+)
+def test_an_error_names_the_item_and_the_remedy(model, method, arguments, message):
+    with pytest.raises(ValueError) as caught:
+        inspect.unwrap(method)(model, *arguments)  # without the type checks of the test suite
+    assert str(caught.value).startswith(message)
+
+
+def test_loading_errors_name_the_argument(workdirs):
+    for arguments, settings, message in (
+        ((None, "best", 1), {}, "workdir=None: must be the folder of a run, or a list of such folders"),
+        (([], "best", 1), {}, "workdir=[]: has no folder"),
+        (("runs/absent", "best", 1), {}, "workdir=runs/absent: no such folder"),
+        ((workdirs, 25, 1), {}, "checkpoint=25: must be best, last or one of the steps 10, 20"),
+        ((workdirs, "best", 0), {}, "average=0: must be at least 1"),
+        ((workdirs, "best", "2"), {}, "average='2': must be an integer"),
+        ((workdirs, "best", 1), {"beam": 3}, "decoding.beam=3: there is no key decoding.beam; did you mean"),
+        ((workdirs, "best", 1), {"beam_size": None}, "decoding.beam_size=None: must be an integer"),
+    ):
+        with pytest.raises(UserError) as caught:
+            api.load(*arguments, settings)
+        assert str(caught.value).startswith(message)
+
+
+def test_an_ensemble_has_no_single_encoder(workdirs):
+    both = transformer.load(workdirs)
+    for call in (lambda: both.encode(["1"]), lambda: both.attention("1", "2")):
+        with pytest.raises(UserError, match="not defined for an ensemble of 2; load one workdir"):
+            call()
+
+
+def test_too_long_texts_are_cut_with_a_warning_and_loading_logs_nothing(workdirs, caplog):
+    caplog.set_level(logging.DEBUG)
+    logger = logging.getLogger("absl")
+    settings = logger.level, logger.filters[:], logger.handlers[:]
+    model = transformer.load(workdirs[0])
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (logger.level, logger.filters, logger.handlers) == settings
+    assert model.translate(["1", LONG])[1] == model.translate(["1 " * 15])[0]
+    assert "Line 2 has 31 tokens including end-of-sentence; only the first 15 are translated" in caplog.text
+
+
+def test_importing_the_package_does_not_import_jax():
+    subprocess.run([sys.executable, "-c", "import sys, transformer; assert 'jax' not in sys.modules"], check=True)

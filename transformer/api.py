@@ -1,0 +1,175 @@
+"""The Python interface: a trained model that translates, scores, and shows its attention and encoder states."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer import logs
+from transformer.checkpoints import trained
+from transformer.checkpoints.trained import Trained
+from transformer.decoding.inspection import Attention, Encoding, Inspector
+from transformer.decoding.scoring import Scorer
+from transformer.decoding.translation import Translation
+from transformer.decoding.translator import Translator
+from transformer.distributed.mesh import one_device
+from transformer.errors import UserError
+
+
+def load(workdir: object, checkpoint: object, average: object, decoding: Mapping[str, object]) -> "Model":
+    """Returns the model that `transformer.load` describes."""
+    folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
+    if not isinstance(folders, Sequence) or not all(isinstance(each, str | os.PathLike) for each in folders):
+        raise UserError(f"workdir={_show(workdir)}: must be the folder of a run, or a list of such folders")
+    if not folders:
+        raise UserError("workdir=[]: has no folder; name at least one")
+    if type(average) is not int:
+        raise UserError(f"average={_show(average)}: must be an integer")
+    overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
+    with _python_names(), logs.without_orbax():
+        return Model(trained.load([os.fspath(each) for each in folders], str(checkpoint), average, overrides))
+
+
+class Model:
+    """A trained model, or an ensemble of several. `transformer.load` returns it.
+
+    All methods take any number of texts, translate or read them in batches of similar length, and return the results in
+    the order of the texts. Each batch shape is compiled when it is first needed; JAX keeps compiled programs between
+    processes only if you set its `jax_compilation_cache_dir`.
+
+    Threads may share a model. A lock admits one call at a time, so a result never depends on other threads, and two
+    threads never compile the same shape.
+
+    Attributes:
+      config: the configuration of the (first) run, with the decoding keys given to `load`.
+      checkpoints: the workdir and steps that each model comes from.
+    """
+
+    def __init__(self, models: Trained) -> None:
+        self.config, self.checkpoints = models.config, models.checkpoints
+        self._models = models
+        self._translators: dict[int, Translator] = {}  # by n_best, which is compiled in
+        self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding)
+        self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Model({', '.join(f'{each.workdir} at step {each.step}' for each in self.checkpoints)})"
+
+    def translate(self, texts: Iterable[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
+
+        A text without tokens, such as "", has `n_best` empty translations. A longer text than
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. Fewer than `n_best`
+        translations are returned if the search finds no more. With strategy="sample" they are samples, in the order
+        drawn, which depend on the seed and the position of the text in `texts`.
+
+        Args:
+          texts: sentences of the source language.
+          n_best: at least 1, and at most `config.decoding.beam_size` in a beam search.
+
+        Raises:
+          UserError: an argument is not allowed; the message names it. A line in a message is the text's number, from 1.
+        """
+        texts = _texts(texts)
+        if type(n_best) is not int or n_best < 1:
+            raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
+        with self._lock, _python_names():
+            if n_best not in self._translators:
+                self._translators[n_best] = Translator(
+                    self._models.graphs, self._models.tokenizer, self.config.decoding, n_best, one_device()
+                )
+            return self._translators[n_best].translate(self._models.parameters, texts, 1, lambda count: None)
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
+        """Returns the target of each pair with its log-probability in nats, in total and of each token.
+
+        The target is encoded in its best segmentation. If `translate` found the text in another segmentation, its
+        log-probability was another one.
+
+        Args:
+          pairs: (source, target) texts. Either may have no tokens: it is then only an end-of-sentence.
+
+        Raises:
+          UserError: an item is not a pair of texts, or a text has more tokens, end-of-sentence included, than
+            max_source_length + max_extra_length of `config.decoding`. The message names the item.
+        """
+        pairs = _pairs(pairs)
+        with self._lock:
+            return self._scorer.score(self._models.parameters, pairs)
+
+    def attention(self, source: str, target: str) -> Attention:
+        """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
+
+        Returns:
+          NumPy arrays (layers, heads, query, key) and the pieces of their axes; see `Attention`.
+
+        Raises:
+          UserError: an argument is not a text or too long (see `score`), or the model is an ensemble.
+        """
+        source, target = _text(source, "source"), _text(target, "target")
+        self._check_single("attention")
+        with self._lock:
+            return self._inspector.attention(self._models.parameters[0], source, target)
+
+    def encode(self, texts: Iterable[str]) -> list[Encoding]:
+        """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.
+
+        The last row belongs to end-of-sentence, the only one of a text without tokens.
+
+        Raises:
+          UserError: an item is not a text or too long (see `score`), or the model is an ensemble. The message names it.
+        """
+        texts = _texts(texts)
+        self._check_single("encode")
+        with self._lock:
+            return self._inspector.encode(self._models.parameters[0], texts)
+
+    def _check_single(self, method: str) -> None:
+        if len(self.checkpoints) > 1:
+            raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
+
+
+@contextlib.contextmanager
+def _python_names() -> Iterator[None]:
+    """Removes the dashes of a flag with which an error message begins."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--")) from None
+
+
+def _texts(texts: Any) -> list[str]:
+    return [_text(text, f"texts[{i}]") for i, text in enumerate(_items(texts, "texts", "strings"))]
+
+
+def _pairs(pairs: Any) -> list[tuple[str, str]]:
+    checked = []
+    for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise UserError(f"pairs[{i}]={_show(pair)}: must be a pair of texts, (source, target)")
+        checked.append((_text(pair[0], f"pairs[{i}][0]"), _text(pair[1], f"pairs[{i}][1]")))
+    return checked
+
+
+def _items(items: Any, name: str, kind: str) -> list[Any]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise UserError(f"{name}={_show(items)}: must be a list of {kind}; put a single one in brackets")
+    return list(items)
+
+
+def _text(text: Any, name: str) -> str:
+    if not isinstance(text, str):
+        advice = "; decode it" if isinstance(text, bytes) else ""
+        raise UserError(f"{name}={_show(text)}: must be a str{advice}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name}: has half a surrogate pair at {error.start}; remove it") from None
+    return text
+
+
+def _show(value: Any) -> str:
+    """Returns the value for a message, at most 60 characters of it."""
+    return f"{value!r:.60}"

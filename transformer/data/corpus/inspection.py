@@ -1,0 +1,103 @@
+"""A look at a sample of the training pairs, which shows mistakes in the data before time is spent on training."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.text import Text
+
+from transformer.config_types import Config
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.languages import base_code, function_word_shares
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.special_tokens import UNK
+
+_SAMPLE = 1000  # pairs, spread evenly over the corpus
+_MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
+_CERTAIN = 3.0  # another language's function words are this many times as frequent as those of the configured one
+_MIN_SHARE = 0.05  # fraction of words that must be function words of a language to tell it
+_MIN_WORDS = 20  # frequent words that are needed to judge a vocabulary
+_MAX_SPLIT = 2.0  # tokens of a frequent word, on average: 1.1 in the own language, 2.2 to 4 in another
+_MAX_UNKNOWN = 0.1  # fraction of tokens that may be unknown or bytes
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
+    """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
+    for pair in zip(*(_decode(tokenizer, side, _sample(corpus, side, 2)) for side in (0, 1)), strict=True):
+        for language, text in zip((data.source_language, data.target_language), pair, strict=True):
+            yield _shorten(f"{language}: {text}", columns)
+
+
+def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
+    """Yields a line for each sign of untranslated pairs, swapped sides or a vocabulary of another language.
+
+    Yields nothing for integers, since copying them is a common exercise.
+    """
+    if config.data.source == "ids":
+        return
+    tokens = [_sample(corpus, side, _SAMPLE) for side in (0, 1)]
+    texts = [_decode(tokenizer, side, tokens[side]) for side in (0, 1)]
+    equal = [source for source, target in zip(*texts, strict=True) if source == target]
+    if len(equal) > _MAX_EQUAL * len(texts[0]):
+        yield (
+            f"{len(equal):,} of {len(texts[0]):,} sampled training pairs have equal sides, such as "
+            f"'{_shorten(equal[0], 60)}'; check that the targets are translated"
+        )
+    for texts_of_side, key in zip(texts, ("source_language", "target_language"), strict=True):
+        yield from _other_language(key, config.data[key], texts_of_side)
+    # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
+    # vocabulary of words, and characters are always one token.
+    if config.tokenizer.model_file and config.tokenizer.kind in ("bpe", "unigram"):
+        yield from _unfit_vocabulary("source", tokenizer.source, tokens[0])
+        yield from _unfit_vocabulary("target", tokenizer.target, tokens[1])
+
+
+def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
+    shares = function_word_shares(texts)
+    found, own = max(shares, key=shares.get), base_code(language)
+    if own in shares and shares[found] > max(_MIN_SHARE, _CERTAIN * shares[own]):
+        yield (
+            f"data.{key}={language}, but {shares[found]:.0%} of the words on this side are function words of {found} "
+            f"and {shares[own]:.0%} of {own}, such as '{_shorten(texts[0], 60)}'; check that the sides are not swapped"
+        )
+
+
+def _unfit_vocabulary(side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]) -> Iterator[str]:
+    pieces, words = vocabulary.pieces, Counter()
+    for tokens in sentences:
+        starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
+        words.update(tuple(tokens[first:last]) for first, last in itertools.pairwise([*starts, len(tokens)]))
+    # Text without spaces has next to no frequent words, and is judged by unknown characters only.
+    frequent = [len(word) for word, count in words.items() if count >= max(2, len(sentences) / 100)]
+    split = np.mean(frequent) if len(frequent) >= _MIN_WORDS else 1.0
+    is_unknown = np.array([token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)])
+    unknown = is_unknown[np.concatenate(sentences)].mean()
+    if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN:
+        example = _shorten(" ".join(pieces[token] for token in sentences[0]), 60)
+        yield (
+            f"tokenizer.model_file splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of "
+            f"all tokens are unknown or bytes, such as '{example}'; check that it was trained on this language"
+        )
+
+
+def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
+    """Returns one side of at most `count` pairs, spread evenly over the corpus, without end-of-sentence."""
+    count = min(count, len(corpus))
+    pairs = np.arange(count) * len(corpus) // count
+    ends = np.cumsum(corpus.lengths[pairs, side])
+    return [tokens[:-1].tolist() for tokens in np.split(corpus.tokens(side, pairs), ends[:-1])]
+
+
+def _decode(tokenizer: Tokenizer, side: int, tokens: Sequence[list[int]]) -> list[str]:
+    return (tokenizer.source, tokenizer.target)[side].decode(tokens)
+
+
+def _shorten(text: str, columns: int) -> str:
+    """Cuts text to a width on the terminal, where some characters take two columns."""
+    shown = Text("".join(character if character.isprintable() else " " for character in text))
+    shown.truncate(columns, overflow="ellipsis")
+    return shown.plain

@@ -1,0 +1,104 @@
+"""A view into a model: the encoder states and attention weights of texts, with the pieces that they belong to."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding import ensemble
+from transformer.decoding.batches import make_batches, map_rows, pad
+from transformer.decoding.scoring import encode, longest_text, shift_right
+from transformer.model.transformer import attention_weights
+from transformer.special_tokens import BOS
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The encoder's output for a text: one state for each token, EOS included.
+
+    tokens: S ids. pieces: S strings. states: (S, D), float32.
+    """
+
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+    states: Float[np.ndarray, "S D"]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention weights of a model that reads a source and a target, with the pieces of all axes.
+
+    The weights are float32 arrays (layers, heads, query, key); those of a query sum to 1. Axes of length S belong to
+    `source_pieces`. Axes of length T belong to the decoder's positions: position t reads `target_input_pieces[t]`, of
+    which the first is BOS, and predicts `target_output_pieces[t]`, of which the last is EOS.
+
+    encoder: (N, H, S, S). decoder: (N, H, T, T), 0 for later keys. cross: (N, H, T, S).
+    """
+
+    source_pieces: tuple[str, ...]
+    target_input_pieces: tuple[str, ...]
+    target_output_pieces: tuple[str, ...]
+    encoder: Float[np.ndarray, "N H S S"]
+    decoder: Float[np.ndarray, "M H T T"]
+    cross: Float[np.ndarray, "M H T S"]
+
+
+class Inspector:
+    """Shows the encoder states and attention weights of one model."""
+
+    def __init__(self, graph: nnx.GraphDef, tokenizer: Tokenizer, config: Config):
+        """`config` is the group `config.decoding`."""
+        self.tokenizer, self.config = tokenizer, config
+        self.source_pieces, self.target_pieces = tokenizer.source.pieces, tokenizer.target.pieces
+
+        def encode_batch(parameters: dict, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+            (model,) = ensemble.build_models([graph], [parameters])
+            return model.encoder(source).astype(jnp.float32)
+
+        def attend(
+            parameters: dict, source: Int[Array, "B S"], target: Int[Array, "B T"]
+        ) -> dict[str, Float[Array, "N B H Q K"]]:
+            (model,) = ensemble.build_models([graph], [parameters])
+            return attention_weights(model, source, shift_right(target))
+
+        self.encode_batch, self.attend = jax.jit(encode_batch), jax.jit(attend)
+
+    def encode(self, parameters: dict, texts: Sequence[str]) -> list[Encoding]:
+        """Returns the encoding of each text, in order. Raises UserError, with its name, if a text is too long."""
+        sequences = encode(self.tokenizer.source, {f"texts[{i}]": text for i, text in enumerate(texts)}, self.config)
+        encode_batch = functools.partial(self.encode_batch, parameters)
+        rows = map_rows(encode_batch, [sequences], longest_text(self.config), self.config.batch_tokens)
+        states = {i: row[: len(sequences[i])].copy() for i, row in rows}
+        return [
+            Encoding(tuple(tokens), _pieces(self.source_pieces, tokens), states[i])
+            for i, tokens in enumerate(sequences)
+        ]
+
+    def attention(self, parameters: dict, source: str, target: str) -> Attention:
+        """Returns the weights with which the model reads the pair. Raises UserError if a text is too long."""
+        (source_tokens,) = encode(self.tokenizer.source, {"source": source}, self.config)
+        (target_tokens,) = encode(self.tokenizer.target, {"target": target}, self.config)
+        lengths = {"encoder": (len(source_tokens),) * 2, "decoder": (len(target_tokens),) * 2}
+        lengths["cross"] = len(target_tokens), len(source_tokens)
+        longer = max(len(source_tokens), len(target_tokens))
+        (batch,) = make_batches({0: longer}, longest_text(self.config), 0, 1)
+        sides = [pad([tokens], batch.rows, batch.length) for tokens in (source_tokens, target_tokens)]
+        found = jax.device_get(self.attend(parameters, *sides))
+        weights = {name: found[name][:, 0, :, :queries, :keys].copy() for name, (queries, keys) in lengths.items()}
+        return Attention(
+            source_pieces=_pieces(self.source_pieces, source_tokens),
+            target_input_pieces=_pieces(self.target_pieces, [BOS, *target_tokens[:-1]]),
+            target_output_pieces=_pieces(self.target_pieces, target_tokens),
+            **weights,
+        )
+
+
+def _pieces(pieces: Sequence[str], tokens: Sequence[int]) -> tuple[str, ...]:
+    return tuple(pieces[token] for token in tokens)

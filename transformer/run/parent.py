@@ -1,0 +1,166 @@
+"""The parent of a run: another run whose parameters it starts from (`training.init_from`, `training.init_skip`)."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from absl import logging
+
+from transformer.checkpoints import checksums
+from transformer.checkpoints.restore import differing_arrays, eval_item, load_parameters, named_leaves, readable
+from transformer.config.keys import nearest, show
+from transformer.config.loading import difference
+from transformer.config_types import Config
+from transformer.data.tokenizers import tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
+from transformer.model.transformer import SHARE_EMBEDDINGS
+from transformer.training.state import abstract_parameters
+from transformer.workdir import Workdir
+
+# The keys of the model that do not change what its parameters mean.
+INDEPENDENT_KEYS = (
+    *("model.dropout", "model.attention_dropout", "model.activation_dropout"),
+    *("model.dtype", "model.source_vectors", "model.target_vectors"),
+)
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The checkpoint from which a run takes its initial parameters.
+
+    Attributes:
+      workdir, config, tokenizer: those of the parent.
+      step: the step of the checkpoint.
+      skipped: the parameters that are not taken, each a name or its beginning up to a dot.
+    """
+
+    workdir: Workdir
+    config: Config
+    tokenizer: Tokenizer
+    step: int
+    skipped: tuple[str, ...]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.workdir.checkpoints / str(self.step)
+
+    @property
+    def item(self) -> str:
+        """The item of the checkpoint that the parent is evaluated with."""
+        return eval_item(self.checkpoint)
+
+    @property
+    def checksum(self) -> str:
+        return checksums.digest(self.checkpoint)
+
+    def takes(self, name: str) -> bool:
+        return not any(is_part(name, prefix) for prefix in self.skipped)
+
+    def token_parameters(self, config: Config) -> dict[str, int]:
+        """Returns the taken parameters that have a vector for each token, with the side that the tokens belong to.
+
+        0 is the source's side, or both with a shared vocabulary, and 1 the target's. `config` is that of the new run.
+        """
+        sharing = SHARE_EMBEDDINGS[config.model.share_embeddings]
+        sides = {"decoder.embedding.table": 1}
+        if not sharing.source_and_target:
+            sides["encoder.embedding.table"] = 0
+        if not sharing.target_and_logits:
+            sides["projection.kernel"] = 1
+        return {name: 0 if config.tokenizer.shared else side for name, side in sides.items() if self.takes(name)}
+
+    def initial_parameters(self, parameters: dict) -> dict:
+        """Returns a run's random parameters with those that are taken in their places, sharded alike."""
+        expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
+        found = named_leaves(load_parameters(self.workdir.path, [self.step], expected, self.config))
+
+        def choose(name: str, random: jax.Array) -> jax.Array:
+            if not self.takes(name):
+                return random
+            return jax.make_array_from_callback(random.shape, random.sharding, lambda index: found[name][index])
+
+        logging.info("Initial parameters %s.", self.describe(parameters))
+        chosen = [choose(name, random) for name, random in named_leaves(parameters).items()]
+        return jax.tree.unflatten(jax.tree.structure(parameters), chosen)
+
+    def describe(self, parameters: dict) -> str:
+        """Describes the parameters that are taken and those that are not; `parameters` may be abstract."""
+        sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
+        taken = sum(size for name, size in sizes.items() if self.takes(name))
+        average = " (moving average)" if self.item == "ema_parameters" else ""
+        return (
+            f"from {self.workdir.path}, step {self.step}{average}: {taken:,} of {sum(sizes.values()):,}; "
+            f"not taken: {', '.join(self.skipped) or 'none'}"
+        )
+
+    def model_difference(self, config: Config) -> str:
+        """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
+        differing = difference(self.config, config)
+        return "; ".join(
+            f"{key}: {values}"
+            for key, values in differing.items()
+            if key.startswith("model.") and key not in INDEPENDENT_KEYS
+        )
+
+
+def check_parent(config: Config, parent: Parent) -> None:
+    """Raises UserError if the parent's parameters do not fit the run. Reads no array."""
+    expected = abstract_parameters(config, *_check_vocabularies(config, parent))
+    with named(config), readable(parent.checkpoint, "name another step"):
+        differing = differing_arrays(parent.checkpoint, parent.item, expected)
+    names = named_leaves(expected) | differing
+    for prefix in parent.skipped:
+        if not any(is_part(name, prefix) for name in names):
+            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
+            raise UserError(
+                f"config.training.init_skip={config.training.init_skip}: no parameter's name is or begins with {prefix}"
+                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
+            )
+    if unfit := [f"{name}: {text}" for name, text in differing.items() if parent.takes(name)]:
+        more = f" and {len(unfit) - 3} more" if len(unfit) > 3 else ""
+        raise UserError(
+            f"config.training.init_from={config.training.init_from}: its parameters do not fit this model "
+            f"({'; '.join(unfit[:3])}{more}); make the models equal ({parent.model_difference(config)}) or list what "
+            "is not to be taken in config.training.init_skip"
+        )
+
+
+def _check_vocabularies(config: Config, parent: Parent) -> tuple[int, int]:
+    """Returns the vocabulary sizes of the run, as far as they are known: a vocabulary to be trained has the parent's.
+
+    Raises UserError if parameters are taken that belong to another vocabulary.
+    """
+    taken = parent.token_parameters(config)
+    advice = f"take that run's tokenizer, or set config.training.init_skip={','.join([*parent.skipped, *taken])}"
+    differing = [key for key in ("kind", "shared") if config.tokenizer[key] != parent.config.tokenizer[key]]
+    own = tokenizer.read_model_files(config) if config.tokenizer.model_file else parent.tokenizer
+    if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
+        differing.append("model_file")
+    if taken and differing:
+        key, value = differing[0], show(config.tokenizer[differing[0]])
+        raise UserError(
+            f"config.tokenizer.{key}={value}: {parent.workdir.path} has another tokenizer, so its embeddings would get "
+            f"other tokens; {advice}"
+        )
+    source, target = own.vocab_sizes
+    return source, source if config.tokenizer.shared else target
+
+
+def is_part(name: str, prefix: str) -> bool:
+    """Tells whether a parameter's name is `prefix`, or begins with it up to a dot."""
+    return f"{name}.".startswith(f"{prefix}.")
+
+
+@contextlib.contextmanager
+def named(config: Config) -> Iterator[None]:
+    """Names the key, instead of the flag of another command, in errors about the parent."""
+    try:
+        yield
+    except UserError as error:
+        message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
+        raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error

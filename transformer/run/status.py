@@ -1,0 +1,69 @@
+"""The present activity of a training run and the time that it still needs."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich import progress
+
+from transformer.progress_bar import make_bar
+
+
+class TrainingStatus:
+    """Activity, loss, speed and time left of a run, shown as a progress bar if standard error is a terminal.
+
+    The time left follows from the mean duration of the steps since this start, with validations and checkpoints but
+    without compilation. The bar and the log lines show the same estimate.
+    """
+
+    def __init__(self, step: int, steps: int) -> None:
+        self.first_step, self.step, self.steps = step, step, steps
+        self.started, self.compile_seconds = time.perf_counter(), 0.0
+        self.bar = make_bar(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=14),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[scores]}{task.fields[left]}"),
+        )
+        self.task = self.bar.add_task("training", total=steps, completed=step, scores="", left="")
+
+    def __enter__(self) -> "TrainingStatus":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def advance(self) -> None:
+        """Counts a step."""
+        self.step += 1
+        self.bar.update(self.task, completed=self.step, left=f"{self.time_left} left")
+
+    def show_scores(self, loss: float, tokens_per_second: float) -> None:
+        self.bar.update(self.task, scores=f"loss {loss:.3f}  {tokens_per_second / 1000:.1f}k tok/s  ")
+
+    @contextlib.contextmanager
+    def doing(self, activity: str) -> Iterator[None]:
+        """Shows an activity other than training during the block. The time of "compiling" is not part of a step."""
+        self.bar.update(self.task, description=activity)
+        started = time.perf_counter()
+        yield
+        if activity == "compiling":
+            self.compile_seconds += time.perf_counter() - started
+        self.bar.update(self.task, description="training")
+
+    @property
+    def time_left(self) -> str:
+        """The estimated time to the last step, such as "3h07m". At least one step must have been counted."""
+        seconds = time.perf_counter() - self.started - self.compile_seconds
+        return format_duration(seconds / (self.step - self.first_step) * (self.steps - self.step))
+
+
+def format_duration(seconds: float) -> str:
+    """Returns a duration in its two largest units: "2d04h", "3h07m" or "5m20s"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
