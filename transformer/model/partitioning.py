@@ -1,4 +1,4 @@
-"""Sharding of activations over the mesh that the caller activates with `jax.sharding.use_abstract_mesh`."""
+"""The mesh that the caller activates with `jax.sharding.use_abstract_mesh`: its platform, and shardings over it."""
 
 import jax
 from jax.sharding import PartitionSpec
@@ -18,3 +18,12 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     if mesh.empty or x.shape[0] % (mesh.shape["data"] * mesh.shape["fsdp"]):
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES))
+
+
+def target_platform() -> str:
+    """Returns the platform of the devices that the traced program is for: "cpu", "gpu" or "tpu".
+
+    It is that of the active mesh, whose devices need not be present, or JAX's default without a mesh.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
