@@ -17,12 +17,15 @@ from configs import base
 from tests.data.sentences import MemorySentences
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
+from transformer.distributed.mesh import one_device
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
-from transformer.training.loss import LossSums, cross_entropy
-from transformer.training.step import forward
+from transformer.training.loss import LossSums, Objective
+from transformer.training.projected_loss import ProjectedLoss
+from transformer.training.step import batch_loss
 
 VOCAB = 20
+LOSS = ProjectedLoss(Objective(0.1, "uniform", 0.0, reads_once=False), one_device())
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
 ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 
@@ -81,12 +84,23 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
     """Returns the LossSums of the batch, its logits, and the gradients of the summed loss, without dropout."""
 
     def loss(parameters):
-        logits = forward(model.graph, parameters, batch, None)
-        sums = cross_entropy(logits, batch["target_output"], 0.1, "uniform")
-        return sums.loss, (sums, logits)
+        return batch_loss(LOSS, model.graph, parameters, batch, None)
 
-    gradients, (sums, logits) = jax.grad(loss, has_aux=True)(model.parameters)
-    return sums, np.asarray(logits), gradients
+    gradients, sums = jax.grad(loss, has_aux=True)(model.parameters)
+    return sums, np.asarray(logits_of(model.graph, model.parameters, batch)), gradients
+
+
+def cross_entropy(
+    logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.1, support: str = "uniform"
+) -> LossSums:
+    objective, vocab_size = Objective(label_smoothing, support, 0.0, reads_once=False), logits.shape[-1]
+    return objective.with_gradient(logits, targets, jnp.arange(vocab_size), vocab_size)[1]
+
+
+def logits_of(graph: nnx.GraphDef, parameters: dict, batch: dict, rngs: nnx.Rngs | None = None) -> jax.Array:
+    """Returns the logits (B, T, V) of a batch of the loader."""
+    inputs = {name: array for name, array in batch.items() if name != "target_output"}
+    return nnx.merge(graph, nnx.State(parameters))(**inputs, rngs=rngs)
 
 
 def assert_gradients_close(actual: dict, expected: dict, tolerance: float = 1e-5) -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.model.models import LARGE, ROUNDING, SMALL, batch_of, sentences, tiny_transformer
-from transformer.training.loss import cross_entropy
+from tests.model.models import LARGE, ROUNDING, SMALL, batch_of, cross_entropy, sentences, tiny_transformer
 
 LENGTHS = [(7, 3), (4, 6), (8, 1)]
 CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre", "positions": "learned"}]
@@ -20,7 +19,7 @@ def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
         batch = batch_of(sentences(LENGTHS), [0, 1, 2], shape)
         logits = model(batch["source"], batch["target_input"])
         assert np.isfinite(logits).all()
-        results.append((logits, cross_entropy(logits, batch["target_output"], 0.1, "uniform")))
+        results.append((logits, cross_entropy(logits, batch["target_output"])))
     (logits, sums), (padded_logits, padded_sums) = results
     for row, (_, length) in enumerate(LENGTHS):
         np.testing.assert_allclose(
@@ -46,7 +45,7 @@ def test_neighbours_change_no_logits_and_losses_add_up(change, dtype):
         np.testing.assert_allclose(
             moved[place, :length], logits[row, :length], rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
         )
-        alone = cross_entropy(moved[place][None], batch["target_output"][row][None], 0.1, "uniform")
+        alone = cross_entropy(moved[place][None], batch["target_output"][row][None])
         losses.append(float(alone.loss))
-    together = cross_entropy(logits, batch["target_output"], 0.1, "uniform")
+    together = cross_entropy(logits, batch["target_output"])
     assert sum(losses) == pytest.approx(float(together.loss), rel=ROUNDING[dtype])

@@ -1,11 +1,13 @@
-"""The loss against target distributions written out entry by entry (section 5.4)."""
+"""The loss and its gradient against target distributions written out entry by entry (section 5.4)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.model.models import cross_entropy
 from transformer.special_tokens import EOS, PAD
-from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
+from transformer.training.loss import LossSums, Objective
 
 VOCAB, EPSILON = 9, 0.1
 TARGETS = np.array([[5, 4, EOS, PAD], [8, EOS, PAD, PAD]], np.int32)
@@ -70,13 +72,38 @@ def test_padding_is_never_counted(support):
     assert sums(EPSILON, support, noise) == sums(EPSILON, support)
 
 
-def test_symmetric_kl_is_the_mean_of_both_divergences_of_each_target():
-    passes = np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2  # rows 0 and 1 are one sentence, so 2 and 3
-    passes[:, 3, 5] = 50 * np.arange(4)  # padding of both
-    p = np.exp(passes) / np.exp(passes).sum(-1, keepdims=True)
-    by_hand = 0.0
-    for row, position in zip(*np.nonzero(TARGETS), strict=True):
-        one, two = p[2 * row, position], p[2 * row + 1, position]
-        by_hand += (one @ np.log(one / two) + two @ np.log(two / one)) / 2
-    found = symmetric_kl(jnp.asarray(passes, jnp.float32), jnp.asarray(TARGETS).repeat(2, axis=0))
-    assert float(found) == pytest.approx(by_hand, rel=1e-5)
+def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float) -> jax.Array:
+    """Returns the objective, to be differentiated by JAX. Rows 2i and 2i + 1 are one sentence if there is an R-Drop."""
+    log_p = jax.nn.log_softmax(logits)
+    target = np.stack([distribution(truth, support) if truth != PAD else np.zeros(VOCAB) for truth in targets.ravel()])
+    losses = -jnp.sum(target.reshape(logits.shape) * log_p)
+    if r_drop == 0.0:
+        return losses
+    log_q = log_p.reshape(-1, 2, *log_p.shape[1:])[:, ::-1].reshape(log_p.shape)  # of the row's other pass
+    divergences = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1) / 2
+    return (losses + r_drop * jnp.sum(jnp.where(targets != PAD, divergences, 0.0))) / 2
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("reads_once", [False, True])
+@pytest.mark.parametrize(("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)])
+def test_objective_and_gradient_are_those_of_the_definition(support, r_drop, reads_once, devices):
+    """Also if three devices have four columns each, of which the last three are not in the vocabulary."""
+    targets = TARGETS.repeat(2, axis=0)
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2, jnp.float32)
+    expected, expected_gradient = jax.value_and_grad(by_hand)(logits, targets, support, r_drop)
+
+    width = 12 if devices == 3 else VOCAB
+    columns = jnp.arange(width).reshape(devices, -1)
+    parts = jnp.pad(logits, ((0, 0), (0, 0), (0, width - VOCAB)), constant_values=1e9).reshape(4, 4, devices, -1)
+    objective = Objective(EPSILON, support, r_drop, reads_once)
+    found, _, gradient = jax.vmap(
+        lambda part, columns: objective.with_gradient(part, jnp.asarray(targets), columns, VOCAB, "devices"),
+        in_axes=(2, 0),
+        out_axes=(None, None, 2),
+        axis_name="devices",
+    )(parts, columns)
+    gradient = gradient.reshape(4, 4, width)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(gradient[..., :VOCAB], expected_gradient, atol=1e-5)
+    assert (gradient[..., VOCAB:] == 0).all()

@@ -8,14 +8,13 @@ import pytest
 from flax import nnx
 
 from tests.data.sentences import random_sentences
-from tests.model.models import flat
+from tests.model.models import flat, logits_of
 from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.special_tokens import PAD
 from transformer.training.optimizer import make_optimizer
-from transformer.training.step import forward
 
 pytestmark = pytest.mark.long
 
@@ -109,7 +108,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 0), 0)
 
     def objective(parameters):
-        log_p = jax.nn.log_softmax(forward(learner.step.graph, parameters, twice, nnx.Rngs(dropout=key)))
+        log_p = jax.nn.log_softmax(logits_of(learner.step.graph, parameters, twice, nnx.Rngs(dropout=key)))
         nll = -jnp.take_along_axis(log_p, truth, axis=-1)[..., 0]
         losses = jnp.where(is_counted, 0.9 * nll - 0.1 * log_p.mean(-1), 0).sum()
         log_q = jnp.stack([log_p[1::2], log_p[::2]], axis=1).reshape(log_p.shape)  # of the row's other pass
@@ -129,7 +128,7 @@ def test_r_drop_makes_passes_agree():
         state = learner.after(*[[batch]] * 100)[0]
         keys = [nnx.Rngs(dropout=seed) for seed in range(2)]
         parameters, placed = jax.device_put(state.parameters), learner.step.place(batch)
-        one, two = (forward(learner.step.graph, parameters, placed, key) for key in keys)
+        one, two = (logits_of(learner.step.graph, parameters, placed, key) for key in keys)
         return float(np.abs(jax.nn.softmax(one) - jax.nn.softmax(two)).mean())
 
     assert spread(20.0) < 0.5 * spread(0.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.files import pair_tokens
+from tests.model.models import logits_of
 from tests.training.tiny import flags
 from transformer.config import loading
 from transformer.data.sources import source as sources
@@ -15,7 +16,6 @@ from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
-from transformer.training.step import forward
 from transformer.workdir import create_workdir
 
 
@@ -40,7 +40,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
         source, target = pair_tokens(corpus, row)
         for name, value in zip(names, ([*source, EOS], [BOS, *target], [*target, EOS]), strict=True):
             batch[name][row, : len(value)] = value
-    logits = jax.jit(lambda parameters, batch: forward(run.train_step.graph, parameters, batch, None))(
+    logits = jax.jit(lambda parameters, batch: logits_of(run.train_step.graph, parameters, batch, None))(
         parameters, batch
     )
     logits = np.asarray(logits, np.float64)

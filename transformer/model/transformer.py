@@ -57,6 +57,12 @@ class Transformer(nnx.Module):
         )
 
     def __call__(
+        self, source: Int[Array, "B S"], target_input: Int[Array, "B T"], **others: Array | nnx.Rngs | None
+    ) -> Float[Array, "B T V"]:
+        """Returns the logits of each next token. `others` are further arguments of `hidden`."""
+        return self.logits(self.hidden(source, target_input, **others))
+
+    def hidden(
         self,
         source: Int[Array, "B S"],
         target_input: Int[Array, "B T"],
@@ -65,11 +71,15 @@ class Transformer(nnx.Module):
         source_positions: Int[Array, "#B S"] | None = None,
         target_positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T V"]:
+    ) -> Float[Array, "B T D"]:
+        """Returns the decoder's output, whose products with the rows of `output_table` are the logits."""
         source_segments = segments_of(source) if source_segments is None else source_segments
         memory = self.encoder(source, source_segments, source_positions, rngs)
-        x = self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
-        return self.logits(x)
+        return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        return self.decoder.embedding.table[...] if self.projection is None else self.projection.kernel[...].T
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         return self.decoder.embedding.logits(x) if self.projection is None else self.projection(x)

@@ -1,13 +1,18 @@
-"""Cross-entropy with label smoothing (section 5.4), and the sums that a step reports."""
+"""Cross-entropy with label smoothing (section 5.4), R-Drop's divergence, and their gradients with respect to logits."""
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from transformer.config_types import Config
 from transformer.special_tokens import EOS, PAD
+
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 @struct.dataclass
@@ -24,49 +29,126 @@ class LossSums:
     sentences: Any
 
 
-# (logits, logits of the truth, sums of the logits) to the mean logit over the entries that share the smoothing.
+# (columns (1, 1, C), targets (B, T, 1), vocab_size) to the share of each column in the smoothing; they sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
-    # All entries (Szegedy et al. 2016).
-    "uniform": lambda logits, truth, total: total / logits.shape[-1],
+    # All columns (Szegedy et al. 2016).
+    "uniform": lambda columns, targets, vocab_size: jnp.full(columns.shape, 1 / vocab_size),
     # All but the truth and padding (the Annotated Transformer).
-    "others": lambda logits, truth, total: (total - truth - logits[:, PAD]) / (logits.shape[-1] - 2),
+    "others": lambda columns, targets, vocab_size: ((columns != targets) & (columns != PAD)) / (vocab_size - 2),
 }
 
 
-def cross_entropy(
-    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], label_smoothing: float, support: str
-) -> LossSums:
-    """Returns the sums over the targets that are not padding.
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The training objective as a function of logits, or of some columns of them.
 
-    The target distribution is 1 - label_smoothing on the truth, plus label_smoothing spread evenly over `support`, a
-    key of LABEL_SMOOTHING_SUPPORTS.
+    The objective is cross-entropy against 1 - label_smoothing on the truth, plus label_smoothing spread evenly over the
+    columns of a support. With R-Drop, rows 2i and 2i + 1 are two passes of the same sentence (Liang et al. 2021).
     """
-    vocab_size = logits.shape[-1]
-    logits, targets = logits.reshape(-1, vocab_size), targets.reshape(-1)
-    # -sum_v q_v log p_v = logsumexp - sum_v q_v logit_v needs no (B T, V) array of log-probabilities.
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
-    truth = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    total = jnp.sum(logits, axis=-1)
-    nll = normalizer - truth
-    smooth = LABEL_SMOOTHING_SUPPORTS[support](logits, truth, total)
-    loss = normalizer - (1.0 - label_smoothing) * truth - label_smoothing * smooth
-    weights = (targets != PAD).astype(jnp.float32)
-    return LossSums(
-        loss=jnp.sum(weights * loss),
-        nll=jnp.sum(weights * nll),
-        correct=jnp.sum(weights * (truth >= jnp.max(logits, axis=-1))),
-        tokens=jnp.sum(weights),
-        sentences=jnp.sum(targets == EOS).astype(jnp.float32),
-    )
+
+    label_smoothing: float
+    support: str  # a key of LABEL_SMOOTHING_SUPPORTS
+    r_drop: float  # weight of the divergence; 0: one pass
+    reads_once: bool  # computes all statistics in one reading of the logits: faster on accelerators, slower on CPUs
+
+    @classmethod
+    def from_config(cls, training: Config, platform: str) -> "Objective":
+        """Returns the objective of the group `config.training` for the platform of JAX devices: cpu, gpu, tpu."""
+        return cls(training.label_smoothing, training.label_smoothing_support, training.r_drop, platform != "cpu")
+
+    @property
+    def passes(self) -> int:
+        """The number of rows for each sentence."""
+        return 1 if self.r_drop == 0.0 else 2
+
+    def with_gradient(
+        self,
+        logits: Float[Array, "B T C"],
+        targets: Int[Array, "B T"],
+        columns: Int[Array, "C"],
+        vocab_size: int,
+        axis: str | None = None,
+    ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
+        """Returns the summed objective, what a step reports, and the objective's gradient with respect to the logits.
+
+        `columns` are the numbers of the columns in the vocabulary. Those of `vocab_size` or more are ignored. The other
+        columns are on the devices of the mesh axis `axis`; None: there are no others.
+        """
+        columns, labels = columns[None, None], targets[..., None]
+        logits = jnp.where(columns < vocab_size, logits, _LOWEST)
+        is_truth = columns == labels
+        smoothing = LABEL_SMOOTHING_SUPPORTS[self.support](columns, labels, vocab_size)
+        smoothing = self.label_smoothing * jnp.where(columns < vocab_size, smoothing, 0.0)
+        rows = _all_columns(_statistics(logits, is_truth, smoothing, self.reads_once), axis)
+        normalizer = rows.maximum + jnp.log(rows.exponentials)
+        weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
+        sums = LossSums(
+            loss=jnp.sum(weights * (normalizer - (1.0 - self.label_smoothing) * rows.truth - rows.smooth)),
+            nll=jnp.sum(weights * (normalizer - rows.truth)),
+            correct=jnp.sum(weights * (rows.truth >= rows.maximum)),
+            tokens=jnp.sum(weights),
+            sentences=jnp.sum(targets == EOS) / self.passes,
+        )
+        p = jnp.exp(logits - normalizer[..., None])
+        gradient = weights[..., None] * (p - (1.0 - self.label_smoothing) * is_truth - smoothing)
+        if self.r_drop == 0.0:
+            return sums.loss, sums, gradient
+        # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
+        divergence, of_divergence = _symmetric_kl(logits, p, targets, axis)
+        weight = self.r_drop / 2
+        return sums.loss + weight * divergence, sums, gradient + weight * of_divergence
 
 
-def symmetric_kl(logits: Float[Array, "rows T V"], targets: Int[Array, "rows T"]) -> Float[Array, ""]:
-    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over the targets that are not padding.
+class _RowStatistics(NamedTuple):
+    """Reductions of each row of logits."""
 
-    p and q are rows 2i and 2i + 1, two passes of the same sentence (R-Drop, Liang et al. 2021, equation 2).
+    maximum: Float[Array, "B T"]
+    exponentials: Float[Array, "B T"]  # sum of exp(logit - maximum)
+    truth: Float[Array, "B T"]  # the logit of the truth
+    smooth: Float[Array, "B T"]  # the logits' sum, weighted by the smoothing
+
+
+def _statistics(logits: jax.Array, is_truth: jax.Array, smoothing: jax.Array, reads_once: bool) -> _RowStatistics:
+    truth, smooth = jnp.where(is_truth, logits, 0.0), smoothing * logits
+    if not reads_once:
+        maximum = jnp.max(logits, axis=-1)
+        exponentials = jnp.exp(logits - maximum[..., None])
+        return _RowStatistics(maximum, *(jnp.sum(x, axis=-1) for x in (exponentials, truth, smooth)))
+
+    def combine(some: tuple, others: tuple) -> tuple:
+        maximum = jnp.maximum(some[0], others[0])
+        exponentials = some[1] * jnp.exp(some[0] - maximum) + others[1] * jnp.exp(others[0] - maximum)
+        return maximum, exponentials, some[2] + others[2], some[3] + others[3]
+
+    start = tuple(map(jnp.float32, (_LOWEST, 0.0, 0.0, 0.0)))
+    operands = (logits, jnp.ones_like(logits), truth, smooth)
+    return _RowStatistics(*jax.lax.reduce(operands, start, combine, (logits.ndim - 1,)))
+
+
+def _all_columns(rows: _RowStatistics, axis: str | None) -> _RowStatistics:
+    """Combines the statistics of the columns of each device."""
+    if axis is None:
+        return rows
+    maximum = jax.lax.pmax(rows.maximum, axis)
+    exponentials = rows.exponentials * jnp.exp(rows.maximum - maximum)
+    return _RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
+
+
+def _symmetric_kl(
+    logits: Float[Array, "B T C"], p: Float[Array, "B T C"], targets: Int[Array, "B T"], axis: str | None
+) -> tuple[Float[Array, ""], Float[Array, "B T C"]]:
+    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over the targets that are not padding, and its gradient.
+
+    p and q are the probabilities of rows 2i and 2i + 1 (R-Drop, equation 2).
     """
-    pairs = logits.reshape(-1, 2, *logits.shape[1:])
-    p, q = jnp.moveaxis(jax.nn.softmax(pairs), 1, 0)
-    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v), where the normalizers of both logs cancel.
-    divergences = jnp.sum((p - q) * (pairs[:, 0] - pairs[:, 1]), axis=-1) / 2
-    return jnp.sum(divergences * (targets[::2] != PAD))
+    pairs, (p, q) = logits.reshape(-1, 2, *logits.shape[1:]), jnp.moveaxis(p.reshape(-1, 2, *p.shape[1:]), 1, 0)
+    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) d_v with d_v = log p_v - log q_v, where both normalizers cancel.
+    d = pairs[:, 0] - pairs[:, 1]
+    under_p, under_q = jnp.sum(p * d, axis=-1), jnp.sum(q * d, axis=-1)
+    if axis is not None:
+        under_p, under_q = jax.lax.psum((under_p, under_q), axis)
+    weights = (targets[::2] != PAD) / 2
+    of_first = p - q + p * (d - under_p[..., None])
+    of_second = q - p - q * (d - under_q[..., None])
+    gradient = jnp.stack([of_first, of_second], axis=1) * weights[:, None, :, None]
+    return jnp.sum(weights * (under_p - under_q)), gradient.reshape(logits.shape)

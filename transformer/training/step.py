@@ -13,19 +13,23 @@ from jax.sharding import Mesh, NamedSharding
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
-from transformer.training.loss import LossSums, cross_entropy, symmetric_kl
+from transformer.training.loss import LossSums
 from transformer.training.memory import activation_bytes
 from transformer.training.optimizer import count_updates
+from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
 Batch = dict[str, Any]  # the arrays that the loader produces, by name: in NumPy, on devices, or abstract
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
-def forward(graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None) -> jax.Array:
-    """Returns the logits (B, T, V) of a batch of the loader."""
+def batch_loss(
+    loss: ProjectedLoss, graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None
+) -> tuple[jax.Array, LossSums]:
+    """Returns the summed objective of a batch of the loader, and what a step reports."""
+    model = nnx.merge(graph, nnx.State(parameters))
     inputs = {name: array for name, array in batch.items() if name != "target_output"}
-    return nnx.merge(graph, nnx.State(parameters))(**inputs, rngs=rngs)
+    return loss(model.hidden(**inputs, rngs=rngs), model.output_table, batch["target_output"])
 
 
 class TrainStep:
@@ -46,6 +50,7 @@ class TrainStep:
         self.config, self.graph = config, graph
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
+        self.loss = ProjectedLoss.from_config(config.training, mesh)
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
@@ -125,19 +130,10 @@ class TrainStep:
 
     def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
-        training = self.config.training
-        passes = 1 if training.r_drop == 0.0 else 2
-        rows = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
-        targets = rows["target_output"]
+        rows = {name: jnp.repeat(array, self.loss.objective.passes, axis=0) for name, array in batch.items()}
 
         def loss(parameters):
-            logits = forward(self.graph, parameters, rows, nnx.Rngs(dropout=key))
-            sums = cross_entropy(logits, targets, training.label_smoothing, training.label_smoothing_support)
-            sums = jax.tree.map(lambda total: total / passes, sums)  # each sentence counts once
-            if passes == 1:
-                return sums.loss, sums
-            # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
-            return sums.loss + training.r_drop * symmetric_kl(logits, targets) / 2, sums
+            return batch_loss(self.loss, self.graph, parameters, rows, nnx.Rngs(dropout=key))
 
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             return self._constrain(jax.grad(loss, has_aux=True)(state.parameters))
@@ -182,12 +178,11 @@ def _select(condition: jax.Array, tree, otherwise):
 
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], LossSums]:
     """Returns a function that maps (parameters, batch) to the sums over the batch, without dropout."""
-    training = config.training
+    loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
 
     @jax.jit
     def sums(parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            logits = forward(graph, parameters, batch, None)
-        return cross_entropy(logits, batch["target_output"], training.label_smoothing, training.label_smoothing_support)
+            return batch_loss(loss, graph, parameters, batch, None)[1]
 
     return lambda parameters, batch: sums(parameters, place_rows(batch, mesh))

@@ -1,0 +1,148 @@
+"""The objective as a function of the decoder's output and the output table, a chunk of rows at a time."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.distributed.sharding import BATCH
+from transformer.model.linear import FLOAT32
+from transformer.training.loss import LossSums, Objective
+
+_COLUMN_MULTIPLE = 128  # tiles of matrix units
+# Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches.
+_CHUNK_BYTES = {"cpu": 2**24}
+_DEFAULT_CHUNK_BYTES = 2**29
+
+
+@dataclasses.dataclass(frozen=True)
+class ProjectedLoss:
+    """Maps (hidden, table, targets) to the summed objective and to what a step reports; logits are hidden table^T.
+
+    The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
+    recomputes nothing. Devices share the rows of the mesh axes "data" and "fsdp", and the columns of "tensor": only
+    statistics of rows and the gradients cross devices.
+    """
+
+    objective: Objective
+    mesh: Mesh
+
+    @classmethod
+    def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
+        return cls(Objective.from_config(training, _platform(mesh)), mesh)
+
+    def without_r_drop(self) -> "ProjectedLoss":
+        """Returns the loss of single passes, as in evaluation."""
+        return dataclasses.replace(self, objective=dataclasses.replace(self.objective, r_drop=0.0))
+
+    def __call__(
+        self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"], targets: Int[Array, "B T"]
+    ) -> tuple[Float[Array, ""], LossSums]:
+        """Products take operands in the dtype of `hidden`. Logits and the table's gradient are float32."""
+        return _projected_loss(self, hidden, table, targets)
+
+    def over_devices(self, hidden: jax.Array, table: jax.Array, targets: jax.Array, with_gradients: bool) -> tuple:
+        """Returns (objective, sums), and the gradients of hidden and table if requested."""
+        mesh, (vocab_size, d_model) = self.mesh.shape, table.shape
+        is_shared = len(hidden) % (mesh["data"] * mesh["fsdp"]) == 0
+        rows = BATCH if is_shared else P()
+        columns = _COLUMN_MULTIPLE * mesh["tensor"]
+        padded = jnp.pad(table.astype(hidden.dtype), ((0, -vocab_size % columns), (0, 0)))
+        splits_gradient = is_shared and d_model % mesh["fsdp"] == 0
+
+        def on_device(hidden, table, targets):
+            result, gradients = self._sum_chunks(hidden, table, targets, vocab_size, with_gradients)
+            if is_shared:
+                result = jax.lax.psum(result, ("data", "fsdp"))
+            if not with_gradients:
+                return result, ()
+            of_hidden, of_table = gradients
+            if is_shared:
+                of_table = jax.lax.psum(of_table, "data")
+                if splits_gradient:
+                    of_table = jax.lax.psum_scatter(of_table, "fsdp", scatter_dimension=1, tiled=True)
+                else:
+                    of_table = jax.lax.psum(of_table, "fsdp")
+            return result, (jax.lax.psum(of_hidden, "tensor"), of_table)
+
+        table_gradient = P("tensor", "fsdp" if splits_gradient else None)
+        result, gradients = jax.shard_map(
+            on_device,
+            mesh=self.mesh,
+            in_specs=(rows, P("tensor"), rows),
+            out_specs=(P(), (rows, table_gradient) if with_gradients else ()),
+            check_vma=False,
+        )(hidden, padded, targets)
+        return result, (gradients[0], gradients[1][:vocab_size]) if with_gradients else ()
+
+    def _sum_chunks(
+        self, hidden: jax.Array, table: jax.Array, targets: jax.Array, vocab_size: int, with_gradients: bool
+    ) -> tuple:
+        """Sums over the rows and columns of this device."""
+        (rows, length, _), passes = hidden.shape, self.objective.passes
+        count = _number_of_chunks(rows // passes, 4 * passes * length * len(table), _platform(self.mesh))
+        columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
+
+        def add_chunk(totals, chunk):
+            hidden, targets = chunk
+            flat = hidden.reshape(-1, hidden.shape[-1])
+            logits = _product(flat, table, (1, 1), FLOAT32).reshape(*targets.shape, -1)
+            *result, gradient = self.objective.with_gradient(logits, targets, columns, vocab_size, "tensor")
+            if not with_gradients:
+                return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
+            gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
+            of_hidden = _product(gradient, table, (1, 0), hidden.dtype)
+            of_table = _product(gradient, flat, (0, 0), FLOAT32)
+            return jax.tree.map(jnp.add, totals, (tuple(result), of_table)), of_hidden.reshape(hidden.shape)
+
+        zero = jnp.zeros(())
+        sums = LossSums(*[zero] * len(dataclasses.fields(LossSums)))
+        start = ((zero, sums), jnp.zeros(table.shape) if with_gradients else ())
+        chunks = [_split(x, count, passes) for x in (hidden, targets)]
+        (result, of_table), of_hidden = jax.lax.scan(add_chunk, start, chunks)
+        return result, (of_hidden.reshape(-1, *hidden.shape[1:])[:rows], of_table) if with_gradients else ()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _projected_loss(loss: ProjectedLoss, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
+    return loss.over_devices(hidden, table, targets, with_gradients=False)[0]
+
+
+def _forward(loss: ProjectedLoss, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
+    return loss.over_devices(hidden, table, targets, with_gradients=True)
+
+
+def _backward(loss: ProjectedLoss, gradients: tuple, cotangents: tuple) -> tuple:
+    scale, _ = cotangents  # the sums are reported, not trained on
+    of_hidden, of_table = gradients
+    return (scale * of_hidden).astype(of_hidden.dtype), scale * of_table, None
+
+
+_projected_loss.defvjp(_forward, _backward)
+
+
+def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=dtype)
+
+
+def _number_of_chunks(sentences: int, bytes_per_sentence: int, platform: str) -> int:
+    per_chunk = max(_CHUNK_BYTES.get(platform, _DEFAULT_CHUNK_BYTES) // bytes_per_sentence, 1)
+    return math.ceil(sentences / per_chunk)
+
+
+def _split(x: jax.Array, count: int, passes: int) -> jax.Array:
+    """Splits rows into `count` equal chunks, the last filled with padding. A sentence's passes are in one chunk."""
+    rows = passes * math.ceil(len(x) / passes / count)
+    x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
+    return x.reshape(count, rows, *x.shape[1:])
+
+
+def _platform(mesh: Mesh) -> str:
+    return mesh.devices.flat[0].platform
