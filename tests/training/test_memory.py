@@ -5,7 +5,7 @@ from transformer.training.memory import activation_bytes
 
 
 def estimate(**changes) -> int:
-    return activation_bytes(tiny_config(**changes).model, 24, 8, 16, 16)
+    return activation_bytes(tiny_config(**changes).model, 8, 16, 16)
 
 
 def test_heads_of_the_default_width_need_what_that_width_needs():

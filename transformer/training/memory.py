@@ -6,14 +6,13 @@ from transformer.config_types import Config
 from transformer.model.attention import head_widths
 
 
-def activation_bytes(model: Config, vocab_size: int, rows: int, source_length: int, target_length: int) -> int:
+def activation_bytes(model: Config, rows: int, source_length: int, target_length: int) -> int:
     """Estimates the bytes of the arrays that a batch of this shape creates in the model, gradients included.
 
-    `model` is the group `config.model` and `vocab_size` the number of target tokens. Logits and attention scores are
-    float32 and have a gradient of the same size. They, and not the number of positions, decide which shape is largest.
+    `model` is the group `config.model`. Attention scores are float32 and have a gradient of the same size. They, and
+    not the number of positions, decide which shape is largest. Logits do not count, since only a chunk's exist.
     """
     decoder_layers = model.num_layers if model.num_decoder_layers is None else model.num_decoder_layers
-    logits = 2 * target_length * vocab_size
     pairs = model.num_layers * source_length**2 + decoder_layers * target_length * (target_length + source_length)
     d_k, d_v = head_widths(model)
     score_size = d_k if model.attention == "additive" else 1  # tanh(q + k) for each pair
@@ -22,4 +21,4 @@ def activation_bytes(model: Config, vocab_size: int, rows: int, source_length: i
     # and three vectors of the inner layer.
     positions = model.num_layers * source_length + decoder_layers * target_length
     activations = positions * (6 * model.d_model + 2 * model.num_heads * (d_k + d_v) + 3 * model.d_ff)
-    return rows * (4 * (logits + scores) + jnp.dtype(model.dtype).itemsize * activations)
+    return rows * (4 * scores + jnp.dtype(model.dtype).itemsize * activations)

@@ -89,11 +89,9 @@ class TrainStep:
 
         With accumulation it is the program for each batch. (The one that applies the gradients has no activations.)
         """
-        vocab_size = len(state.parameters["decoder"]["embedding"]["table"])
 
         def size(bucket: Bucket) -> int:
-            shape = (bucket.rows, bucket.source_length, bucket.target_length)
-            return activation_bytes(self.config.model, vocab_size, *shape)
+            return activation_bytes(self.config.model, bucket.rows, bucket.source_length, bucket.target_length)
 
         batch = self.abstract_batch(max(buckets, key=size))
         if self.config.training.accumulation == 1:

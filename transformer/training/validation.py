@@ -49,11 +49,9 @@ class Validation:
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
-        vocab_size = len(parameters["decoder"]["embedding"]["table"])
 
         def size(arrays: dict) -> int:
-            shape = (*arrays["source"].shape, arrays["target_output"].shape[1])
-            return activation_bytes(self.config.model, vocab_size, *shape)
+            return activation_bytes(self.config.model, *arrays["source"].shape, arrays["target_output"].shape[1])
 
         self.eval_step(parameters, max(loader.in_order(self.corpus, self.config), key=size))
         if self.translator is not None:
