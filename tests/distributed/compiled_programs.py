@@ -17,7 +17,7 @@ from tests.training import tiny
 from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 
-VOCAB_SIZE = 2000
+VOCAB_SIZE = 2048  # tables are padded to such numbers of rows
 TOKENIZER = SimpleNamespace(target=SimpleNamespace(pieces=[]))  # nothing is translated
 ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights
 COLLECTIVE = re.compile(r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
