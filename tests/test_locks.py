@@ -1,8 +1,12 @@
 """Waiting for locks and other processes."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
-from transformer import cache, locks
+from transformer import cache, locks, progress_bar
 from transformer.errors import UserError
 
 
@@ -19,7 +23,68 @@ def test_polling_warns_after_ten_seconds_and_then_every_minute(monkeypatch, capl
     clock = iter(range(0, 1000, 5))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with pytest.raises(UserError, match="^waited 105 s for a friend; call$"):
-        for _ in locks.poll_until("a friend", "call", 100):
+        for _ in locks.poll_until("a friend", "call", 100, lambda: None):
             pass
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == [f"Waiting for a friend: {seconds} of at most 100 s." for seconds in (15, 80)]
+    assert messages == [
+        f"Waiting for a friend: {seconds} s, {seconds} of at most 100 s without progress." for seconds in (15, 80)
+    ]
+
+
+def test_progress_extends_the_wait_and_is_passed_on(monkeypatch):
+    clock, seen, reports = iter(range(0, 1000, 5)), iter([0, *range(40)]), []
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with (
+        pytest.raises(UserError, match="^waited 105 s for a friend; call$"),
+        locks.progress_reported_to(lambda: reports.append(1)),
+    ):
+        for _ in locks.poll_until("a friend", "call", 100, lambda: next(seen, 39)):
+            pass
+    assert len(reports) == 39
+    assert next(clock) == 39 * 5 + 105 + 10
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from transformer import cache, progress_bar
+with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 30) as advance:
+    print("held", flush=True)
+    for _ in range(25):
+        time.sleep(0.1)
+        if sys.argv[2] == "progress":
+            advance(1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["progress", "hangs"])
+def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "lock"), kind]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        if kind == "progress":
+            with cache.exclusive(tmp_path / "lock", 2):
+                assert holder.wait(10) == 0
+        else:
+            with pytest.raises(UserError, match="waited 1 s"), cache.exclusive(tmp_path / "lock", 1):
+                pass
+
+
+def test_bars_and_computation_report_progress(monkeypatch):
+    monkeypatch.setattr(locks, "REPORT_SECONDS", 0.05)
+    reports = []
+    with locks.progress_reported_to(lambda: reports.append(1)):
+        with progress_bar.bar("Preparing", 3) as advance:
+            advance(1)
+            advance(1)  # too early
+            time.sleep(0.1)
+            advance(1)
+        assert len(reports) == 2
+        with locks.computing():
+            time.sleep(0.3)
+        assert len(reports) == 2
+        with locks.computing():
+            until = time.process_time() + 0.3
+            while time.process_time() < until:
+                pass
+        assert len(reports) > 2

@@ -1,9 +1,11 @@
-"""Waiting for other processes, with a deadline: file locks, and polling."""
+"""Waiting for other processes, as long as they make progress: file locks, and polling."""
 
 import contextlib
 import fcntl
+import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -13,22 +15,66 @@ from transformer.errors import UserError
 
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
+REPORT_SECONDS = 1.0  # between two reports of progress, at least
+_listeners: list[Callable[[], object]] = []
 
 
-def poll_until(what: str, advice: str, seconds: int) -> Iterator[None]:
+@contextlib.contextmanager
+def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
+    """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def report_progress() -> None:
+    """Extends the wait of the processes that wait for this one."""
+    for listener in list(_listeners):
+        listener()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Reports progress during the block while this process uses CPU time, for a library that reports none itself."""
+    done = threading.Event()
+
+    def watch() -> None:
+        used = time.process_time()
+        while not done.wait(REPORT_SECONDS):
+            if time.process_time() - used > 0.1 * REPORT_SECONDS:  # idle threads use less
+                report_progress()
+            used = time.process_time()
+
+    threading.Thread(target=watch, name="computing", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:
     """Yields before each attempt of a polling loop, and logs what it waits for.
 
-    Raises UserError with the advice if the loop still runs after `seconds`.
+    Raises UserError with the advice if the loop still runs after `seconds` in which `progress()` has not changed.
     """
-    started, next_warning = time.monotonic(), FIRST_WARNING
+    started = changed = time.monotonic()
+    next_warning, seen = FIRST_WARNING, progress()
     while True:
         yield
-        waited = time.monotonic() - started
-        if waited > seconds:
-            raise UserError(f"waited {waited:.0f} s for {what}; {advice}")
-        if waited > next_warning:
-            next_warning = waited + WARNING_INTERVAL
-            logging.warning("Waiting for %s: %.0f of at most %d s.", what, waited, seconds)
+        now = time.monotonic()
+        if (found := progress()) != seen:
+            seen, changed = found, now
+            report_progress()
+        idle = now - changed
+        if idle > seconds:
+            raise UserError(f"waited {idle:.0f} s for {what}; {advice}")
+        if now - started > next_warning:
+            next_warning = now - started + WARNING_INTERVAL
+            logging.warning(
+                "Waiting for %s: %.0f s, %.0f of at most %d s without progress.", what, now - started, idle, seconds
+            )
 
 
 def try_lock(file: IO[str]) -> bool:
@@ -47,13 +93,15 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
-    """Locks a file, which is created if missing, during the block.
+    """Locks a file, which is created if missing, during the block. Progress in the block updates the file's time.
 
-    Raises UserError if the lock is not free within `seconds`. The message names the `holder` and gives the advice.
+    Raises UserError if the lock is not free within `seconds` of the holder's last progress. The message names the
+    `holder` and gives the advice.
     """
-    with lock.open("w") as file:
-        for _ in poll_until(f"{holder} ({lock})", advice, seconds):
+    with lock.open("a") as file:
+        for _ in poll_until(f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns):
             if try_lock(file):
                 break
             time.sleep(0.1)
-        yield
+        with progress_reported_to(lambda: os.utime(file.fileno())):
+            yield

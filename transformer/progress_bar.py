@@ -1,18 +1,22 @@
-"""Progress bars, shown only if standard error is a terminal."""
+"""Progress bars, shown only if standard error is a terminal, and reports of progress to waiting processes."""
 
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from absl import logging
 from rich import progress
 from rich.console import Console
 
+from transformer import locks
+
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar during the block. Yields the function that advances it."""
+    """Shows a bar during the block. Yields the function that advances it, and tells waiting processes."""
+    next_report = 0.0
     with make_bar(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -20,7 +24,15 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         progress.TimeRemainingColumn(),
     ) as shown:
         task = shown.add_task(description, total=total)
-        yield lambda advance: shown.advance(task, advance)
+
+        def advance(count: int) -> None:
+            nonlocal next_report
+            shown.advance(task, count)
+            if time.monotonic() > next_report:
+                next_report = time.monotonic() + locks.REPORT_SECONDS
+                locks.report_progress()
+
+        yield advance
 
 
 def make_bar(*columns: progress.ProgressColumn) -> progress.Progress:

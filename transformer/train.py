@@ -99,7 +99,7 @@ def train_from(
 
     watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
     with (
-        Loader(run.corpus, config, progress.position) as loader,
+        Loader(run.corpus, config, progress.position, run.train_step.mesh, run.workdir.plans) as loader,
         coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
         TrainingStatus(progress.step, training.steps) as status,
     ):

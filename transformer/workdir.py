@@ -30,6 +30,7 @@ class Workdir:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
+        self.plans = path / "plans"  # of the latest epochs, which the processes of the run map into memory
         self.tensorboard = path / "tensorboard"
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"

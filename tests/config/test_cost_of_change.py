@@ -1,6 +1,7 @@
 """The number of places that a change takes: one table entry for an implementation, one declaration for a key."""
 
 import importlib
+from pathlib import Path
 
 import jax.numpy as jnp
 import ml_collections
@@ -18,6 +19,7 @@ from transformer.config.keys import declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
 from transformer.model.attention import MultiHeadAttention
@@ -150,7 +152,10 @@ def test_a_data_source_takes_one_table_entry(add):
         ),
         ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
-        ("batch.plan", lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0))),
+        (
+            "batch.plan",
+            lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0), one_device(), Path()),
+        ),
     ],
 )
 def test_an_unknown_name_reaches_no_implementation(key, use):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from transformer import cache
 from transformer.data.corpus.corpus import Corpus
 from transformer.special_tokens import EOS
 
@@ -17,9 +18,11 @@ class MemorySentences(Corpus):
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
         self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
+        self.report = {"digest": cache.key([[side.tolist() for side in pair] for pair in self.pairs])}
 
     def tokens(self, side, pairs):
-        return np.concatenate([[*self.pairs[pair][side], EOS] for pair in pairs]).astype(np.int32)
+        tokens = [token for pair in pairs for token in (*self.pairs[pair][side], EOS)]
+        return np.array(tokens, np.int32)
 
     def epoch(self, epoch, seed):
         return self

@@ -1,6 +1,7 @@
 """Agreement among processes, with a fake of JAX's coordination service."""
 
 import json
+from collections import Counter
 
 import jax
 import pytest
@@ -16,6 +17,7 @@ class Client:
 
     def __init__(self, **values: str) -> None:
         self.values, self.error, self.reads = values, NOT_SET, 0
+        self.counts = Counter()
 
     def key_value_set(self, key: str, value: str) -> None:
         self.values[key] = value
@@ -24,8 +26,20 @@ class Client:
         if key in self.values:
             return self.values[key]
         self.reads += 1
+        self.on_read(self.reads)
         assert self.reads < 5, "waits without end"
         raise jax.errors.JaxRuntimeError(self.error)
+
+    def on_read(self, number: int) -> None:
+        """Is called with the number of the read that finds no value."""
+
+    def key_value_increment(self, key: str, amount: int) -> None:
+        self.counts[key] += amount
+
+    def key_value_try_get(self, key: str) -> str:
+        if key in self.counts:
+            return str(self.counts[key])
+        raise jax.errors.JaxRuntimeError("NOT_FOUND")
 
 
 @pytest.fixture
@@ -59,13 +73,27 @@ def test_waiting_for_another_process_has_a_deadline(client):
 def test_the_failure_of_another_process_ends_the_wait(client, monkeypatch):
     monkeypatch.setattr(coordination, "failures", ["process 0 has stopped: no data"])
     with pytest.raises(UserError, match="^process 0 has stopped: no data$"):
-        coordination.await_value("key", "process 0", 1000)
+        coordination.await_value("key", 0, "process 0", 1000)
+
+
+def test_progress_of_the_process_extends_the_wait(client, monkeypatch):
+    def progress(number: int) -> None:
+        if number == 3:
+            client.values["key"] = "done"
+        coordination.publish_progress()
+
+    client.on_read = progress
+    with pytest.raises(UserError, match="^waited 0 s for process 0;"):
+        coordination.await_value("key", 0, "process 0", 0)  # the progress is of this process, 1
+    client.reads = 0
+    client.values.clear()
+    assert coordination.await_value("key", 1, "process 1", 0) == "done"
 
 
 def test_a_service_that_has_ended_is_an_error(client):
     client.error = "UNAVAILABLE: no connection"
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
-        coordination.await_value("key", "process 0", 1000)
+        coordination.await_value("key", 0, "process 0", 1000)
 
 
 def test_process_zero_broadcasts_its_value(client):

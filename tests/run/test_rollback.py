@@ -84,8 +84,8 @@ def poison_first_order(monkeypatch, is_bad) -> None:
 
     def marking(self):
         position, arrays, stats = load(self)
-        arrays["source"][-1, -1] = MARK if position.num_rollbacks == 0 else PAD
-        return position, arrays, stats
+        mark = MARK if position.num_rollbacks == 0 else PAD
+        return position, arrays | {"source": arrays["source"].at[-1, -1].set(mark)}, stats
 
     monkeypatch.setattr(Loader, "__next__", marking)
 

@@ -32,11 +32,11 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
     """Runs the block in process 0 first, so that it prepares what all processes share.
 
-    Raises UserError if process 0 takes longer than `seconds`.
+    Raises UserError if process 0 makes no progress for `seconds`.
     """
     key = f"{next(_calls)}/done"
     if jax.process_index() > 0:
-        await_value(key, f"process 0 to prepare {what}", seconds)
+        await_value(key, 0, f"process 0 to prepare {what}", seconds)
     yield
     if jax.process_index() == 0:
         publish(key, "done")
@@ -49,7 +49,7 @@ def broadcast(value: Any, seconds: int) -> Any:
         return value
     if jax.process_index() == 0:
         publish(key, json.dumps(value))
-    return json.loads(await_value(key, "process 0", seconds))
+    return json.loads(await_value(key, 0, "process 0", seconds))
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
@@ -61,7 +61,7 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
     if len(processes) == 1:
         return
     publish(f"{call}/{jax.process_index()}", json.dumps(facts()))
-    values = [await_value(f"{call}/{i}", f"process {i} to reach the check of {what}", seconds) for i in processes]
+    values = [await_value(f"{call}/{i}", i, f"process {i} to reach the check of {what}", seconds) for i in processes]
     if message := difference([json.loads(value) for value in values]):
         raise UserError(message)
 
@@ -110,12 +110,20 @@ def publish(key: str, value: str) -> None:
         client().key_value_set(key, value)
 
 
-def await_value(key: str, what: str, seconds: int) -> str:
-    """Returns the value of a key once a process has set it.
+def publish_progress() -> None:
+    """Tells the processes that wait for this one that it makes progress."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service has ended, and nobody waits
+        client().key_value_increment(f"progress/{jax.process_index()}", 1)
 
-    Raises UserError if no process sets it within `seconds`, `config.data.wait_seconds`, or another process has failed.
+
+def await_value(key: str, process: int, what: str, seconds: int) -> str:
+    """Returns the value of a key once the process has set it.
+
+    Raises UserError if the process neither sets it nor publishes progress for `seconds`, `config.data.wait_seconds`, or
+    if another process has failed.
     """
-    for _ in poll_until(what, f"see its log, or raise config.data.wait_seconds={seconds}", seconds):
+    advice = f"see its log, or raise config.data.wait_seconds={seconds}"
+    for _ in poll_until(what, advice, seconds, lambda: _published_progress(process)):
         try:
             return client().blocking_key_value_get(key, 1000)  # milliseconds; signals are handled in between
         except jax.errors.JaxRuntimeError as error:
@@ -123,6 +131,13 @@ def await_value(key: str, what: str, seconds: int) -> str:
                 raise
         if failures:
             raise UserError(failures[0])
+
+
+def _published_progress(process: int) -> str | None:
+    try:
+        return client().key_value_try_get(f"progress/{process}")
+    except jax.errors.JaxRuntimeError:  # none yet
+        return None
 
 
 def is_collective_failure(error: BaseException | None) -> bool:

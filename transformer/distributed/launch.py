@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
+from transformer import locks
 from transformer.distributed import coordination
 from transformer.errors import UserError
 
@@ -45,7 +46,8 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
     done = threading.Event()
     threading.Thread(target=_watch_failures, args=(done,), daemon=True).start()
     try:
-        yield
+        with locks.progress_reported_to(coordination.publish_progress):
+            yield
     except BaseException as error:
         publish_failure(error)
         if coordination.is_collective_failure(error):

@@ -1,11 +1,12 @@
 """Sharding over a device mesh: one rule per kind of parameter; batches by rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Bool
 
 from transformer.distributed.mesh import AXES
 
@@ -35,6 +36,34 @@ def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Ar
     def place(array: np.ndarray) -> jax.Array:
         sharding = shared if len(array) % (mesh.shape["data"] * mesh.shape["fsdp"]) == 0 else NamedSharding(mesh, P())
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return {name: place(array) for name, array in arrays.items()}
+
+
+def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, " B"]:
+    """Returns which rows of a batch these devices of the mesh hold; the mesh divides the rows evenly."""
+    indices = NamedSharding(mesh, BATCH).devices_indices_map((num_rows,))
+    held = np.zeros(num_rows, bool)
+    for device in devices:
+        held[indices[device]] = True
+    return held
+
+
+def place_held_rows(arrays: Mapping[str, np.ndarray], held: Bool[np.ndarray, " B"], mesh: Mesh) -> dict[str, jax.Array]:
+    """Shards a batch by rows over the mesh, where each process has only the rows that its own devices hold.
+
+    Args:
+      arrays: the rows of this process, in their order in the batch.
+      held: which rows of the batch these are, from `held_rows`.
+    """
+    sharding, numbers = NamedSharding(mesh, BATCH), np.cumsum(held) - 1
+
+    def place(array: np.ndarray) -> jax.Array:
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(len(held))
+            return array[numbers[start] : numbers[stop - 1] + 1]
+
+        return jax.make_array_from_callback((len(held), *array.shape[1:]), sharding, shard)
 
     return {name: place(array) for name, array in arrays.items()}
 

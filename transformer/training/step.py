@@ -12,14 +12,14 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.distributed.sharding import BATCH, abstract_arrays, place_rows, tree_shardings
+from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
 from transformer.training.loss import LossSums
 from transformer.training.memory import activation_bytes
 from transformer.training.optimizer import count_updates
 from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
-Batch = dict[str, Any]  # the arrays that the loader produces, by name: in NumPy, on devices, or abstract
+Batch = dict[str, Any]  # the arrays that the loader produces, by name: on devices, abstract, or whole in NumPy
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
@@ -113,8 +113,8 @@ class TrainStep:
         }
 
     def place(self, batch: Batch) -> Batch:
-        """Returns the batch sharded over the mesh."""
-        return place_rows(batch, self.mesh)
+        """Returns the batch sharded over the mesh, as those of the loader already are."""
+        return jax.device_put(batch, self.batch_sharding)
 
     def _update(self, state: TrainState, batch: Batch):
         return self._apply_gradients(state, self._gradients(state, batch, 0))
@@ -175,7 +175,7 @@ def _select(condition: jax.Array, tree, otherwise):
 
 
 def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], LossSums]:
-    """Returns a function that maps (parameters, batch) to the sums over the batch, without dropout."""
+    """Returns a jitted function that maps (parameters, batch) to the sums over the batch, without dropout."""
     loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
 
     @jax.jit
@@ -183,4 +183,4 @@ def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return batch_loss(loss, graph, parameters, batch, None)[1]
 
-    return lambda parameters, batch: sums(parameters, place_rows(batch, mesh))
+    return sums

@@ -36,7 +36,7 @@ class Validation:
                 f"model.max_positions={config.model.max_positions}: data.valid_split={config.data.valid_split} has a "
                 f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
             )
-        self.config, self.corpus = config, corpus
+        self.config, self.corpus, self.mesh = config, corpus, mesh
         self.eval_step = make_eval_step(config, graph, mesh)
         self.translator = None
         if config.training.eval_bleu:
@@ -53,7 +53,7 @@ class Validation:
         def size(arrays: dict) -> int:
             return activation_bytes(self.config.model, *arrays["source"].shape, arrays["target_output"].shape[1])
 
-        self.eval_step(parameters, max(loader.in_order(self.corpus, self.config), key=size))
+        self.eval_step(parameters, max(loader.in_order(self.corpus, self.config, self.mesh), key=size))
         if self.translator is not None:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)
@@ -61,7 +61,7 @@ class Validation:
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
         """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
         sums = None
-        for arrays in loader.in_order(self.corpus, self.config):
+        for arrays in loader.in_order(self.corpus, self.config, self.mesh):
             between_batches()
             part = self.eval_step(parameters, arrays)
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)

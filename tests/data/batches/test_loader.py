@@ -11,6 +11,7 @@ from configs import base
 from tests.data.sentences import MemorySentences, random_sentences
 from transformer.data.batches import loader
 from transformer.data.batches.loader import Loader, Position
+from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 
 
@@ -19,6 +20,11 @@ def small_config(**batch):
     config.data.max_length = 16
     config.batch.update({"tokens": 128, "max_buckets": 4, "row_multiple": 2, "packed_length": 32, **batch})
     return config
+
+
+@pytest.fixture
+def open_loader(tmp_path):
+    return lambda sentences, config, start: Loader(sentences, config, start, one_device(), tmp_path / "plans")
 
 
 def taken(batches, count):
@@ -31,10 +37,10 @@ def taken(batches, count):
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
+def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch, open_loader):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
     config.data.prefetch = prefetch
-    with Loader(sentences, config, Position(0, 0)) as batches:
+    with open_loader(sentences, config, Position(0, 0)) as batches:
         count = len(batches.plan)
         straight = taken(batches, 3 * count)
     assert [after for after, _, _ in straight[count - 2 : count + 1]] == [
@@ -43,17 +49,17 @@ def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
         Position(1, 1),
     ]
     for done in (1, count - 1, count, count + 2, 2 * count + 1):
-        with Loader(sentences, config, straight[done - 1][0]) as resumed:
+        with open_loader(sentences, config, straight[done - 1][0]) as resumed:
             assert taken(resumed, 3 * count - done) == straight[done:]
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
+def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan, open_loader):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
 
     def order(seed, epoch, num_rollbacks):
         config.seed = seed
-        with Loader(sentences, config, Position(epoch, 0, num_rollbacks)) as batches:
+        with open_loader(sentences, config, Position(epoch, 0, num_rollbacks)) as batches:
             return str([batches.plan[number].sentences.tolist() for number in range(len(batches.plan))])
 
     assert order(0, 0, 0) == order(0, 0, 0)
@@ -62,7 +68,7 @@ def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
 
 @pytest.mark.parametrize("sampling", [0.0, 0.1])
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling):
+def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling, open_loader):
     class Counting(MemorySentences):
         def tokens(self, side, pairs):
             made.append(len(pairs))
@@ -76,21 +82,21 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling):
     config.data.prefetch, config.tokenizer.subword_sampling = 0, sampling
     for start in (Position(0, 3), Position(100_000, 3)):
         made, epochs = [], set()
-        with Loader(sentences, config, start) as batches:
+        with open_loader(sentences, config, start) as batches:
             _, _, stats = next(batches)
         assert made == [stats.sentences] * 2  # both sides of that one batch
         assert start.epoch in epochs and epochs <= {start.epoch, start.epoch + 1} | ({0} if sampling else set())
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_an_epoch_holds_every_sentence_once(plan):
+def test_an_epoch_holds_every_sentence_once(plan, open_loader):
     sentences, config = random_sentences(150, longest=12), small_config(plan=plan)
     for epoch in (0, 7):
-        with Loader(sentences, config, Position(epoch, 0)) as batches:
+        with open_loader(sentences, config, Position(epoch, 0)) as batches:
             parts = list(itertools.islice(batches, len(batches.plan)))
             shapes = {(arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts}
             assert len(shapes) <= len(batches.buckets) <= (4 if plan == "buckets" else 1)
-        tokens = np.concatenate([arrays["source"].ravel() for _, arrays, _ in parts])
+        tokens = np.concatenate([np.ravel(arrays["source"]) for _, arrays, _ in parts])
         assert sorted(tokens[tokens > 3]) == sorted(np.concatenate([source for source, _ in sentences.pairs]))
         assert sum(stats.sentences for _, _, stats in parts) == np.count_nonzero(tokens == 3) == 150
         assert sum(stats.source_tokens for _, _, stats in parts) == sentences.lengths[:, 0].sum()
@@ -99,7 +105,7 @@ def test_an_epoch_holds_every_sentence_once(plan):
             assert stats.positions == arrays["source"].size + arrays["target_input"].size
 
 
-def test_batches_are_prepared_ahead_and_waiting_is_measured():
+def test_batches_are_prepared_ahead_and_waiting_is_measured(open_loader):
     class Slow(MemorySentences):
         def tokens(self, side, pairs):
             time.sleep(0.1)  # for each side of a batch
@@ -107,7 +113,7 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured():
 
     slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
     config.data.prefetch = 4
-    with Loader(slow, config, Position(0, 0)) as batches:
+    with open_loader(slow, config, Position(0, 0)) as batches:
         next(batches)
         assert batches.data_wait_seconds > 0.1
         time.sleep(2.5)
@@ -116,7 +122,7 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured():
         assert batches.data_wait_seconds - before < 0.1  # of at least 0.6 seconds that preparing them took
 
 
-def test_background_errors_reach_the_caller():
+def test_background_errors_reach_the_caller(open_loader):
     class Broken(MemorySentences):
         def tokens(self, side, pairs):
             raise UserError("data: the disk is gone")
@@ -128,15 +134,18 @@ def test_background_errors_reach_the_caller():
             return self
 
     pairs = random_sentences(40, longest=12).pairs
-    with Loader(Broken(pairs), small_config(), Position(0, 0)) as batches, pytest.raises(UserError, match="is gone"):
+    with (
+        open_loader(Broken(pairs), small_config(), Position(0, 0)) as batches,
+        pytest.raises(UserError, match="is gone"),
+    ):
         next(batches)
-    with Loader(BrokenNextEpoch(pairs), small_config(), Position(0, 0)) as batches:
+    with open_loader(BrokenNextEpoch(pairs), small_config(), Position(0, 0)) as batches:
         assert len(batches.plan) > 4
         with pytest.raises(UserError, match="is full"):
             taken(batches, len(batches.plan) + 1)
 
 
-def test_closing_leaves_no_thread_that_delays_the_exit():
+def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
     encoded = threading.Event()
 
     class Slow(MemorySentences):
@@ -146,7 +155,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
             return self
 
     sentences = random_sentences(40, longest=12)
-    with Loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
+    with open_loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
         next(batches)
         ours = [thread for thread in threading.enumerate() if thread.name.startswith(("plan", "assemble"))]
     for thread in ours:
@@ -156,7 +165,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded.set()
 
 
-def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
+def test_subword_sampling_keeps_the_shapes_of_the_first_epoch(open_loader):
     class Sampled(MemorySentences):
         """Sentences of at most 15 tokens that grow by one token an epoch."""
 
@@ -168,7 +177,7 @@ def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
     config.tokenizer.subword_sampling = 0.1
     shapes = set()
     for epoch in range(7):
-        with Loader(sentences, config, Position(epoch, 0)) as batches:
+        with open_loader(sentences, config, Position(epoch, 0)) as batches:
             assert sum(stats.sentences for _, _, stats in itertools.islice(batches, len(batches.plan))) == 120
             shapes.add(batches.buckets)
     assert len(shapes) == 1 and (batches.buckets[-1].source_length, batches.buckets[-1].target_length) == (16, 16)
@@ -177,7 +186,7 @@ def test_subword_sampling_keeps_the_shapes_of_the_first_epoch():
 def test_a_very_long_held_out_sentence_does_not_enlarge_the_batches_of_others():
     short, config = random_sentences(100, longest=12), small_config()
     sentences = MemorySentences([*short.pairs, (np.full(500, 9), np.full(400, 9))])
-    shapes = [arrays["source"].shape for arrays in loader.in_order(sentences, config)]
+    shapes = [arrays["source"].shape for arrays in loader.in_order(sentences, config, one_device())]
     assert shapes.count((2, 501)) == 1  # row_multiple rows
     assert all(rows * length <= config.batch.tokens for rows, length in shapes if length < 501)
 
@@ -185,9 +194,9 @@ def test_a_very_long_held_out_sentence_does_not_enlarge_the_batches_of_others():
 def test_held_out_sentences_appear_once_and_in_order():
     sentences = random_sentences(100, longest=12)
     sources = []
-    for arrays in loader.in_order(sentences, small_config(plan="packed")):
+    for arrays in loader.in_order(sentences, small_config(plan="packed"), one_device()):
         assert set(arrays) == {"source", "target_input", "target_output"}
-        sources += [row[row > 3].tolist() for row in arrays["source"] if row.any()]
+        sources += [row[row > 3].tolist() for row in np.asarray(arrays["source"]) if row.any()]
     wanted = [source.tolist() for source, _ in sentences.pairs]
     assert sorted(sources) == sorted(wanted)
     positions = [wanted.index(source) for source in sources if source]

@@ -115,7 +115,7 @@ def plan_epoch(
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
     counts = np.bincount(assigned, minlength=len(buckets))
     remainder, placed = np.empty(0, np.int32), 0
-    sentences, slices, bucket_ids, stats = [], [], [], []
+    sentences, slices, bucket_ids, tokens, stats = [], [], [], [], []
     for number, bucket in enumerate(buckets):
         members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
@@ -129,12 +129,13 @@ def plan_epoch(
         placed += stop
         sentences.append(members)
         bucket_ids.append(np.full(len(starts), number, np.uint16))
-        stats.append(BucketStats(bucket, len(starts), stop, int(lengths[members].sum(dtype=np.int64))))
-    slices, bucket_ids = np.concatenate(slices), np.concatenate(bucket_ids)
+        tokens.append(np.add.reduceat(lengths[members], starts, dtype=np.int64))
+        stats.append(BucketStats(bucket, len(starts), stop, int(tokens[-1].sum())))
+    slices, bucket_ids, tokens = map(np.concatenate, (slices, bucket_ids, tokens))
     if random is not None:
         order = random.permutation(len(slices))
-        slices, bucket_ids = slices[order], bucket_ids[order]
-    return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tuple(stats))
+        slices, bucket_ids, tokens = slices[order], bucket_ids[order], tokens[order]
+    return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tokens, tuple(stats))
 
 
 def _moved_up(remainder: int, bucket: Bucket, above: Bucket | None) -> int:

@@ -32,8 +32,9 @@ def assemble(corpus: Corpus, batch: PlannedBatch) -> dict[str, Int32[np.ndarray,
             segments = 1 + ragged_arange(np.bincount(batch.rows))
             values |= {f"{name}_segments": np.repeat(segments, lengths), f"{name}_positions": positions}
         for name, flat in values.items():
-            arrays[name] = np.full((bucket.rows, length), PAD, np.int32)
-            arrays[name].flat[places] = flat
+            filled = np.full(bucket.rows * length, PAD, np.int32)
+            filled[places] = flat
+            arrays[name] = filled.reshape(bucket.rows, length)
     return arrays
 
 

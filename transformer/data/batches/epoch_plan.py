@@ -5,9 +5,18 @@ run resumes from two integers, and batches do not depend on the devices or hosts
 """
 
 import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, UInt16
+from jaxtyping import Bool, Int, UInt16
+
+from transformer import cache
+
+_STATS = "stats.json"
+KEPT = 2  # earlier epochs whose plans stay, since another process may be that far behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +47,16 @@ class PlannedBatch:
     rows: Int[np.ndarray, " N"]
     packed: bool = False
 
+    def select(self, chosen: Bool[np.ndarray, " B"]) -> "PlannedBatch":
+        """Returns the batch of the chosen rows: their sentences, in rows numbered from 0."""
+        sentences = chosen[self.rows]
+        return PlannedBatch(
+            dataclasses.replace(self.bucket, rows=int(np.count_nonzero(chosen))),
+            self.sentences[sentences],
+            (np.cumsum(chosen) - 1)[self.rows[sentences]],
+            self.packed,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketStats:
@@ -62,6 +81,7 @@ class EpochPlan:
       sentences: every sentence once, such that each batch is a slice.
       slices: start and stop of each batch in `sentences`.
       bucket_ids: the bucket of each batch.
+      tokens: source and target tokens of each batch, end-of-sentence included.
       stats: the contents of each bucket, shortest first.
       rows: the row of each sentence within its batch if sentences are packed; None: each has a row to itself.
     """
@@ -69,6 +89,7 @@ class EpochPlan:
     sentences: Int[np.ndarray, " N"]
     slices: Int[np.ndarray, "M 2"]
     bucket_ids: UInt16[np.ndarray, " M"]
+    tokens: Int[np.ndarray, "M 2"]
     stats: tuple[BucketStats, ...]
     rows: Int[np.ndarray, " N"] | None = None
 
@@ -85,3 +106,40 @@ class EpochPlan:
         packed = self.rows is not None
         rows = self.rows[start:stop] if packed else np.arange(stop - start)
         return PlannedBatch(self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed)
+
+    def save(self, folder: Path) -> None:
+        for name, value in vars(self).items():
+            if name == "stats":
+                (folder / _STATS).write_text(json.dumps([dataclasses.asdict(each) for each in value]), encoding="utf-8")
+            elif value is not None:
+                np.save(folder / name, value)
+
+    @classmethod
+    def load(cls, folder: Path) -> "EpochPlan":
+        """Maps the arrays of a saved plan into memory, read-only."""
+        arrays = {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")}
+        stats = json.loads((folder / _STATS).read_text(encoding="utf-8"))
+        return cls(**arrays, stats=tuple(BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in stats))
+
+
+def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:
+    """Returns the plan of an epoch from its file in `folder`, so that the processes of a run share its memory.
+
+    The first process to ask for the plan makes it; the others wait, as long as `config.data.wait_seconds`.
+
+    Args:
+      key: a digest of everything but the epoch that the plan depends on.
+    """
+    path = folder / f"{epoch}-{key}"
+    folder.mkdir(exist_ok=True)
+    with cache.exclusive(folder / ".lock", wait_seconds):
+        if not path.exists():
+            unfinished = folder / ".unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            make().save(unfinished)
+            unfinished.rename(path)
+            for plan in folder.glob("[0-9]*-*"):
+                if int(plan.name.partition("-")[0]) < epoch - KEPT:
+                    shutil.rmtree(plan, ignore_errors=True)
+    return EpochPlan.load(path)

@@ -1,8 +1,8 @@
 """Batches in the order of the plan, prepared ahead of the step.
 
-A batch is a pure function of the epoch's corpus and plan, so one thread prepares the next few while the step runs, and
+A batch is a pure function of the epoch's corpus and plan, so threads assemble the next few while the step runs, and
 another plans the next epoch. (Grain's prefetch is the same queue of futures, but it would drain at the end of every
-epoch, and importing it takes seconds.)
+epoch, and importing it takes seconds.) Each process assembles only the rows that its devices hold, and puts them there.
 """
 
 import collections
@@ -12,17 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Int32
 
+from transformer import cache
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import assemble
-from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
+from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch, load_or_make
 from transformer.data.corpus.corpus import Corpus
+from transformer.distributed.sharding import held_rows, place_held_rows
 
-Arrays = dict[str, Int32[np.ndarray, "_ _"]]
+Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
 
 # Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, random)`.
 PLANS = {"buckets": bucketing, "packed": packing}
@@ -53,18 +58,23 @@ class Loader:
     Every start costs the same: the plan of its epoch, which reads the lengths and nothing else of the corpus.
     `next()` raises the errors of the background threads. Use the loader in a `with` statement.
 
+    Args:
+      mesh: the devices that share the rows of a batch.
+      folder: where the processes of the run keep the plans of the latest epochs; created if missing.
+
     Attributes:
       buckets: the shapes of all batches of the run.
       plan: the plan of the epoch that `start` is in.
       data_wait_seconds: seconds spent in `next()`.
     """
 
-    def __init__(self, corpus: Corpus, config: Config, start: Position) -> None:
+    def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh, folder: Path) -> None:
         self._corpus, self._config, self._start = corpus, config, start
+        self._mesh, self._folder = mesh, folder
         self.buckets = PLANS[config.batch.plan].choose_shapes(corpus, config)
         self._epoch, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
-        self._assembler = futures.ThreadPoolExecutor(1, "assemble")
+        self._assembler = futures.ThreadPoolExecutor(max(config.data.prefetch, 1), "assemble")
         self._batches = self._run()
 
     def __iter__(self) -> "Loader":
@@ -84,12 +94,18 @@ class Loader:
         self._assembler.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, epoch: int) -> tuple[Corpus, EpochPlan]:
-        seed, num_rollbacks = self._config.seed, self._start.num_rollbacks
+        config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
         corpus = self._corpus.epoch(epoch, seed)
         if num_rollbacks:
             seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
-        random = np.random.default_rng([seed, epoch])
-        return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
+
+        def make() -> EpochPlan:
+            random = np.random.default_rng([seed, epoch])
+            return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
+
+        shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
+        key = cache.key([corpus.report["digest"], config.tokenizer.subword_sampling, config.batch.plan, shapes, seed])
+        return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
         """Yields (position after the batch, future of the batch); taking one from this iterator starts its work."""
@@ -98,7 +114,7 @@ class Loader:
             following = _in_daemon_thread(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                batch = self._assembler.submit(_assemble, corpus, plan[number])
+                batch = self._assembler.submit(_assemble, corpus, plan, number, self._mesh)
                 yield Position(*after, self._start.num_rollbacks), batch
             (corpus, plan), first = following.result(), 0
 
@@ -129,7 +145,7 @@ def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
     return result
 
 
-def in_order(corpus: Corpus, config: Config) -> Iterator[Arrays]:
+def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
     """Yields every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
     No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
@@ -137,10 +153,15 @@ def in_order(corpus: Corpus, config: Config) -> Iterator[Arrays]:
     buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
     plan = bucketing.plan_epoch(corpus.lengths, buckets, random=None)
     for number in range(len(plan)):
-        yield assemble(corpus, plan[number])
+        yield _place(corpus, plan[number], mesh)
 
 
-def _assemble(corpus: Corpus, batch: PlannedBatch) -> tuple[Arrays, BatchStats]:
-    source_tokens, target_tokens = np.asarray(corpus.lengths[batch.sentences]).sum(axis=0).tolist()
-    stats = BatchStats(len(batch.sentences), source_tokens, target_tokens, batch.bucket.positions)
-    return assemble(corpus, batch), stats
+def _assemble(corpus: Corpus, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+    batch = plan[number]
+    stats = BatchStats(len(batch.sentences), *plan.tokens[number].tolist(), batch.bucket.positions)
+    return _place(corpus, batch, mesh), stats
+
+
+def _place(corpus: Corpus, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
+    return place_held_rows(assemble(corpus, batch.select(held)), held, mesh)

@@ -38,12 +38,13 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     starts = (np.cumsum(counts) - counts)[order]
     counts = counts[order]
     sentences = sentences[np.repeat(starts, counts) + ragged_arange(counts)]
-    rows = np.repeat(np.arange(len(order)) % bucket.rows, counts)
+    rows = np.repeat((np.arange(len(order)) % bucket.rows).astype(np.int32), counts)
     stops = np.append(np.cumsum(counts)[bucket.rows - 1 :: bucket.rows], len(sentences))
     stops = np.unique(stops)  # the last batch may be full
     slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
-    stats = BucketStats(bucket, len(slices), len(sentences), int(lengths.sum(dtype=np.int64)))
-    return EpochPlan(sentences, slices, np.zeros(len(slices), np.uint16), (stats,), rows)
+    tokens = np.add.reduceat(lengths[sentences], slices[:, 0], dtype=np.int64)
+    stats = BucketStats(bucket, len(slices), len(sentences), int(tokens.sum()))
+    return EpochPlan(sentences, slices, np.zeros(len(slices), np.uint16), tokens, (stats,), rows)
 
 
 def _fill_rows(

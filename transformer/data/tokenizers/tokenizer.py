@@ -8,7 +8,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cache, files
+from transformer import cache, files, locks
 from transformer.config_types import Config
 from transformer.data.sources.source import Source, open_source
 from transformer.data.tokenizers import training, vocabulary
@@ -87,7 +87,8 @@ def _load_or_train(config: Config) -> Tokenizer:
 
 def _train(config: Config, source: Source) -> Tokenizer:
     began = time.perf_counter()
-    tokenizer = Tokenizer(*training.train(config.tokenizer, source))
+    with locks.computing():
+        tokenizer = Tokenizer(*training.train(config.tokenizer, source))
     sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
     logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, time.perf_counter() - began)
     return tokenizer
