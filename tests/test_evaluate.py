@@ -11,8 +11,10 @@ import pytest
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
+from transformer.checkpoints.trained import Trained
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
@@ -41,6 +43,13 @@ def error(capsys, *flags: str) -> str:
     return line
 
 
+def translate(models: Trained) -> list[list[Translation]]:
+    devices = jax.local_devices()
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, devices=devices)
+    replicas = Replicas(models.graphs, models.parameters, devices[0])
+    return translator.translate(replicas, SOURCES, 1, lambda count: None)
+
+
 def test_result_and_files_of_a_split(workdir, capsys):
     found = result(capsys, f"--workdir={workdir}")
     assert set(found) >= CONTRACT
@@ -51,8 +60,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
     models = trained.load([str(workdir)], "20", 1, [])
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
-    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
+    expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
     records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
     assert records == [found]
@@ -67,21 +75,6 @@ def test_scores_are_logged_for_people(workdir, capsys):
     assert f"test: BLEU {found['bleu']:.2f} (lower-cased, tokenized:" in "\n".join(lines)
     assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
     assert f"translations: {found['hypotheses']}" in lines
-
-
-@pytest.mark.parametrize("strategy", ["beam", "sample"])
-def test_decoding_copies_no_parameters_to_the_device(workdir, strategy):
-    models = trained.load([str(workdir)], "last", 1, [("decoding.strategy", strategy)])
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
-    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)  # compiles
-    search = translator.search
-
-    def guarded(*arguments, **named):
-        with jax.transfer_guard("disallow"):
-            return search(*arguments, **named)
-
-    translator.search = guarded
-    assert translator.translate(models.parameters, SOURCES, 1, lambda count: None) == expected
 
 
 def test_checkpoints_are_chosen_and_averaged(workdir):
@@ -152,8 +145,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     assert [model["workdir"] for model in found["models"]] == [str(workdir), str(other)]
     assert Path(found["hypotheses"]).name == "test-step20-with-other.hypotheses.txt"
     models = trained.load([str(workdir), str(other)], "best", 1, [])
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
-    expected = translator.translate(models.parameters, SOURCES, 1, lambda count: None)
+    expected = translate(models)
     assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 
     stranger = make_workdir(tmp_path / "stranger")

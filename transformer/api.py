@@ -6,14 +6,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from transformer import logs
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.inspection import Attention, Encoding, Inspector
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 
 
@@ -48,10 +50,11 @@ class Model:
 
     def __init__(self, models: Trained) -> None:
         self.config, self.checkpoints = models.config, models.checkpoints
-        self._models = models
+        self._graphs, self._tokenizer, self._devices = models.graphs, models.tokenizer, jax.local_devices()
+        self._replicas = Replicas(models.graphs, models.parameters, self._devices[0])
         self._translators: dict[int, Translator] = {}  # by n_best, which is compiled in
-        self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding)
-        self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding)
+        self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding, self._devices)
+        self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding, self._devices)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -78,9 +81,9 @@ class Model:
         with self._lock, _python_names():
             if n_best not in self._translators:
                 self._translators[n_best] = Translator(
-                    self._models.graphs, self._models.tokenizer, self.config.decoding, n_best, one_device()
+                    self._graphs, self._tokenizer, self.config.decoding, n_best, self._devices
                 )
-            return self._translators[n_best].translate(self._models.parameters, texts, 1, lambda count: None)
+            return self._translators[n_best].translate(self._replicas, texts, 1, lambda count: None)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each pair with its log-probability in nats, in total and of each token.
@@ -97,7 +100,7 @@ class Model:
         """
         pairs = _pairs(pairs)
         with self._lock:
-            return self._scorer.score(self._models.parameters, pairs)
+            return self._scorer.score(self._replicas, pairs)
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
@@ -111,7 +114,7 @@ class Model:
         source, target = _text(source, "source"), _text(target, "target")
         self._check_single("attention")
         with self._lock:
-            return self._inspector.attention(self._models.parameters[0], source, target)
+            return self._inspector.attention(self._replicas, source, target)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.
@@ -124,7 +127,7 @@ class Model:
         texts = _texts(texts)
         self._check_single("encode")
         with self._lock:
-            return self._inspector.encode(self._models.parameters[0], texts)
+            return self._inspector.encode(self._replicas, texts)
 
     def _check_single(self, method: str) -> None:
         if len(self.checkpoints) > 1:

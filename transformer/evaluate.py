@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jax
 from absl import logging
 
 from transformer import cli, files
@@ -26,8 +27,8 @@ from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import ScoredTranslations, translate_and_score
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
@@ -46,12 +47,12 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, mesh=one_device())
+    devices = jax.local_devices()
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, devices=devices)
+    replicas = Replicas(models.graphs, models.parameters, devices[0])
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:
-        translated = translate_and_score(
-            translator, models.parameters, texts, references, bleu_language(config.data), report
-        )
+        translated = translate_and_score(translator, replicas, texts, references, bleu_language(config.data), report)
     result = save(arguments, models, references, translated)
     log_scores(result)
     return result

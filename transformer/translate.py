@@ -17,20 +17,20 @@ from collections.abc import Iterator
 from io import BufferedIOBase
 from typing import NoReturn
 
+import jax
 from absl import logging
 
 from transformer import cli, files
 from transformer.checkpoints import trained
-from transformer.checkpoints.trained import Trained
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources.lines import strip_line_end
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
-CHUNK_LINES = 4096  # lines translated together: more would fill batches better, but use more memory
+CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -41,21 +41,24 @@ def main(arguments: argparse.Namespace) -> None:
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, one_device())
+    devices = jax.local_devices()
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, devices)
+    replicas = Replicas(models.graphs, models.parameters, devices[0])
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")
-    for output in translate_stream(sys.stdin.buffer, translator, models, arguments, 1 if interactive else CHUNK_LINES):
+    chunk_lines = 1 if interactive else CHUNK_LINES * len(devices)
+    for output in translate_stream(sys.stdin.buffer, translator, replicas, arguments, chunk_lines):
         sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
 
 
 def translate_stream(
-    stream: BufferedIOBase, translator: Translator, models: Trained, arguments: argparse.Namespace, chunk_lines: int
+    stream: BufferedIOBase, translator: Translator, replicas: Replicas, arguments: argparse.Namespace, chunk_lines: int
 ) -> Iterator[str]:
     """Yields the output of each chunk of lines."""
     lines, first_line = decode_stream(stream), 1
     while chunk := list(itertools.islice(lines, chunk_lines)):
-        found = translator.translate(models.parameters, chunk, first_line, lambda count: None)
+        found = translator.translate(replicas, chunk, first_line, lambda count: None)
         write = as_jsonl if arguments.format == "jsonl" else as_text
         yield "".join(write(text, best, arguments.n_best) for text, best in zip(chunk, found, strict=True))
         first_line += len(chunk)

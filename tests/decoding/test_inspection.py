@@ -8,11 +8,13 @@ from tests.decoding.models import tiny_model
 from tests.decoding.test_scoring import TOKENIZER, VOCABULARY, decoding_config
 from transformer.decoding import ensemble
 from transformer.decoding.inspection import Inspector
+from transformer.decoding.replicas import Replicas
 from transformer.model.transformer import attention_weights
 from transformer.special_tokens import BOS, EOS
 
 GRAPH, PARAMETERS = tiny_model(12, seed=0, num_layers=2)
-INSPECTOR = Inspector(GRAPH, TOKENIZER, decoding_config())
+INSPECTOR = Inspector(GRAPH, TOKENIZER, decoding_config(), jax.local_devices())
+REPLICAS = Replicas([GRAPH], [PARAMETERS], jax.local_devices()[0])
 
 
 def tokens(text: str) -> list[int]:
@@ -25,7 +27,7 @@ def model():
 
 def test_states_are_those_of_the_encoder_without_padding():
     texts = ["1 2 3", "", " ".join(["4"] * 19), "5"]
-    found = INSPECTOR.encode(PARAMETERS, texts)
+    found = INSPECTOR.encode(REPLICAS, texts)
     for text, encoding in zip(texts, found, strict=True):
         assert encoding.tokens == tuple(tokens(text)) and encoding.pieces == (*text.split(), "</s>")
         (expected,) = jax.jit(lambda source: model().encoder(source))(np.array([tokens(text)]))
@@ -34,7 +36,7 @@ def test_states_are_those_of_the_encoder_without_padding():
 
 @pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
 def test_weights_and_pieces_belong_together(source, target):
-    found = INSPECTOR.attention(PARAMETERS, source, target)
+    found = INSPECTOR.attention(REPLICAS, source, target)
     assert found.source_pieces == (*source.split(), "</s>")
     assert found.target_input_pieces == ("<s>", *target.split())
     assert found.target_output_pieces == (*target.split(), "</s>")

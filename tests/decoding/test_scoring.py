@@ -1,5 +1,6 @@
 """Forced decoding, compared with sums by hand and with the scores of beam search."""
 
+import jax
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -9,9 +10,9 @@ from tests.decoding.models import TOLERANCE, teacher_forced, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import Scorer
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
@@ -19,6 +20,8 @@ VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODELS = [tiny_model(12, seed=0), tiny_model(12, seed=1, d_model=12)]
 GRAPHS, PARAMETERS = zip(*MODELS, strict=True)
+DEVICES = jax.local_devices()
+REPLICAS = Replicas(GRAPHS, PARAMETERS, DEVICES[0])
 SOURCES = ["1 2 3", "4", "5 6 7 0 1 2 3 4 5 6", ""]
 TARGETS = ["3 2 1 0", "", "7 6 5", "1 1"]
 
@@ -34,7 +37,8 @@ def encode(text: str) -> list[int]:
 
 
 def test_scores_are_sums_of_the_models_log_probabilities():
-    scores = Scorer(GRAPHS, TOKENIZER, decoding_config()).score(PARAMETERS, list(zip(SOURCES, TARGETS, strict=True)))
+    scorer = Scorer(GRAPHS, TOKENIZER, decoding_config(), DEVICES)
+    scores = scorer.score(REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
     sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
     each = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
@@ -53,11 +57,12 @@ def test_scores_equal_those_of_beam_search(count, dtype):
     config = decoding_config()
     models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][:count]
     graphs, parameters = zip(*models, strict=True)
-    translator = Translator(graphs, TOKENIZER, config, n_best=3, mesh=one_device())
-    found = translator.translate(parameters, SOURCES[:3], 1, lambda number: None)
+    replicas = Replicas(graphs, parameters, DEVICES[0])
+    translator = Translator(graphs, TOKENIZER, config, n_best=3, devices=DEVICES)
+    found = translator.translate(replicas, SOURCES[:3], 1, lambda number: None)
     pairs = [(source, each) for source, nbest in zip(SOURCES, found, strict=False) for each in nbest]
     assert len(pairs) == 9
-    scores = Scorer(graphs, TOKENIZER, config).score(parameters, [(source, each.text) for source, each in pairs])
+    scores = Scorer(graphs, TOKENIZER, config, DEVICES).score(replicas, [(source, each.text) for source, each in pairs])
     for (_, each), score in zip(pairs, scores, strict=True):
         assert (score.text, score.tokens, score.pieces) == (each.text, each.tokens, each.pieces)
         assert score.log_probability == pytest.approx(each.log_probability, rel=TOLERANCE[dtype])
@@ -67,7 +72,7 @@ def test_scores_equal_those_of_beam_search(count, dtype):
 
 
 def test_a_text_that_is_too_long_is_refused_with_its_index():
-    scorer = Scorer(GRAPHS, TOKENIZER, decoding_config())
+    scorer = Scorer(GRAPHS, TOKENIZER, decoding_config(), DEVICES)
     message = r"pairs\[1\]\[1\]: has 25 tokens including end-of-sentence, must have at most 24"
     with pytest.raises(UserError, match=message):
-        scorer.score(PARAMETERS, [("1", "1"), ("2", " ".join(["1"] * 24))])
+        scorer.score(REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])

@@ -10,10 +10,10 @@ from tests.decoding.models import log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import make_batches, padded_lengths
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.translation import EMPTY
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, UNK
 
@@ -21,16 +21,21 @@ VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODEL = tiny_model(VOCAB_SIZE, seed=0)
+DEVICES = jax.local_devices()
 
 
 def make_translator(n_best: int = 1, **changes) -> Translator:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return Translator([MODEL.graph], TOKENIZER, config, n_best, one_device())
+    return Translator([MODEL.graph], TOKENIZER, config, n_best, DEVICES)
 
 
-def translate(translator: Translator, texts: list[str], first_line: int = 1):
-    return translator.translate([MODEL.parameters], texts, first_line, lambda count: None)
+def translate(translator: Translator, texts: list[str], first_line: int = 1, report=lambda count: None):
+    return translator.translate(replicas(), texts, first_line, report)
+
+
+def replicas(parameters: dict = MODEL.parameters) -> Replicas:
+    return Replicas([MODEL.graph], [parameters], DEVICES[0])
 
 
 def random_texts(count: int, longest: int, seed: int) -> list[str]:
@@ -91,30 +96,23 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
 
 
 def test_many_texts_share_a_few_shapes():
-    translator, shapes = make_translator(), set()
-    search = translator.search
-
-    def spy(parameters, source, lines, max_length):
-        shapes.add((source.shape, max_length))
-        return search(parameters, source, lines, max_length=max_length)
-
-    translator.search = spy
+    translator = make_translator()
     for seed in range(3):
         translate(translator, random_texts(40, longest=40, seed=seed))
     # Two padded lengths, in each of two passes.
     assert len(padded_lengths(20)) == 2
-    assert len(shapes) <= 4
+    assert len(translator.search.programs) <= 4
 
 
 def test_progress_counts_every_line_once():
     counts = []
-    make_translator().translate([MODEL.parameters], ["", *random_texts(30, 12, seed=1)], 1, counts.append)
+    translate(make_translator(), ["", *random_texts(30, 12, seed=1)], report=counts.append)
     assert sum(counts) == 31
 
 
 def test_nan_parameters_give_empty_translations():
     broken = jax.tree.map(lambda x: x * np.nan, MODEL.parameters)
-    assert make_translator().translate([broken], ["1 2"], 1, lambda count: None) == [[EMPTY]]
+    assert make_translator().translate(replicas(broken), ["1 2"], 1, lambda count: None) == [[EMPTY]]
 
 
 def test_samples_depend_on_the_line_number_but_not_on_other_lines():
@@ -157,18 +155,18 @@ def test_batches_hold_every_sequence_once_within_the_budget(longest):
 def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
     texts = random_texts(40, longest=15, seed=3)
     one_pass = translate(make_translator(max_extra_length=8), texts)
-    lengths_searched = []
+    extra_lengths = []
     translator = make_translator(max_extra_length=8)
-    search = translator.search
+    search = translator.search.map
 
-    def spy(*arguments, max_length, **named):
-        lengths_searched.append(max_length)
-        return search(*arguments, max_length=max_length, **named)
+    def spy(*arguments, extra_length):
+        extra_lengths.append(extra_length)
+        return search(*arguments, extra_length=extra_length)
 
-    translator.search = spy
+    monkeypatch.setattr(translator.search, "map", spy)
     monkeypatch.setattr("transformer.decoding.translator.FIRST_EXTRA_LENGTH", 1)
     two_passes = translate(translator, texts)
-    assert set(lengths_searched) == {16 + 1, 16 + 8}
+    assert extra_lengths == [1, 8]
     for once, twice in zip(one_pass, two_passes, strict=True):
         assert once[0].text == twice[0].text
         assert once[0].score == pytest.approx(twice[0].score, abs=1e-4)
@@ -181,7 +179,7 @@ def test_unk_is_generated_only_if_allowed(strategy):
 
     def tokens(**changes) -> list[int]:
         translator = make_translator(strategy=strategy, **changes)
-        found = translator.translate([model.parameters], random_texts(20, 12, seed=4), 1, lambda count: None)
+        found = translator.translate(replicas(model.parameters), random_texts(20, 12, seed=4), 1, lambda count: None)
         return [token for (best,) in found for token in best.tokens]
 
     assert base.get_config().decoding.forbid_unk

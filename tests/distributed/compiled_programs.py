@@ -1,24 +1,20 @@
-"""python -m tests.distributed.compiled_programs MESHES: the train step and the search compiled for each mesh, as JSON.
+"""python -m tests.distributed.compiled_programs MESHES: the train step compiled for each mesh, as JSON.
 
-Reports the collectives of the step, its temporary memory per device and, with several devices, the collectives of the
-search. Nothing is executed.
+Reports the collectives of the step and its temporary memory per device. Nothing is executed.
 """
 
 import json
 import math
 import re
 import sys
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 
 from tests.training import tiny
-from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 
 VOCAB_SIZE = 2048  # tables are padded to such numbers of rows
-TOKENIZER = SimpleNamespace(target=SimpleNamespace(pieces=[]))  # nothing is translated
 ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights
 COLLECTIVE = re.compile(r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 
@@ -28,11 +24,6 @@ def collectives(program: str) -> list[list[int]]:
     results = [match[1] for match in map(COLLECTIVE.search, program.splitlines()) if match]
     shapes = [shape for result in results for shape in re.findall(r"\w+\[([\d,]*)\]", result)]
     return [[int(size) for size in shape.split(",") if size] for shape in shapes]
-
-
-def loops(program: str) -> str:
-    """Returns the lines of the program that belong to while-loops."""
-    return "\n".join(line for line in program.splitlines() if re.search(r'op_name="[^"]*/while/', line))
 
 
 def inspect(shape: tuple[int, int, int]) -> dict:
@@ -49,17 +40,11 @@ def inspect(shape: tuple[int, int, int]) -> dict:
     batch = {name: tokens(ROWS, LENGTH) for name in ("source", "target_input", "target_output")}
     step = here.step.compile(here.step.update, state, batch)
     weights = [leaf.size for leaf in jax.tree.leaves(state.parameters) if leaf.ndim == 2]
-    report = {
+    return {
         "largest_weight": max(weights),
-        "smallest_weight": min(weights),
         "step": collectives(step.as_text()),
         "temporaries": step.memory_analysis().temp_size_in_bytes,
     }
-    if mesh.size == 1:
-        return report
-    translator = Translator([here.step.graph], TOKENIZER, config.decoding, n_best=1, mesh=mesh)
-    search = translator.search.lower((state.parameters,), source=tokens(8, 16), lines=tokens(8), max_length=24)
-    return report | {"search_loop": collectives(loops(search.compile().as_text()))}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """A gradient and translations on a mesh of given shape: `eight_devices.py` compares them with those of one device."""
 
+import dataclasses
 import math
 
 import jax
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import base
 from tests.decoding.models import tiny_model
@@ -13,6 +14,7 @@ from tests.model.models import flat
 from tests.training.tiny import make_batch, setup, tiny_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
@@ -51,13 +53,17 @@ def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarra
     )
 
 
-def translate(shape: Shape, dtype: str) -> dict:
-    """Returns the texts and scores of the best translations by a random model with very unequal probabilities."""
+def translate(shape: Shape, dtype: str) -> list[tuple]:
+    """Returns the best translations by a random model with very unequal probabilities, whose parameters are sharded.
+
+    All devices of the mesh translate.
+    """
     config, model = base.get_config(), tiny_model(VOCABULARY.size, seed=1, dtype=dtype)
     mesh = mesh_of(shape, config)
     config.decoding.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256})
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
-    translator = Translator([model.graph], tokenizer, config.decoding, n_best=1, mesh=mesh)
+    translator = Translator([model.graph], tokenizer, config.decoding, n_best=1, devices=list(mesh.devices.flat))
     parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))
-    best = [found[0] for found in translator.translate([parameters], SENTENCES, 1, lambda count: None)]
-    return {"texts": [each.text for each in best], "scores": [each.score for each in best]}
+    replicas = Replicas([model.graph], [parameters], NamedSharding(mesh, PartitionSpec()))
+    found = translator.translate(replicas, SENTENCES, 1, lambda count: None)
+    return [dataclasses.astuple(best) for (best,) in found]

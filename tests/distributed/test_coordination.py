@@ -22,6 +22,9 @@ class Client:
     def key_value_set(self, key: str, value: str) -> None:
         self.values[key] = value
 
+    def key_value_delete(self, key: str) -> None:
+        del self.values[key]
+
     def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
         if key in self.values:
             return self.values[key]
@@ -50,6 +53,7 @@ def client(monkeypatch) -> Client:
     monkeypatch.setattr("jax.process_index", lambda: 1)
     monkeypatch.setattr(coordination, "client", lambda: client)
     monkeypatch.setattr(coordination, "_calls", iter(range(10)))
+    monkeypatch.setattr(coordination, "_gathered", [])
     return client
 
 
@@ -99,6 +103,15 @@ def test_a_service_that_has_ended_is_an_error(client):
 def test_process_zero_broadcasts_its_value(client):
     client.values["0/value"] = json.dumps({"step": 3})
     assert coordination.broadcast({"step": 4}, 0) == {"step": 3}
+
+
+def test_processes_gather_their_values_and_keep_only_the_last(client):
+    for call, value in enumerate(("first", "second")):
+        client.values[f"{call}/0"] = json.dumps(["of process 0", call])
+        assert coordination.gather("say something", value, 0) == [["of process 0", call], value]
+    assert [key for key in client.values if key.endswith("/1")] == ["1/1"]
+    with pytest.raises(UserError, match="^waited 0 s for process 0 to say something;"):
+        coordination.gather("say something", "third", 0)
 
 
 def test_facts_that_differ_are_an_error_in_every_process(client):

@@ -62,19 +62,12 @@ def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh):
     assert here["gradient_error"] < (5e-4 if mesh[-1] <= 2 else 2**-6)
 
 
-SCORES = {"float32": 1e-5, "bfloat16": 2**-8}  # relative differences that rounding explains
-
-
-@pytest.mark.parametrize("dtype", SCORES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_translations_do_not_depend_on_the_mesh(found, mesh, dtype):
     here, one = (found["translations"][dtype][str(each)] for each in (mesh, ONE))
-    same = [i for i, text in enumerate(one["texts"]) if here["texts"][i] == text]
-    # In bfloat16 a rounding may decide between two tokens, and the search then takes another way.
-    assert len(same) >= len(one["texts"]) * (1.0 if dtype == "float32" else 0.75)
-    scores = [[each["scores"][i] for i in same] for each in (here, one)]
-    np.testing.assert_allclose(*scores, rtol=SCORES[dtype])
-    assert len(set(one["texts"])) >= 4
+    assert here == one
+    assert len({text for text, *_ in one}) >= 4
 
 
 @pytest.mark.slow
@@ -83,7 +76,7 @@ def test_other_meshes(tmp_path):
     for mesh in OTHERS:
         test_the_losses_do_not_depend_on_the_mesh(found, mesh)
         test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh)
-        for dtype in SCORES:
+        for dtype in ("float32", "bfloat16"):
             test_translations_do_not_depend_on_the_mesh(found, mesh, dtype)
         test_each_device_holds_its_share(found, mesh)
     test_a_run_resumes_on_another_mesh(found)
@@ -130,12 +123,3 @@ def test_no_collective_of_the_step_is_larger_than_the_largest_weight(programs, m
 
 def test_fsdp_shards_the_activations(programs):
     assert programs["(1, 4, 1)"]["temporaries"] < 0.35 * programs[str(ONE)]["temporaries"]
-
-
-@pytest.mark.parametrize("mesh", SHARDED, ids=str)
-def test_decoding_gathers_the_weights_before_its_loop(programs, mesh):
-    here = programs[str(mesh)]
-    assert here["search_loop"]
-    # Weights have two dimensions, and a device holds at least half of one.
-    moved = [math.prod(shape) for shape in here["search_loop"] if len(shape) == 2]
-    assert max(moved, default=0) < here["smallest_weight"] / 2

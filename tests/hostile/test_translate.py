@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import cli, translate
 from transformer.checkpoints import trained
 from transformer.decoding.translator import Translator
-from transformer.distributed.mesh import one_device
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
@@ -39,7 +39,7 @@ class Ready:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
         self.models = trained.load([str(self.workdir)], "last", 1, [])
         self.translator = Translator(
-            self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST, one_device()
+            self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST, jax.local_devices()
         )
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 

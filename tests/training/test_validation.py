@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.files import pair_tokens
 from tests.model.models import logits_of
-from tests.training.tiny import flags
+from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
@@ -54,8 +54,8 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
     parameters, decoded = prepared.initializer().parameters, []
 
-    def evaluate(translator, models, texts, references, language, report):
-        decoded.append((models, texts, references, language))
+    def evaluate(translator, replicas, texts, references, language, report):
+        decoded.append((replicas, texts, references, language))
         return SimpleNamespace(scores=SimpleNamespace(bleu=12.0, chrf=34.0, exact_match=0.5))
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
@@ -67,8 +67,9 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert values["accuracy"] == pytest.approx(accuracy)
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
-    ((models, *rest),) = decoded
-    assert rest == [texts[:5], references[:5], "de"] and models[0] is parameters
+    ((replicas, *rest),) = decoded
+    assert rest == [texts[:5], references[:5], "de"]
+    assert distance(jax.device_get(replicas.on(jax.devices()[0])), (jax.device_get(parameters),)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
 
@@ -76,7 +77,9 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
 def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
-    monkeypatch.setattr(prepared.validation.translator, "translate", lambda *arguments: translated.append(arguments))
+    monkeypatch.setattr(
+        prepared.validation.own_translator, "translate", lambda *arguments: translated.append(arguments)
+    )
     prepared.validation.warm_up(prepared.initializer().parameters)
     ((_, texts, first_line, _),) = translated
     assert (texts, first_line) == (["twenty-one"], 2)

@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import ml_collections
 from absl import logging
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer import fingerprints
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.training.state import abstract_model, abstract_parameters
 from transformer.workdir import Workdir, open_existing
@@ -33,7 +30,7 @@ class Checkpoint:
 class Trained:
     """Models with the workdir, configuration and tokenizer of the first one.
 
-    The parameters are on the first local device.
+    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them.
     """
 
     workdir: Workdir
@@ -74,12 +71,10 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
             raise UserError(f"{other.path}: cannot be decoded with the settings of {first.path}: {error}") from None
     sizes = tokenizers[0].vocab_sizes
     parameters, checkpoints = [], []
-    on_device = NamedSharding(one_device(), PartitionSpec())
     for each, settings in opened:
         steps = choose_steps(each.path, which, average)
         expected = abstract_parameters(settings, *sizes)
-        # As NumPy arrays they would be copied to the device for every batch.
-        parameters.append(jax.device_put(load_parameters(each.path, steps, expected, settings), on_device))
+        parameters.append(load_parameters(each.path, steps, expected, settings))
         checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(steps)))
         logging.info("%s: loaded step %s.", each.path, " and ".join(map(str, steps)))
     graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)

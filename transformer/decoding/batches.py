@@ -1,11 +1,13 @@
 """Batches for decoding: sequences of similar length, padded to one of a few shapes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
+from transformer.decoding.parallel import DeviceQueues
+from transformer.decoding.replicas import Replicas
 from transformer.special_tokens import PAD
 
 SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
@@ -61,19 +63,27 @@ def make_batches(
 
 
 def map_rows(
-    function: Callable[..., Array], sides: Sequence[Sequence[Sequence[int]]], longest: int, max_positions: int
+    function: DeviceQueues,
+    replicas: Replicas,
+    sides: Sequence[Sequence[Sequence[int]]],
+    longest: int,
+    max_positions: int,
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the index of every item and its row of `function`'s result, shortest items first.
+    """Yields the index of every item and its row of `function`'s result, in any order.
 
     Args:
       function: of one array (rows, length) for each side, padded with PAD; compiled for each padded length.
       sides: the token sequences of the items: [sources], or [sources, targets] for pairs.
       longest, max_positions: see `make_batches`.
     """
+
+    def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
+        return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
+
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
-    for batch in make_batches(lengths, longest, 0, max_positions):
-        arrays = [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
-        yield from zip(batch.indices, np.asarray(function(*arrays)), strict=False)
+    batches = make_batches(lengths, longest, 0, max_positions)
+    for batch, result in function.map(replicas, batches[::-1], arrays_of):
+        yield from zip(batch.indices, result, strict=False)
 
 
 def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:

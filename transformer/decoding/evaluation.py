@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from transformer.decoding import bleu
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
 
 
@@ -19,8 +21,8 @@ class ScoredTranslations:
 
 
 def translate_and_score(
-    translator: Translator,
-    parameters: Sequence[dict],
+    translator: Translator | SharedTranslator,
+    replicas: Replicas,
     texts: Sequence[str],
     references: Sequence[str],
     language: str | None,
@@ -33,7 +35,7 @@ def translate_and_score(
       report: see `Translator.translate`.
     """
     began = time.perf_counter()
-    best = [found[0] for found in translator.translate(parameters, texts, 1, report)]
+    best = [found[0] for found in translator.translate(replicas, texts, 1, report)]
     seconds = time.perf_counter() - began
     hypotheses = [translation.text for translation in best]
     tokens = sum(len(translation.tokens) for translation in best)

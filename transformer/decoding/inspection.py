@@ -1,6 +1,5 @@
 """A view into a model: the encoder states and attention weights of texts, with the pieces that they belong to."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,8 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.batches import make_batches, map_rows, pad
+from transformer.decoding.parallel import DeviceQueues
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import encode, longest_text, shift_right
 from transformer.model.transformer import attention_weights
 from transformer.special_tokens import BOS
@@ -53,35 +54,34 @@ class Attention:
 class Inspector:
     """Shows the encoder states and attention weights of one model."""
 
-    def __init__(self, graph: nnx.GraphDef, tokenizer: Tokenizer, config: Config):
-        """`config` is the group `config.decoding`."""
-        self.tokenizer, self.config = tokenizer, config
+    def __init__(self, graph: nnx.GraphDef, tokenizer: Tokenizer, config: Config, devices: Sequence[jax.Device]):
+        """`config` is the group `config.decoding`; the devices are local ones."""
+        self.tokenizer, self.config, self.devices = tokenizer, config, devices
         self.source_pieces, self.target_pieces = tokenizer.source.pieces, tokenizer.target.pieces
 
-        def encode_batch(parameters: dict, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
-            (model,) = ensemble.build_models([graph], [parameters])
+        def encode_batch(parameters: tuple[dict], source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+            (model,) = ensemble.build_models([graph], parameters)
             return model.encoder(source).astype(jnp.float32)
 
         def attend(
-            parameters: dict, source: Int[Array, "B S"], target: Int[Array, "B T"]
+            parameters: tuple[dict], source: Int[Array, "B S"], target: Int[Array, "B T"]
         ) -> dict[str, Float[Array, "N B H Q K"]]:
-            (model,) = ensemble.build_models([graph], [parameters])
+            (model,) = ensemble.build_models([graph], parameters)
             return attention_weights(model, source, shift_right(target))
 
-        self.encode_batch, self.attend = jax.jit(encode_batch), jax.jit(attend)
+        self.encode_batch, self.attend = DeviceQueues(encode_batch, devices, ()), jax.jit(attend)
 
-    def encode(self, parameters: dict, texts: Sequence[str]) -> list[Encoding]:
+    def encode(self, replicas: Replicas, texts: Sequence[str]) -> list[Encoding]:
         """Returns the encoding of each text, in order. Raises UserError, with its name, if a text is too long."""
         sequences = encode(self.tokenizer.source, {f"texts[{i}]": text for i, text in enumerate(texts)}, self.config)
-        encode_batch = functools.partial(self.encode_batch, parameters)
-        rows = map_rows(encode_batch, [sequences], longest_text(self.config), self.config.batch_tokens)
+        rows = map_rows(self.encode_batch, replicas, [sequences], longest_text(self.config), self.config.batch_tokens)
         states = {i: row[: len(sequences[i])].copy() for i, row in rows}
         return [
             Encoding(tuple(tokens), _pieces(self.source_pieces, tokens), states[i])
             for i, tokens in enumerate(sequences)
         ]
 
-    def attention(self, parameters: dict, source: str, target: str) -> Attention:
+    def attention(self, replicas: Replicas, source: str, target: str) -> Attention:
         """Returns the weights with which the model reads the pair. Raises UserError if a text is too long."""
         (source_tokens,) = encode(self.tokenizer.source, {"source": source}, self.config)
         (target_tokens,) = encode(self.tokenizer.target, {"target": target}, self.config)
@@ -90,7 +90,7 @@ class Inspector:
         longer = max(len(source_tokens), len(target_tokens))
         (batch,) = make_batches({0: longer}, longest_text(self.config), 0, 1)
         sides = [pad([tokens], batch.rows, batch.length) for tokens in (source_tokens, target_tokens)]
-        found = jax.device_get(self.attend(parameters, *sides))
+        found = jax.device_get(self.attend(replicas.on(self.devices[0]), *sides))
         weights = {name: found[name][:, 0, :, :queries, :keys].copy() for name, (queries, keys) in lengths.items()}
         return Attention(
             source_pieces=_pieces(self.source_pieces, source_tokens),

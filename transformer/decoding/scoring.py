@@ -1,6 +1,5 @@
 """Forced decoding: the log-probabilities that models give to known translations."""
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -14,6 +13,8 @@ from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import map_rows
 from transformer.decoding.beam_search import penalty
+from transformer.decoding.parallel import DeviceQueues
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
@@ -39,19 +40,21 @@ def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
 class Scorer:
     """Scores pairs of texts with one model, or with an ensemble of models that share a tokenizer."""
 
-    def __init__(self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config):
-        """`config` is the group `config.decoding`."""
+    def __init__(
+        self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config, devices: Sequence[jax.Device]
+    ):
+        """`config` is the group `config.decoding`; the devices are local ones."""
         self.tokenizer, self.config, self.pieces = tokenizer, config, tokenizer.target.pieces
         graphs = tuple(graphs)
-        self.score_batch = jax.jit(
-            lambda parameters, *pair: score_tokens(ensemble.build_models(graphs, parameters), *pair)
+        self.score_batch = DeviceQueues(
+            lambda parameters, *pair: score_tokens(ensemble.build_models(graphs, parameters), *pair), devices, ()
         )
 
-    def score(self, parameters: Sequence[dict], pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+    def score(self, replicas: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each pair, in order, with the scores that the models give to it.
 
         Args:
-          parameters: of each model, on the device.
+          replicas: the parameters of the models.
           pairs: a source and a target each. A side without tokens is EOS only.
 
         Raises:
@@ -61,9 +64,9 @@ class Scorer:
             encode(vocabulary, {f"pairs[{i}][{side}]": pair[side] for i, pair in enumerate(pairs)}, self.config)
             for side, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target))
         )
-        score_batch = functools.partial(self.score_batch, tuple(parameters))
         found = {}
-        for i, row in map_rows(score_batch, [sources, targets], longest_text(self.config), self.config.batch_tokens):
+        longest, max_positions = longest_text(self.config), self.config.batch_tokens
+        for i, row in map_rows(self.score_batch, replicas, [sources, targets], longest, max_positions):
             (_, text), tokens = pairs[i], targets[i]
             each, pieces = tuple(row[: len(tokens)].tolist()), tuple(self.pieces[token] for token in tokens)
             score = sum(each) / penalty(len(tokens), self.config.length_penalty)

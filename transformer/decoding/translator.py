@@ -1,6 +1,6 @@
 """Translation of texts: tokenization, batching, search, and detokenization in the original order."""
 
-from collections import deque
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
@@ -16,14 +15,14 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.parallel import DeviceQueues
+from transformer.decoding.replicas import Replicas
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation
-from transformer.distributed.sharding import gather_weights, place_rows
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
 FIRST_EXTRA_LENGTH = 8  # tokens by which an output may exceed its batch's source length in the first pass
-LAUNCHED_AHEAD = 2  # batches searched on the device while the host reads earlier results
 
 
 class Translator:
@@ -34,12 +33,20 @@ class Translator:
     unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and so
     neither does its translation.
 
-    One function is compiled for each padded source length and pass, when it is first needed. Parameters are arguments,
-    so that training can validate many times with one translator.
+    The devices share the batches, so a slow sentence delays one device only. One function is compiled for each padded
+    source length and pass, when a device first needs it. Parameters are arguments, so that training can validate many
+    times with one translator.
     """
 
-    def __init__(self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config, n_best: int, mesh: Mesh):
-        """`config` is the group `config.decoding`; the rows of a batch are sharded over `mesh`.
+    def __init__(
+        self,
+        graphs: Sequence[nnx.GraphDef],
+        tokenizer: Tokenizer,
+        config: Config,
+        n_best: int,
+        devices: Sequence[jax.Device],
+    ):
+        """`config` is the group `config.decoding`; the devices are local ones.
 
         Raises UserError if the search keeps fewer than `n_best` hypotheses.
         """
@@ -50,15 +57,12 @@ class Translator:
                 f"--n_best={n_best}: must be at most decoding.beam_size={config.beam_size}; raise decoding.beam_size"
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
-        self.mesh, self.pieces = mesh, tokenizer.target.pieces
-        # Replicated, since every process reads all hypotheses.
-        self.search = jax.jit(
-            self._search, static_argnames="max_length", out_shardings=NamedSharding(mesh, PartitionSpec())
-        )
+        self.pieces = tokenizer.target.pieces
+        self.search = DeviceQueues(self._search, devices, static_argnames=["extra_length"])
 
     def translate(
         self,
-        parameters: Sequence[dict],
+        replicas: Replicas,
         texts: Sequence[str],
         first_line: int,
         report: Callable[[int], None],
@@ -66,8 +70,7 @@ class Translator:
         """Returns the `n_best` translations of each text, best first (samples: in the order drawn).
 
         Args:
-          parameters: of each model, as `nnx.to_pure_dict` returns them, on the devices of the mesh. NumPy arrays would
-            be copied to the devices for every batch.
+          replicas: the parameters of the models.
           texts: one sentence each. A text without tokens, such as an empty line, has empty translations.
           first_line: line number of the first text, for warnings and for the samples' random numbers.
           report: called with the number of texts that have just been finished.
@@ -78,16 +81,17 @@ class Translator:
         report(len(texts) - len(pending))
         longest = self.config.max_extra_length
         for extra_length in (min(FIRST_EXTRA_LENGTH, longest), longest):
+            if not pending:
+                break
             finished: set[int] = set()
             lengths = {i: len(sources[i]) for i in pending}
-            for batch, (hypotheses, done) in self._decode(
-                tuple(parameters), lengths, sources, first_line, extra_length
-            ):
-                for row, index in enumerate(batch.indices):
-                    if done[row]:
-                        translations[index] = self._read(*(array[row] for array in hypotheses))
-                        finished.add(index)
-                report(int(done[: len(batch.indices)].sum()))
+            with contextlib.closing(self._decode(replicas, lengths, sources, first_line, extra_length)) as decoded:
+                for batch, (hypotheses, done) in decoded:
+                    for row, index in enumerate(batch.indices):
+                        if done[row]:
+                            translations[index] = self._read(*(array[row] for array in hypotheses))
+                            finished.add(index)
+                    report(int(done[: len(batch.indices)].sum()))
             pending = [i for i in pending if i not in finished]
         return translations
 
@@ -111,7 +115,7 @@ class Translator:
 
     def _decode(
         self,
-        parameters: tuple[dict, ...],
+        replicas: Replicas,
         lengths: dict[int, int],
         sources: list[list[int]],
         first_line: int,
@@ -121,27 +125,26 @@ class Translator:
 
         Later batches are already being searched while the caller reads an earlier one.
         """
-        launched: deque[tuple[DecodingBatch, tuple[Hypotheses, Array]]] = deque()
-        max_positions = self.config.batch_tokens // self.num_hypotheses
-        for batch in make_batches(lengths, self.config.max_source_length, extra_length, max_positions):
+
+        def arrays_of(batch: DecodingBatch) -> tuple[np.ndarray, np.ndarray]:
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             lines = np.zeros(batch.rows, np.int32)
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
-            placed = place_rows({"source": source, "lines": lines}, self.mesh)
-            launched.append((batch, self.search(parameters, **placed, max_length=batch.length + extra_length)))
-            if len(launched) > LAUNCHED_AHEAD:
-                first, result = launched.popleft()
-                yield first, jax.device_get(result)
-        for batch, result in launched:
-            yield batch, jax.device_get(result)
+            return source, lines
+
+        max_positions = self.config.batch_tokens // self.num_hypotheses
+        batches = make_batches(lengths, self.config.max_source_length, extra_length, max_positions)
+        # The longest first, so that the devices finish at about the same time.
+        return self.search.map(replicas, batches[::-1], arrays_of, extra_length=extra_length)
 
     def _search(
-        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], max_length: int
+        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], extra_length: int
     ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        models = ensemble.build_models(self.graphs, gather_weights(self.mesh, parameters))
+        models = ensemble.build_models(self.graphs, parameters)
         lengths = (source != PAD).sum(axis=1) - 1
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
+        max_length = source.shape[1] + extra_length
         return self.strategy.search(models, source, limits, lines, self.config, self.n_best, max_length)
 
     def _read(

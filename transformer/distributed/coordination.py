@@ -21,6 +21,7 @@ from transformer.locks import poll_until
 
 failures: list[str] = []  # of other processes, as received by `launch`
 _calls = itertools.count()  # all processes make the same calls in the same order
+_gathered: list[str] = []  # the key that this process published in the last `gather`
 
 
 def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -57,13 +58,28 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
 
     The message is the same in all processes.
     """
-    call, processes = next(_calls), range(jax.process_count())
-    if len(processes) == 1:
+    if jax.process_count() == 1:
         return
-    publish(f"{call}/{jax.process_index()}", json.dumps(facts()))
-    values = [await_value(f"{call}/{i}", i, f"process {i} to reach the check of {what}", seconds) for i in processes]
-    if message := difference([json.loads(value) for value in values]):
+    if message := difference(gather(f"reach the check of {what}", facts(), seconds)):
         raise UserError(message)
+
+
+def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
+    """Returns the JSON values of all processes, in the order of the processes.
+
+    Raises UserError if one makes no progress for `seconds`; the message says that it was awaited "to `purpose`".
+    """
+    if jax.process_count() == 1:
+        return [value]
+    call = next(_calls)
+    publish(f"{call}/{jax.process_index()}", json.dumps(value))
+    processes = range(jax.process_count())
+    values = [json.loads(await_value(f"{call}/{i}", i, f"process {i} to {purpose}", seconds)) for i in processes]
+    # Since all have published a new value, all have received the one before.
+    while _gathered:
+        client().key_value_delete(_gathered.pop())
+    _gathered.append(f"{call}/{jax.process_index()}")
+    return values
 
 
 def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:

@@ -1,4 +1,4 @@
-"""The device mesh of a run, and the mesh of one device that decoding uses."""
+"""The device mesh of a run, and a mesh of one device."""
 
 from collections.abc import Sequence
 

@@ -1,14 +1,12 @@
 """Sharding over a device mesh: one rule per kind of parameter; batches by rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Bool
-
-from transformer.distributed.mesh import AXES
 
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
@@ -75,11 +73,10 @@ def abstract_arrays(shapes, shardings):
     )
 
 
-def tree_shardings(mesh: Mesh, tree, axes: Sequence[str] = AXES):
+def tree_shardings(mesh: Mesh, tree):
     """Returns the sharding of every leaf of parameters, or of an optimizer's state, which has the same names.
 
-    Only the mesh axes in `axes` are used. A dimension that the mesh does not divide stays whole; vectors and scalars
-    are on every device.
+    A dimension that the mesh does not divide stays whole; vectors and scalars are on every device.
     """
 
     def place(path, leaf) -> NamedSharding:
@@ -88,14 +85,9 @@ def tree_shardings(mesh: Mesh, tree, axes: Sequence[str] = AXES):
         if len(leaf.shape) != 2:
             return NamedSharding(mesh, P())
         fits = [
-            axis if axis in axes and size % mesh.shape[axis] == 0 else None
+            axis if axis is not None and size % mesh.shape[axis] == 0 else None
             for axis, size in zip((*rule, None, None), leaf.shape, strict=False)
         ]
         return NamedSharding(mesh, P(*fits))
 
     return jax.tree_util.tree_map_with_path(place, tree)
-
-
-def gather_weights(mesh: Mesh, parameters):
-    """Gathers weights over "fsdp" once, for programs that read them in every iteration of a loop."""
-    return jax.lax.with_sharding_constraint(parameters, tree_shardings(mesh, parameters, axes=("tensor",)))

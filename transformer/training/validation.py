@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config_types import Config
 from transformer.data.batches import loader
@@ -16,6 +16,8 @@ from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.evaluation import translate_and_score
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.training.memory import activation_bytes
@@ -36,13 +38,14 @@ class Validation:
                 f"model.max_positions={config.model.max_positions}: data.valid_split={config.data.valid_split} has a "
                 f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
             )
-        self.config, self.corpus, self.mesh = config, corpus, mesh
+        self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.eval_step = make_eval_step(config, graph, mesh)
         self.translator = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
             decoding.update(strategy="beam", beam_size=config.training.eval_beam_size)
-            self.translator = Translator([graph], tokenizer, decoding, n_best=1, mesh=mesh)
+            self.own_translator = Translator([graph], tokenizer, decoding, n_best=1, devices=jax.local_devices())
+            self.translator = SharedTranslator(self.own_translator, config.data.wait_seconds)
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
@@ -56,7 +59,8 @@ class Validation:
         self.eval_step(parameters, max(loader.in_order(self.corpus, self.config, self.mesh), key=size))
         if self.translator is not None:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
-            self.translator.translate([parameters], [self.texts[index]], index + 1, lambda _: None)
+            # Each process by itself, since each may have too little memory.
+            self.own_translator.translate(self._replicas(parameters), [self.texts[index]], index + 1, lambda _: None)
 
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
         """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
@@ -69,9 +73,13 @@ class Validation:
         if self.translator is not None:
             language = bleu_language(self.config.data)
             translated = translate_and_score(
-                self.translator, [parameters], self.texts, self.references, language, lambda _: between_batches()
+                *(self.translator, self._replicas(parameters), self.texts, self.references, language),
+                lambda _: between_batches(),
             )
             values["bleu"] = translated.scores.bleu
             values["chrf"] = translated.scores.chrf
             values["exact_match"] = translated.scores.exact_match
         return values
+
+    def _replicas(self, parameters: dict) -> Replicas:
+        return Replicas([self.graph], [parameters], NamedSharding(self.mesh, PartitionSpec()))

@@ -1,0 +1,39 @@
+"""Parameters with weights in the dtype of their products: the same results as with float32 parameters, bit by bit."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.decoding.models import random_sources, tiny_model
+from tests.model.models import flat
+from transformer.decoding import ensemble
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.scoring import score_tokens
+
+VARIANTS = {
+    "published": {},
+    "unshared, learned positions": {"share_embeddings": "none", "positions": "learned", "max_positions": 16},
+    "gated, pre-norm, rotary": {"activation": "swiglu", "norm_position": "pre", "positions": "rotary"},
+    "additive": {"attention": "additive"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_log_probabilities_are_those_of_the_float32_parameters(variant):
+    model = tiny_model(12, seed=0, dtype="bfloat16", d_model=12, **VARIANTS[variant])
+    sides, device = [random_sources(8, 12, 12, seed) for seed in (0, 1)], jax.local_devices()[0]
+    score = jax.jit(lambda parameters, *sides: score_tokens(ensemble.build_models([model.graph], parameters), *sides))
+    replica = Replicas([model.graph], [model.parameters], device).on(device)
+    np.testing.assert_array_equal(score(replica, *sides), score((model.parameters,), *sides))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_only_the_kernels_of_products_change_their_dtype(dtype):
+    model = tiny_model(12, seed=0, dtype=dtype, share_embeddings="none")
+    device = jax.local_devices()[0]
+    (replica,) = Replicas([model.graph], [model.parameters], device).on(device)
+    expected = dict(flat(model.parameters))
+    assert {found for leaf in jax.tree.leaves(replica) for found in leaf.devices()} == {device}
+    for path, array in flat(replica):
+        assert array.dtype == (dtype if path.endswith("kernel") else "float32"), path
+        np.testing.assert_array_equal(array, expected[path].astype(array.dtype))

@@ -1,0 +1,50 @@
+"""The parameters of an ensemble on each device that decodes, with weights in the dtype of their products."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Sharding
+
+from transformer.model.linear import Linear
+
+
+class Replicas:
+    """One copy of an ensemble's parameters for each device, made when the device first needs it.
+
+    The kernels of linear maps have the dtype to which their products convert them. All other parameters stay float32:
+    biases, the norms' scales and embeddings take part in sums and products in float32 first.
+    """
+
+    def __init__(self, graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict], placement: jax.Device | Sharding):
+        """Converts the parameters and places them.
+
+        Args:
+          parameters: of each model, as `nnx.to_pure_dict` returns them; in NumPy, or sharded over a mesh.
+          placement: the first device that needs them, or a sharding that replicates them over a mesh. With several
+            processes the second is a collective: all of them must construct the object.
+        """
+        converted = [convert_kernels(graph, each) for graph, each in zip(graphs, parameters, strict=True)]
+        self._placed = jax.device_put(tuple(converted), placement)
+        self._copies: dict[jax.Device, tuple[dict, ...]] = {}
+
+    def on(self, device: jax.Device) -> tuple[dict, ...]:
+        """Returns the parameters of each model on a local device."""
+        if device not in self._copies:
+            self._copies[device] = jax.tree.map(lambda array: _copy_on(array, device), self._placed)
+        return self._copies[device]
+
+
+def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
+    """Returns the parameters of a model with the kernel of each linear map in the dtype of its product."""
+    model = nnx.merge(graph, nnx.State(parameters))
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, Linear):
+            module.kernel = nnx.Param(jnp.asarray(module.kernel[...]).astype(module.dtype))
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def _copy_on(array: jax.Array, device: jax.Device) -> jax.Array:
+    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    return shards[device] if device in shards else jax.device_put(next(iter(shards.values())), device)
