@@ -10,7 +10,8 @@ from tests.scripts.test_sweep_checks import SWEEPS
 from tests.test_configs import CONFIGS
 
 COMMANDS = {"train", "evaluate", "translate"}
-FOLDERS = ["config", "distributed", "data", "model", "decoding", "training", "checkpoints", "run"]  # lowest first
+# Lowest first.
+FOLDERS = ["config", "distributed", "data", "model", "decoding", "training", "checkpoints", "planning", "run"]
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
+python -m transformer.train --config=configs/X.py --plan --device=h100:8 [--lengths=...] [--format=json]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
@@ -28,6 +29,7 @@ from transformer.data.corpus.inspection import pair_lines
 from transformer.distributed import coordination
 from transformer.distributed.launch import add_flags, distributed_run
 from transformer.errors import UserError
+from transformer.planning.command import plan_for_device
 from transformer.run import continuation
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
@@ -39,6 +41,9 @@ from transformer.run.watchdog import Watchdog
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
+
+DEVICE_HELP = "with --plan: devices to compile for, which need not be there: h100:8, v5e:4x4"
+LENGTHS_HELP = "training pairs and mean tokens of both sides that the plan for a device assumes (WMT14 en-de)"
 
 
 def train(run: Run) -> None:
@@ -166,6 +171,10 @@ def validate(
 
 
 def main(arguments: argparse.Namespace) -> None:
+    check_flags(arguments)
+    if arguments.device is not None:
+        plan_for_device(read_config(arguments), arguments.device, arguments.lengths, arguments.format == "json")
+        return
     try:
         prepare_and_train(arguments)
     except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
@@ -191,6 +200,20 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
                 train(run)
 
 
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Raises UserError if a flag is missing or has no meaning without another."""
+    if arguments.device is not None and not arguments.plan:
+        raise UserError(
+            f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
+        )
+    if arguments.device is None:
+        if arguments.workdir is None:
+            raise UserError("--workdir: is required, except with --plan --device (--help lists the flags)")
+        for name in ("lengths", "format"):
+            if (value := getattr(arguments, name)) is not None:
+                raise UserError(f"--{name}={value}: is for plans of other devices: give --plan --device=NAME as well")
+
+
 def read_config(arguments: argparse.Namespace) -> Config:
     if arguments.extend is not None:
         return continuation.extended_config(arguments)
@@ -209,7 +232,7 @@ def number_of_steps(text: str) -> int:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="the folder of the run; created if missing")
+    parser.add_argument("--workdir", metavar="DIR", help="the folder of the run; created if missing")
     parser.add_argument(
         "--extend",
         metavar="STEPS",
@@ -217,6 +240,9 @@ def make_parser() -> cli.Parser:
         help="continue the run, also a complete one, until step STEPS",
     )
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
+    parser.add_argument("--device", metavar="NAME[:SIZE]", help=DEVICE_HELP)
+    parser.add_argument("--lengths", metavar="PAIRS:SOURCE:TARGET", help=LENGTHS_HELP)
+    parser.add_argument("--format", choices=("text", "json"), help="of the plan for a device (text)")
     add_flags(parser)
     return parser
 

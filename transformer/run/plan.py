@@ -11,6 +11,7 @@ from transformer.checkpoints.manager import max_checkpoints
 from transformer.checkpoints.restore import steps_in
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.inspection import pair_lines
+from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run
 from transformer.training.state import TrainState
 
@@ -71,12 +72,6 @@ def costs(program: jax.stages.Compiled) -> str:
     parts = [f"{bytes_used(memory) / 2**20:,.0f} MiB a device"] if memory is not None else []
     parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP a batch"] if "flops" in operations else []
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
-
-
-def bytes_used(memory) -> int:
-    """Returns the bytes on a device while a program runs. Donated arguments share the memory of outputs."""
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return used - memory.alias_size_in_bytes
 
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:

@@ -84,21 +84,28 @@ class TrainStep:
         """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
         return self.compile(self.update, state, batch)
 
+    def largest(self, buckets: Sequence[Bucket]) -> Bucket:
+        """Returns the shape that needs most memory."""
+
+        def size(bucket: Bucket) -> int:
+            return activation_bytes(self.config.model, bucket.rows, bucket.source_length, bucket.target_length)
+
+        return max(buckets, key=size)
+
     def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> jax.stages.Compiled:
         """Compiles the step for the shape that needs most memory, so that a step that does not fit fails at once.
 
         With accumulation it is the program for each batch. (The one that applies the gradients has no activations.)
         """
-
-        def size(bucket: Bucket) -> int:
-            return activation_bytes(self.config.model, bucket.rows, bucket.source_length, bucket.target_length)
-
-        batch = self.abstract_batch(max(buckets, key=size))
+        batch = self.abstract_batch(self.largest(buckets))
         if self.config.training.accumulation == 1:
             return self.executable(state, batch)
+        return self.compile(self.accumulate, state, batch, 0, self.abstract_totals(state))
+
+    def abstract_totals(self, state: TrainState) -> Totals:
+        """Returns the shapes and shardings of the sums over batches."""
         totals = jax.eval_shape(self.zeros, state.parameters)
-        totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
-        return self.compile(self.accumulate, state, batch, 0, totals)
+        return abstract_arrays(totals, tree_shardings(self.mesh, totals))
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""

@@ -1,0 +1,123 @@
+"""Devices by name, their compilers, and corpora of assumed lengths."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training import tiny
+from transformer.data.batches import bucketing
+from transformer.errors import UserError
+from transformer.planning import compilers, lengths
+from transformer.planning.devices import ACCELERATORS, parse_target
+from transformer.planning.oom import explain_compiler
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "shape"),
+    [
+        ("h100", 1, (1,)),
+        ("h200:8", 8, (8,)),
+        ("a100:16", 16, (16,)),
+        ("v5e:4x4", 16, (4, 4)),
+        ("v5p:2x2x1", 4, (2, 2, 1)),
+    ],
+)
+def test_targets(text, count, shape):
+    target = parse_target(text)
+    assert (target.count, target.shape, target.kind) == (count, shape, ACCELERATORS[text.partition(":")[0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h1000", "no such device; did you mean h100?; the known ones are a100, h100, h200, v5e, v5p, v6e"),
+        ("", "no such device; the known ones are"),
+        ("h100:0", "must be h100 or h100:COUNT"),
+        ("h100:2x2", "must be h100 or h100:COUNT"),
+        ("h100:9", "more than 8 GPUs must be whole hosts of 8"),
+        ("v5e", "must be v5e:TOPOLOGY, such as v5e:2x2"),
+        ("v5e:4", "must be v5e:TOPOLOGY"),
+        ("v5p:2x2", "must be v5p:TOPOLOGY, such as v5p:2x2x1"),
+    ],
+)
+def test_unusable_targets(text, message):
+    with pytest.raises(UserError) as error:
+        parse_target(text)
+    assert str(error.value).startswith(f"--device={text}: {message}")
+
+
+def test_gpus_of_several_hosts_send_through_the_network():
+    assert parse_target("h100:8").interconnect == 450e9 and parse_target("h100:16").interconnect == 50e9
+    assert parse_target("v5e:16x16").interconnect == 200e9
+
+
+@pytest.mark.parametrize(("text", "name"), [("h100:8", "NVIDIA GPUs"), ("v5e:2x2", "TPUs")])
+def test_a_missing_compiler_is_one_line_that_says_how_to_get_it(monkeypatch, text, name):
+    monkeypatch.setattr(compilers, "_is_installed", lambda _: False)
+    with pytest.raises(UserError, match=f"compiler for {name} is not installed.* -r {compilers.REQUIREMENTS}$"):
+        compilers.find_devices(parse_target(text))
+
+
+def test_the_compilers_have_the_version_of_jax():
+    def pins(name: str) -> dict[str, str]:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        return dict(line.split("==") for line in lines if "==" in line)
+
+    pinned = pins("requirements.txt")["jax"]
+    found = pins(compilers.REQUIREMENTS)
+    assert found["jax-cuda13-plugin"] == found["jax-cuda13-pjrt"] == pinned
+
+
+def test_the_compiler_of_gpus_uses_cublas_after_triton_has_failed(monkeypatch):
+    calls = []
+
+    def compile_(lowered, compiler_options=None):
+        calls.append(compiler_options)
+        if compiler_options is None:
+            raise jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo")
+        return compiled
+
+    lowered = jax.jit(lambda x: x + 1).lower(1.0)
+    compiled = lowered.compile()
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
+    compiler = compilers.Compiler()
+    assert compiler(lowered) is compiled and compiler(lowered) is compiled
+    assert calls == [None, *[{"xla_gpu_enable_triton_gemm": False}] * 2] and compiler.note == "all products by cuBLAS"
+
+
+def test_the_assumed_lengths_have_the_stated_means():
+    statistics = lengths.parse_statistics("50000:20:25")
+    assert statistics == lengths.LengthStatistics(50_000, 20.0, 25.0)
+    corpus = lengths.AssumedCorpus(statistics, 1000)
+    assert len(corpus) == 50_000 and corpus.lengths.min() >= 1
+    np.testing.assert_allclose(corpus.lengths.mean(axis=0), [20, 25], rtol=0.01)
+    shorter = lengths.AssumedCorpus(statistics, 40).lengths
+    assert shorter.max() == 40 and 0.8 * 50_000 < len(shorter) < 50_000
+    config = tiny.tiny_config()
+    assert bucketing.choose_shapes(corpus, config) == bucketing.choose_shapes(corpus.epoch(3, 0), config)
+
+
+@pytest.mark.parametrize("text", ["", "20:25", "0:20:25", "x:1:1", "5:0:1", "5:1:nan", "5:1:inf", "1e99:1:1"])
+def test_unusable_lengths(text):
+    with pytest.raises(UserError, match=r"--lengths=.*: must be PAIRS:SOURCE:TARGET"):
+        lengths.parse_statistics(text)
+
+
+def test_the_message_of_the_tpu_compiler_becomes_one_line():
+    message = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm.
+
+Total hbm usage >= 35.70G:
+  Largest program allocations in hbm:
+
+  1. Size: 3.39G
+     Operator: op_name="jit(_update)/dot_general"
+     Shape: f32[24576,37000]{1,0:T(8,128)}
+"""
+    text = explain_compiler(tiny.tiny_config(), parse_target("v5e:2x2"), "8 rows", message)
+    assert text.startswith(
+        "--device=v5e:2x2: a step of 8 rows needs 35.20 GiB of 15.75 GiB a device (the largest array is "
+        "f32[24576,37000], 3.39 GiB); lower config.batch.tokens=25000 and raise config.training.accumulation"
+    )
+    assert "\n" not in text

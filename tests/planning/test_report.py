@@ -1,0 +1,143 @@
+"""The report on a tiny model, whose programs XLA compiles for this machine's CPU in place of the accelerator."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import pytest
+
+from tests.planning import installed
+from transformer import cli, train
+from transformer.planning import command
+from transformer.planning.estimate import Estimate, estimate
+
+TINY = [
+    "--config=configs/base.py",
+    "--plan",
+    "--device=h100",
+    "--lengths=20000:10:11",
+    "--config.data.max_length=32",
+    "--config.tokenizer.vocab_size=256",
+    "--config.batch.tokens=512",
+    "--config.batch.max_buckets=3",
+    "--config.model.num_layers=1",
+    "--config.model.d_model=16",
+    "--config.model.d_ff=32",
+    "--config.model.num_heads=2",
+    "--config.model.dropout=0",
+    "--config.training.accumulation=2",
+]
+
+
+@pytest.fixture(scope="module")
+def found() -> Estimate:
+    """Returns the estimate that the command makes, compiled once for all tests."""
+    estimates = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
+        patch.setattr(command, "estimate", lambda *arguments: estimates.append(estimate(*arguments)) or estimates[0])
+        assert cli.execute(train.make_parser(), train.main, TINY) == 0
+    return estimates[0]
+
+
+@pytest.fixture
+def plan(found, monkeypatch, capsys):
+    def plan(*argv: str, code: int = 0) -> str:
+        monkeypatch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
+        monkeypatch.setattr(command, "estimate", lambda *_: found)
+        assert cli.execute(train.make_parser(), train.main, [*TINY, *argv]) == code
+        return capsys.readouterr().out
+
+    return plan
+
+
+def test_the_report_in_words(plan):
+    report = plan()
+    attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
+    total = 256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    lengths = "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source and 11 target tokens;"
+    for line in (
+        f"parameters  {total:,}\n",
+        re.escape(lengths),
+        r"memory      fits: [\d.]+ of 79.11 GiB a device, for batches of \d+ rows x",
+        r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
+        r"run         100,000 steps of [\d.]+ ms in the mean \(2 compiled shapes, 1 scaled from them",
+    ):
+        assert re.search(f"^{line}", report, re.MULTILINE), line
+    for kind in ("kernel", "array"):
+        assert len(re.findall(f"^{kind}      "[:13], report, re.MULTILINE)) == 10
+    assert "collective" not in report
+
+
+def test_times_in_the_report(plan):
+    report = json.loads(plan("--format=json"))
+    run, step = report["run"], report["step"]
+    weights = [each["batches_in_sample"] for each in report["shapes"]]
+    seconds = [each["seconds"] for each in report["shapes"]]
+    mean = sum(w * s for w, s in zip(weights, seconds, strict=True)) / sum(weights)
+    assert run["mean_step_seconds"] == pytest.approx(mean, rel=1e-4)
+    assert run["hours"] == pytest.approx(100_000 * mean / 3600, rel=1e-4)
+    assert run["hours_at_70_percent"] == pytest.approx(run["hours"] / 0.7, rel=1e-4)
+    assert step["seconds"] == max(step[f"{part}_seconds"] for part in ("kernel", "memory", "wire"))
+    assert step["utilization"] == pytest.approx(step["flops"] / step["seconds"] / 989.4e12, rel=1e-4)
+
+
+def test_the_products_in_the_report_are_those_of_the_model(plan):
+    step = json.loads(plan("--format=json"))["step"]
+    rows, s, t = (step["shape"][name] for name in ("rows", "source_length", "target_length"))
+    d, ff, vocab = 16, 32, 256
+    sublayers = (s + t) * (4 * d * d + 2 * d * ff) + 2 * d * d * (s + t) + t * d * vocab
+    attention = 2 * d * (s * s + t * t + s * t)
+    forward = 2 * rows * (sublayers + attention)
+    # Backward takes twice as much, and accumulation has two batches.
+    assert step["flops"] == pytest.approx(2 * 3 * forward, rel=0.1)
+
+
+def test_the_memory_in_the_report(plan, found):
+    memory = json.loads(plan("--format=json"))["memory"]
+    assert memory["state"] == {"parameters": 4 * found.parameters, "optimizer state": 8 * found.parameters + 8}
+    assert memory["used"] == sum(memory["state"].values()) + memory["temporaries"]
+    assert memory["largest_arrays"][0]["bytes"] <= memory["temporaries"]
+    sizes = [each["bytes"] for each in memory["largest_arrays"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, capsys):
+    memory = dataclasses.replace(found.largest.memory, available=100_000)
+    small = dataclasses.replace(found, largest=dataclasses.replace(found.largest, memory=memory))
+    plan()
+    monkeypatch.setattr(command, "estimate", lambda *_: small)
+    assert cli.execute(train.make_parser(), train.main, TINY) == 2
+    report = capsys.readouterr()
+    assert "memory      does not fit: " in report.out
+    needs = r"^error: --device=h100: a step of \d+ rows x .* needs .* of 0.0 GiB a device: parameters 0.0 GiB, .*"
+    advice = "lower config.batch.tokens=512 and raise config.training.accumulation in return"
+    assert re.search(f"{needs}{advice}", report.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([*TINY, "--device=h1000"], r"--device=h1000: no such device; did you mean h100\?"),
+        ([*TINY, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
+        ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1 does not use the 1 device\(s\)"),
+        (["--device=h100", "--config=configs/base.py"], r"--device=h100: is for plans"),
+        (["--config=configs/base.py", "--plan"], r"--workdir: is required"),
+        (["--config=configs/base.py", "--workdir=x", "--format=json"], r"--format=json: is for plans of other devices"),
+    ],
+)
+def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
+    monkeypatch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
+    assert cli.execute(train.make_parser(), train.main, argv) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and re.search(f"^error: {message}", output.err) and output.err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not installed.compilers(), reason="XLA's compilers for accelerators are not installed")
+@pytest.mark.parametrize("device", ["h100:2", "v5e:2x2"])
+def test_programs_are_compiled_for_devices_that_are_not_there(device):
+    report = installed.plan(*TINY, f"--device={device}", "--config.mesh.fsdp=2", "--format=json")
+    assert {each["kind"] for each in report["step"]["collectives"]} >= {"all-gather"}
+    assert report["step"]["flops"] > 0 and report["memory"]["fits"]

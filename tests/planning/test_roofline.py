@@ -1,0 +1,190 @@
+"""Kernels, collectives, memory and time of small programs, against numbers worked out by hand."""
+
+import pytest
+
+from transformer.planning import hlo, kernels, liveness, roofline
+from transformer.planning.collectives import Collective, group_size
+from transformer.planning.devices import parse_target
+
+GPU = """
+%region (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%sliced (stack: f32[6,1000,1000], i: s32[]) -> f32[1000,1000] {
+  %stack = f32[6,1000,1000]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %slice = f32[1,1000,1000]{2,1,0} dynamic-slice(%stack, %i, %i, %i), dynamic_slice_sizes={1,1000,1000}
+  ROOT %view = f32[1000,1000]{1,0} bitcast(%slice)
+}
+
+%updated (stack: f32[6,1000,1000], part: f32[1,1000,1000], i: s32[]) -> f32[6,1000,1000] {
+  %stack = f32[6,1000,1000]{2,1,0} parameter(0)
+  %part = f32[1,1000,1000]{2,1,0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %update = f32[6,1000,1000]{2,1,0} dynamic-update-slice(%stack, %part, %i, %i, %i)
+}
+
+%product (left: bf16[4096,1024], right: bf16[1024,4096]) -> bf16[4096,4096] {
+  %left = bf16[4096,1024]{1,0} parameter(0)
+  %right = bf16[1024,4096]{1,0} parameter(1)
+  ROOT %dot = bf16[4096,4096]{1,0} dot(%left, %right), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%body (carry: (s32[], f32[6,1000,1000])) -> (s32[], f32[6,1000,1000]) {
+  %carry = (s32[], f32[6,1000,1000]{2,1,0}) parameter(0)
+  %step = s32[] get-tuple-element(%carry), index=0
+  %rows = f32[6,1000,1000]{2,1,0} get-tuple-element(%carry), index=1
+  %row = f32[1000,1000]{1,0} fusion(%rows, %step), kind=kLoop, calls=%sliced
+  %part = f32[1,1000,1000]{2,1,0} bitcast(%row)
+  %next = f32[6,1000,1000]{2,1,0} fusion(%rows, %part, %step), kind=kLoop, calls=%updated
+  ROOT %out = (s32[], f32[6,1000,1000]{2,1,0}) tuple(%step, %next)
+}
+
+%condition (carry: (s32[], f32[6,1000,1000])) -> pred[] {
+  %carry = (s32[], f32[6,1000,1000]{2,1,0}) parameter(0)
+  ROOT %true = pred[] constant(true)
+}
+
+ENTRY %main (x: bf16[4096,1024], w: bf16[1024,4096], rows: f32[6,1000,1000], g: f32[1000]) -> f32[8000] {
+  %x = bf16[4096,1024]{1,0} parameter(0)
+  %w = bf16[1024,4096]{1,0} parameter(1)
+  %rows = f32[6,1000,1000]{2,1,0} parameter(2)
+  %g = f32[1000]{0} parameter(3)
+  %zero = s32[] constant(0)
+  %y = bf16[4096,4096]{1,0} fusion(%x, %w), kind=kCustom, calls=%product
+  %z = bf16[4096,4096]{1,0} fusion(%x, %w), kind=kCustom, calls=%product
+  %carry = (s32[], f32[6,1000,1000]{2,1,0}) tuple(%zero, %rows)
+  %loop = (s32[], f32[6,1000,1000]{2,1,0}) while(%carry), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"6"}}
+  %gather = (f32[1000]{0}, f32[8000]{0}) all-gather-start(%g), replica_groups=[1,8]<=[8], dimensions={0}
+  %all = f32[8000]{0} all-gather-done(%gather)
+  %both = bf16[4096,4096]{1,0} add(%y, %z)
+  ROOT %result = f32[8000]{0} copy(%all)
+}
+"""  # noqa: E501
+
+PRODUCT = 2 * 4096 * 1024 * 4096
+MOVED = 2 * (2 * 4096 * 1024 + 4096 * 4096)  # bytes of a product: two operands and the result in bfloat16
+
+
+@pytest.fixture(scope="module")
+def program() -> hlo.Program:
+    return hlo.parse(GPU)
+
+
+def test_kernels_of_loops_count_as_often_as_they_run(program):
+    found = {each.instruction.name: each for each in kernels.kernels(program)}
+    assert list(found) == ["y", "z", "row", "next", "gather", "both", "result"]
+    assert [each.times for each in found.values()] == [1, 1, 6, 6, 1, 1, 1]
+    assert found["y"].flops == (PRODUCT, 0) and found["y"].bytes == MOVED
+
+
+def test_slices_count_instead_of_the_arrays_they_are_of(program):
+    found = {each.instruction.name: each for each in kernels.kernels(program)}
+    matrix, index = 4 * 1000 * 1000, 4
+    assert found["row"].bytes == 2 * matrix + index  # one of six is read and written
+    assert found["next"].bytes == 2 * matrix + index  # and one is updated
+
+
+def test_what_a_ring_sends(program):
+    (collective,) = (each.collective for each in kernels.kernels(program) if each.collective)
+    assert collective == Collective("all-gather", 8, 4000, 7 * 4000)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("replica_groups={{0,1,2,3},{4,5,6,7}}", 4),
+        ("replica_groups=[2,4]<=[8]", 4),
+        ("replica_groups=mesh['data'=2,'fsdp'=4] {'fsdp'}", 4),
+        ("replica_groups=mesh['data'=2,'fsdp'=4] {'data','fsdp'}", 8),
+        ("source_target_pairs={{0,1},{1,0}}", 2),
+        ("replica_groups={{0}}", 1),
+    ],
+)
+def test_sizes_of_groups(text, size):
+    assert group_size(hlo.Instruction("a", "f32[]", "all-reduce", (), f", {text}")) == size
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "sent"),
+    [
+        ("all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%region", "all-reduce", 2 * 3 / 4),
+        ("reduce-scatter(%x), replica_groups=[1,4]<=[4], to_apply=%region", "reduce-scatter", 3 / 4),
+        ("all-to-all(%x), replica_groups=[1,4]<=[4]", "all-to-all", 3 / 4),
+        ("collective-permute(%x), source_target_pairs={{0,1},{1,0}}", "collective-permute", 1),
+        ("fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1", "reduce-scatter", 3 / 4),
+        ("all-reduce(%x), replica_groups=[4,1]<=[4], to_apply=%region", None, 0),  # over one device
+        ("fusion(%x), kind=kOutput, calls=%async_collective_fusion.1", None, 0),  # carries on what another starts
+    ],
+)
+def test_bytes_over_the_wire(line, kind, sent):
+    inner = "f32[100]{0} all-reduce(%p), replica_groups=[1,4]<=[4], to_apply=%region"
+    called = "".join(
+        f"%{name} (p: f32[100]) -> f32[100] {{\n  %p = f32[100]{{0}} parameter(0)\n  ROOT %r = {inner}\n}}\n\n"
+        for name in ("all-reduce-scatter.1", "async_collective_fusion.1")
+    )
+    text = f"{called}ENTRY %main (x: f32[100]) -> f32[100] {{\n  %x = f32[100]{{0}} parameter(0)\n"
+    (each,) = kernels.kernels(hlo.parse(f"{text}  ROOT %y = f32[100]{{0}} {line}\n}}\n"))
+    assert (each.collective and each.collective.kind) == kind
+    assert (each.collective.wire_bytes if each.collective else 0) == sent * 400
+
+
+def test_arrays_alive_at_the_peak(program):
+    # Both products are alive when their sum, which nothing uses, appears; the result is the caller's.
+    found = liveness.largest_together(program)
+    assert [each.instruction.name for each in found] == ["y", "z", "both", "all"]
+    assert sum(each.shape.bytes for each in found) == 3 * 2 * 4096 * 4096 + 4 * 8000
+
+
+def test_the_roofline_of_a_gpu(program):
+    target = parse_target("h100:8")
+    cost = roofline.cost([(program, 1)], target)
+    launch, bandwidth, peak = 2.5e-6, 3.352e12, 989.4e12
+    product = max(MOVED / bandwidth, PRODUCT / peak) + launch
+    loop = 6 * 2 * ((2 * 4e6 + 4) / bandwidth + launch)
+    rest = (3 * 2 * 4096 * 4096 + 2 * 4 * 8000) / bandwidth + 2 * launch  # the sum and the copy; the gather is async
+    assert cost.kernel_seconds == pytest.approx(2 * product + loop + rest)
+    assert PRODUCT / peak > MOVED / bandwidth  # so the product is bound by FLOPs, and the loop by bytes
+    assert cost.wire_seconds == 7 * 4000 / 450e9
+    assert cost.seconds == cost.kernel_seconds
+    assert (cost.launches, cost.flops, cost.float32_flops) == (17, 2 * PRODUCT, 0)
+    assert (cost.kernels[0].launches, cost.kernels[0].flops) == (2, 2 * PRODUCT)  # those of one name together
+    assert sum(each.seconds for each in cost.kernels) > cost.kernel_seconds  # it has the gather too
+
+
+def test_float32_products_have_their_own_peak():
+    text = GPU.replace("bf16", "f32")
+    target = parse_target("h100")
+    cost = roofline.cost([(hlo.parse(text), 1)], target)
+    assert cost.float32_flops == cost.flops == 2 * PRODUCT
+    product = next(each for each in cost.kernels if each.flops)
+    assert product.seconds == pytest.approx(2 * (PRODUCT / 494.7e12 + 2.5e-6))
+
+
+def test_programs_count_as_often_as_they_run(program):
+    target = parse_target("h100:8")
+    once, thrice = (roofline.cost([(program, times)], target) for times in (1, 3))
+    assert thrice.seconds == pytest.approx(3 * once.seconds)
+    assert thrice.collectives[0].wire_bytes == 3 * once.collectives[0].wire_bytes
+
+
+def test_of_a_tpu_only_main_memory_counts():
+    text = """
+ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
+  %x = f32[1024,128]{1,0:T(8,128)} parameter(0)
+  %key = u32[1]{0:T(128)S(6)} constant({7})
+  %scalar = u32[1]{0:T(128)S(6)} add(%key, %key)
+  %copy-start = (f32[1024,128]{1,0:T(8,128)S(1)}, f32[1024,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%x)
+  %near = f32[1024,128]{1,0:T(8,128)S(1)} copy-done(%copy-start)
+  %sum = f32[1024,128]{1,0:T(8,128)S(1)} add(%near, %near)
+  ROOT %back = f32[1024,128]{1,0:T(8,128)} copy(%sum)
+}
+"""
+    target = parse_target("v5e:2x2")
+    cost = roofline.cost([(hlo.parse(text), 1)], target)
+    size = 4 * 1024 * 128
+    assert cost.launches == 3 and cost.bytes == 2 * size  # in by a copy beside the kernels, out by another
+    assert cost.kernel_seconds == size / 819e9 and cost.seconds == cost.memory_seconds == 2 * size / 819e9

@@ -1,0 +1,40 @@
+"""Messages about steps that do not fit: what takes the memory, and which keys reduce it."""
+
+import re
+
+from transformer.config_types import Config
+from transformer.planning.devices import Target
+from transformer.planning.memory import Memory
+
+GIB = 2**30
+
+
+def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
+    """Returns the message for a step that needs more than a device has."""
+    parts = [f"{name} {size / GIB:.1f} GiB" for name, size in memory.state.items()]
+    parts.append(f"activations, gradients and other temporaries {memory.temporaries / GIB:.1f} GiB")
+    most = memory.largest[0]
+    largest = f"the largest array is {most.shape} of {most.name}" + (f", {most.count} times" if most.count > 1 else "")
+    needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB a device"
+    is_state = sum(memory.state.values()) > memory.temporaries
+    return (
+        f"--device={target.text}: a step of {shape} {needs}: {', '.join(parts)} ({largest}); {advice(config, is_state)}"
+    )
+
+
+def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
+    """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
+    sizes = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", message)
+    needs = f"needs {sizes[1]} {sizes[2]}iB of {sizes[3]} {sizes[4]}iB a device" if sizes else "does not fit the memory"
+    found = re.search(r"\bSize: ([\d.]+)([KMGT])\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
+    largest = f" (the largest array is {found[3]}, {found[1]} {found[2]}iB)" if found else ""
+    return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
+
+
+def advice(config: Config, is_state: bool) -> str:
+    """Returns which keys reduce the memory of the state of training, or of a batch."""
+    split = "raise config.mesh.fsdp (with more devices), which splits parameters and optimizer state"
+    if is_state:
+        return f"{split}, or use config.optimizer.name=adafactor or a smaller model"
+    batch = f"lower config.batch.tokens={config.batch.tokens} and raise config.training.accumulation in return"
+    return f"{batch}, lower config.data.max_length, or {split} as well as the batch"
