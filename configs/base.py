@@ -95,7 +95,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.cache_dir = Key("", TEXT, HOST)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.workers = Key(0, at_least(0), HOST)  # processes that encode the corpus; 0: one a core, one for a small corpus
     data.prefetch = Key(4, at_least(1), HOST)  # batches prepared ahead of the train step, by as many threads
-    data.wait_seconds = Key(7200, at_least(1), HOST)  # time limit of waiting for another process that prepares the data
+    data.wait_seconds = Key(7200, at_least(1), HOST)  # limit of waiting for a process without progress
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids

@@ -5,7 +5,9 @@
 Prints one JSON object. Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident
 memory, including memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files.
 `index_mb` is the size of each pair's offset and lengths. `first_batch_seconds` is the time from an open corpus to the
-first batch of a step: shapes, plan and one batch, the median of several starts.
+first batch of a step: shapes, plan and one batch, the median of several starts. `share` is for batches of 64
+times as many tokens on 64 devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the
+time to make the plan of an epoch or to map one.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import json
 import multiprocessing
 import re
 import resource
+import shutil
 import statistics
 import tempfile
 import threading
@@ -26,12 +29,17 @@ from typing import Any
 
 import ml_collections
 import numpy as np
+from jax.sharding import Mesh
 
 from configs import base
 from transformer import cli
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.collation import assemble
+from transformer.data.batches.epoch_plan import load_or_make
+from transformer.data.batches.loader import PLANS, Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
+from transformer.distributed.mesh import AXES, one_device
+from transformer.distributed.sharding import held_rows
 from transformer.special_tokens import PAD
 
 WORDS = 20_000  # of each language
@@ -39,6 +47,7 @@ CHUNK = 50_000  # pairs written at once
 BATCHES = 300  # for the speed of the loader
 STEPS = (10, 100_000)  # to resume at
 RESUMES = 7  # starts at each of these steps
+DEVICES, PROCESSES, SHARED_BATCHES = 64, (1, 8, 64), 20  # the devices are stand-ins
 
 
 def main(options: argparse.Namespace) -> None:
@@ -58,6 +67,7 @@ def main(options: argparse.Namespace) -> None:
             config.batch.plan = plan
             report[f"{plan}: load"] = measure(_load, config)
             report[f"{plan}: resume"] = measure(_resume, config, report[f"{plan}: load"]["batches"])
+            report[f"{plan}: share"] = measure(_share, config)
     print(json.dumps(report, indent=2))
 
 
@@ -73,6 +83,8 @@ def _generate(folder: Path, pairs: int) -> dict[str, Any]:
     """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as in news text."""
     random = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
+    for plans in folder.glob("plans*"):
+        shutil.rmtree(plans)  # of an earlier benchmark in this folder
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(WORDS)]
     frequency = 1 / np.arange(1, WORDS + 1)
@@ -100,11 +112,11 @@ def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    with Loader(_prepared(config), config, Position(0, 0)) as batches:
+    with Loader(_prepared(config), config, Position(0, 0), one_device(), Path(config.data.path, "plans")) as batches:
         next(batches)
         began = time.perf_counter()
         loaded = itertools.islice(batches, BATCHES)
-        target_tokens = sum(np.count_nonzero(arrays["target_output"] != PAD) for _, arrays, _ in loaded)
+        target_tokens = sum(np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded)
         seconds = time.perf_counter() - began
         return {
             "batches": len(batches.plan),
@@ -117,11 +129,12 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
     """Measures the time to the first batch of a resumed run. `batches` is about the number of batches in an epoch."""
     prepared, seconds = _prepared(config), {step: [] for step in STEPS}
-    for step, _ in itertools.product(STEPS, range(RESUMES)):
+    for step, start in itertools.product(STEPS, range(RESUMES)):
+        plans = Path(config.data.path, f"plans-{config.batch.plan}-{step}-{start}")  # none has been made
         # The numbers of batches differ a little among epochs, so the position stays away from the end.
         position = Position(step // batches, step % batches * 9 // 10)
         began = time.perf_counter()
-        with Loader(prepared, config, position) as loader:
+        with Loader(prepared, config, position, one_device(), plans) as loader:
             next(loader)
             seconds[step].append(time.perf_counter() - began)
     early, late = map(statistics.median, seconds.values())
@@ -129,6 +142,29 @@ def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
         f"first_batch_seconds_at_step_{STEPS[0]}": round(early, 3),
         f"first_batch_seconds_at_step_{STEPS[1]}": round(late, 3),
     }
+
+
+def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Measures the work of one process for batches that many devices share."""
+    config.batch.tokens *= DEVICES
+    config.batch.row_multiple = DEVICES
+    prepared, planner, random = _prepared(config), PLANS[config.batch.plan], np.random.default_rng(0)
+    shapes = planner.choose_shapes(prepared, config)
+    plans, seconds = Path(config.data.path, f"plans-{config.batch.plan}-shared"), [time.perf_counter()]
+    for _ in range(2):  # the first makes it
+        plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)
+        seconds.append(time.perf_counter())
+    times = dict(zip(("make_plan_seconds", "map_plan_seconds"), np.diff(seconds).tolist(), strict=True))
+    mesh = Mesh(np.reshape([object() for _ in range(DEVICES)], (DEVICES, 1, 1)), AXES)
+    batches = [plan[number] for number in range(min(SHARED_BATCHES, len(plan)))]
+    for processes in PROCESSES * 2:  # the first round reads the pages
+        own = mesh.devices.ravel()[: DEVICES // processes]
+        began = time.process_time()
+        for batch in batches:
+            assemble(prepared, batch.select(held_rows(batch.bucket.rows, mesh, own)))
+        times[f"batch_seconds_of_{processes}_processes"] = (time.process_time() - began) / len(batches)
+    tokens = plan.tokens[: len(batches)].mean(axis=0).round()
+    return {"tokens_per_side": tokens.tolist()} | {name: round(value, 5) for name, value in times.items()}
 
 
 def _prepared(config: ml_collections.ConfigDict) -> corpus.Corpus:

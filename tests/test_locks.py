@@ -48,9 +48,9 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from transformer import cache, progress_bar
-with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 30) as advance:
+with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 35) as advance:
     print("held", flush=True)
-    for _ in range(25):
+    for _ in range(35):
         time.sleep(0.1)
         if sys.argv[2] == "progress":
             advance(1)
@@ -63,7 +63,7 @@ def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         if kind == "progress":
-            with cache.exclusive(tmp_path / "lock", 2):
+            with cache.exclusive(tmp_path / "lock", 3):
                 assert holder.wait(10) == 0
         else:
             with pytest.raises(UserError, match="waited 1 s"), cache.exclusive(tmp_path / "lock", 1):
@@ -71,20 +71,20 @@ def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
 
 
 def test_bars_and_computation_report_progress(monkeypatch):
-    monkeypatch.setattr(locks, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "REPORT_SECONDS", 0.3)
     reports = []
     with locks.progress_reported_to(lambda: reports.append(1)):
         with progress_bar.bar("Preparing", 3) as advance:
             advance(1)
             advance(1)  # too early
-            time.sleep(0.1)
+            time.sleep(0.4)
             advance(1)
         assert len(reports) == 2
         with locks.computing():
-            time.sleep(0.3)
+            time.sleep(0.7)
         assert len(reports) == 2
         with locks.computing():
-            until = time.process_time() + 0.3
+            until = time.process_time() + 0.7
             while time.process_time() < until:
                 pass
         assert len(reports) > 2
