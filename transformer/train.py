@@ -1,6 +1,7 @@
 """Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
+    [--profile=FROM:TO]
 python -m transformer.train --config=configs/X.py --plan --device=h100:8 [--lengths=...] [--format=json]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from absl import logging
+from jax.profiler import TraceAnnotation
 
 from transformer import cli, logs
 from transformer.checkpoints.manager import Checkpoints
@@ -33,6 +35,7 @@ from transformer.planning.command import plan_for_device
 from transformer.run import continuation
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
+from transformer.run.profiling import Profile, profiled_steps
 from transformer.run.record import Recorder, log_batches, log_training, log_validation
 from transformer.run.rollback import Diverged, roll_back
 from transformer.run.signals import Interrupted, Interruption
@@ -46,8 +49,10 @@ DEVICE_HELP = "with --plan: devices to compile for, which need not be there: h10
 LENGTHS_HELP = "training pairs and mean tokens of both sides that the plan for a device assumes (WMT14 en-de)"
 
 
-def train(run: Run) -> None:
+def train(run: Run, profiled: tuple[int, int] | None) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
+
+    The steps from `profiled[0]` to `profiled[1]` are traced.
 
     A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
     UserError if training diverged and rolling back did not help.
@@ -64,13 +69,14 @@ def train(run: Run) -> None:
         if progress.step:
             logging.info("Resuming from the checkpoint of step %d.", progress.step)
             coordination.on_process_zero(continuation.log_extension, run.workdir, run.config, state)
-        while True:
-            try:
-                progress = train_from(state, progress, run, checkpoints, interruption, watchdog)
-                break
-            except Diverged as diverged:
-                watchdog.pause()
-                state, progress = roll_back(run, checkpoints, diverged)
+        with Profile(run.workdir.profile, profiled, progress.step, run.config.training.steps) as profile:
+            while True:
+                try:
+                    progress = train_from(state, progress, run, checkpoints, interruption, watchdog, profile)
+                    break
+                except Diverged as diverged:
+                    watchdog.pause()
+                    state, progress = roll_back(run, checkpoints, diverged)
     if progress.is_finished(run.config.training):
         coordination.on_process_zero(run.workdir.mark_complete, progress.step)
         metric, best = run.config.checkpoint.best_metric, progress.best_step
@@ -91,6 +97,7 @@ def train_from(
     checkpoints: Checkpoints,
     interruption: Interruption,
     watchdog: Watchdog,
+    profile: Profile,
 ) -> Progress:
     """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
 
@@ -115,12 +122,15 @@ def train_from(
         window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
         while not stop:
             if not progress.validation_due(training):  # else the run resumes with an interrupted validation
-                positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
-                is_new = run.train_step.is_new(batches)
-                if is_new:
-                    watchdog.pause()  # compiling may take long
-                with status.doing("compiling") if is_new else contextlib.nullcontext():
-                    state, metrics = run.train_step(state, batches)
+                with profile.step(progress.step + 1):
+                    with TraceAnnotation("wait for data"):
+                        positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
+                    is_new = run.train_step.is_new(batches)
+                    if is_new:
+                        watchdog.pause()  # compiling may take long
+                    with status.doing("compiling") if is_new else contextlib.nullcontext():
+                        state, metrics = run.train_step(state, batches)
+                profile.after_step(progress.step + 1, metrics)
                 watchdog.beat()
                 progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
                 window.add(metrics, stats)
@@ -139,7 +149,7 @@ def train_from(
             # Once a step: a signal during the saving takes effect after the next step.
             stop = interruption.requested() or progress.is_finished(training)
             if stop or progress.is_best or due(progress.step, config.checkpoint.every, training.steps):
-                with window.pause():
+                with window.pause(), TraceAnnotation("saving"):
                     progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
                     checkpoints.save(state, progress)
     return progress
@@ -197,11 +207,13 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
                 command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
                 logging.info("This run is complete. To continue it until step STEPS: %s", command)
             else:
-                train(run)
+                train(run, arguments.profile)
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Raises UserError if a flag is missing or has no meaning without another."""
+    """Raises UserError if a flag is missing or has no meaning with or without another."""
+    if arguments.profile is not None and arguments.plan:
+        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
     if arguments.device is not None and not arguments.plan:
         raise UserError(
             f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
@@ -238,6 +250,12 @@ def make_parser() -> cli.Parser:
         metavar="STEPS",
         type=number_of_steps,
         help="continue the run, also a complete one, until step STEPS",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="FROM:TO",
+        type=profiled_steps,
+        help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
     )
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
     parser.add_argument("--device", metavar="NAME[:SIZE]", help=DEVICE_HELP)

@@ -32,6 +32,7 @@ class Workdir:
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
         self.plans = path / "plans"  # of the latest epochs, which the processes of the run map into memory
         self.tensorboard = path / "tensorboard"
+        self.profile = path / "profile"  # traces; absent without --profile
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
         self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random

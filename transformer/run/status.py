@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+from jax.profiler import TraceAnnotation
 from rich import progress
 
 from transformer.progress_bar import make_bar
@@ -47,7 +48,8 @@ class TrainingStatus:
         """Shows an activity other than training during the block. The time of "compiling" is not part of a step."""
         self.bar.update(self.task, description=activity)
         started = time.perf_counter()
-        yield
+        with TraceAnnotation(activity):
+            yield
         if activity == "compiling":
             self.compile_seconds += time.perf_counter() - started
         self.bar.update(self.task, description="training")
