@@ -65,6 +65,11 @@ def get_keys() -> ml_collections.ConfigDict:
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
     # dot_product: scaled by 1/sqrt(d_k); additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
+    # Of dot-product attention in bfloat16, in training and validation. cudnn: for NVIDIA GPUs; splash: packed rows on
+    # TPUs; auto: splash, and cudnn for rows that are not packed, where they can be used; plain elsewhere
+    model.attention_implementation = Key(
+        "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
+    )
     model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
     # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
@@ -116,6 +121,8 @@ def get_keys() -> ml_collections.ConfigDict:
     batch.plan = Key("buckets", listed_in("transformer.data.batches.loader:PLANS"))
     batch.max_buckets = Key(12, at_least(1))  # buckets: number of (rows, source, target) shapes, at most
     batch.row_multiple = Key(8, at_least(1))  # divides the rows of a batch; mesh.data x mesh.fsdp must divide it
+    # buckets: divides the lengths of a batch. cuDNN needs even lengths, TPUs pad to 8; 1 pads least
+    batch.length_multiple = Key(8, at_least(1))
     batch.packed_length = Key(256, at_least(2))  # packed: positions of a row on either side, at least data.max_length
 
     keys.optimizer = optimizer = ml_collections.ConfigDict()

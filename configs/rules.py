@@ -44,7 +44,7 @@ class Scope(enum.Enum):
     RESULT = "what is computed"
     RECORD = "what is logged, validated and saved, and when a run gives up or ends early"
     PATH = "where the data are, which fingerprints identify"
-    MESH = "the devices"
+    MESH = "the devices and what is particular to them; results agree up to rounding"
     HOST = "how one process works; processes of a run may differ"
 
 

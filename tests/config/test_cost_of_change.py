@@ -26,6 +26,7 @@ from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
 from transformer.model.feed_forward import FeedForward
+from transformer.model.masks import Mask
 from transformer.model.transformer import Transformer
 from transformer.training import optimizer as optimizers
 
@@ -36,6 +37,7 @@ TABLES = {
     "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
     "model.activation": "transformer.model.feed_forward:ACTIVATIONS",
     "model.attention": "transformer.model.attention:ATTENTION_SCORES",
+    "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",
     "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
     "model.positions": "transformer.model.positions:POSITIONS",
     "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",
@@ -94,7 +96,7 @@ def test_an_attention_score_takes_one_table_entry(add):
     module = MultiHeadAttention(config.model, rngs=nnx.Rngs(0))
     x = jnp.arange(4.0)[None, :, None] * jnp.ones((1, 4, config.model.d_model))
     assert jnp.allclose(
-        module(x, x, jnp.ones((1, 1, 4, 4), bool)),
+        module(x, x, Mask(*[jnp.ones((1, 4), int)] * 2, is_causal=False, is_packed=False)),
         module.output(module.value(x.mean(1, keepdims=True).repeat(4, 1))),
         atol=1e-4,
     )
@@ -141,6 +143,7 @@ def test_a_data_source_takes_one_table_entry(add):
         ("tokenizer.kind", lambda config: tokenizers.train(config.tokenizer, PAIRS)),
         ("model.activation", lambda config: FeedForward(config.model, rngs=nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
         ("model.attention", lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0))),
+        ("model.attention_implementation", lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0))),
         ("model.norm_position", lambda config: layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))),
         ("model.positions", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
         ("model.share_embeddings", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),

@@ -31,6 +31,7 @@ REJECTED = {
     "model.norm_position": "Pre",
     "model.layer_norm_epsilon": 0.0,
     "model.attention": "dot-product",
+    "model.attention_implementation": "flash",
     "model.positions": "sinusoid",
     "model.max_positions": 0,
     "model.share_embeddings": "al",
@@ -64,6 +65,7 @@ REJECTED = {
     "batch.plan": "bucket",
     "batch.max_buckets": 0,
     "batch.row_multiple": 0,
+    "batch.length_multiple": 0,
     "batch.packed_length": 1,
     "optimizer.name": "sgd",
     "optimizer.schedule": "cosin",
@@ -109,6 +111,7 @@ REJECTED = {
     "mesh.tensor": -1,
 }
 
+IMPLEMENTATION = "model.attention_implementation"
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
@@ -118,6 +121,28 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     ({"model.positions": "learned", "model.max_positions": 255}, ("max_positions=255", "data.max_length=256")),
     ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
+    *(
+        ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
+        for name in ("cudnn", "splash")
+        for key, value in [
+            ("model.attention", "additive"),
+            ("model.attention_dropout", 0.1),
+            ("model.dtype", "float32"),
+            ("model.d_k", 32),
+            ("model.d_v", 128),
+        ]
+    ),
+    ({IMPLEMENTATION: "cudnn", "model.num_heads": 128}, ("attention_implementation=cudnn", "num_heads=128")),
+    ({IMPLEMENTATION: "cudnn", "model.num_heads": 2}, ("attention_implementation=cudnn", "num_heads=2")),
+    ({IMPLEMENTATION: "splash"}, ("attention_implementation=splash", "plan=buckets")),
+    (
+        {IMPLEMENTATION: "splash", "batch.plan": "packed", "batch.packed_length": 320},
+        ("attention_implementation=splash", "packed_length=320"),
+    ),
+    (
+        {IMPLEMENTATION: "cudnn", "batch.plan": "packed", "batch.packed_length": 257},
+        ("attention_implementation=cudnn", "packed_length=257"),
+    ),
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
@@ -132,6 +157,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"training.r_drop": 5.0, "model.dropout": 0.0}, ("r_drop=5.0", "dropout=0.0", "attention_dropout=0.0")),
     ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),
     ({"batch.tokens": 2047}, ("tokens=2047", "row_multiple=8", "max_length=256")),
+    ({"batch.tokens": 2048, "batch.length_multiple": 96}, ("tokens=2048", "length_multiple=96")),
     (
         {"batch.plan": "packed", "batch.packed_length": 512, "batch.tokens": 4095},
         ("tokens=4095", "row_multiple=8", "packed_length=512"),
@@ -153,11 +179,15 @@ POSSIBLE_COMBINATIONS = (
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
     {"model.positions": "rotary", "model.d_model": 513, "model.num_heads": 1, "model.d_k": 32, "model.d_v": 513},
+    {IMPLEMENTATION: "cudnn", "model.num_heads": 4},
+    {IMPLEMENTATION: "cudnn", "model.num_heads": 64, "batch.plan": "packed", "batch.packed_length": 258},
+    {IMPLEMENTATION: "splash", "batch.plan": "packed", "batch.packed_length": 384},
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
     {"batch.tokens": 2048},
+    {"batch.tokens": 2304, "batch.length_multiple": 96},
     {"batch.plan": "packed", "batch.packed_length": 256},
     {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
     {"training.steps": 4000},

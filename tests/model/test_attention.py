@@ -10,7 +10,7 @@ from flax import nnx
 
 from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.masks import attention_mask, segments_of
+from transformer.model.masks import Mask, attention_mask, segments_of
 from transformer.model.transformer import LanguageModel, attention_weights
 
 HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4
@@ -56,14 +56,15 @@ def test_attention_equals_a_loop_over_queries_heads_and_keys(kind):
     mask = random.random((2, 1, 3, 4)) < 0.6
     mask[..., 0] = True
     module = attention(kind)
-    out = module(jnp.asarray(queries), jnp.asarray(keys_values), jnp.asarray(mask))
+    keys, values = module.project_keys_values(jnp.asarray(keys_values))
+    out = module.attend(module.project_queries(jnp.asarray(queries)), keys, values, jnp.asarray(mask))
     np.testing.assert_allclose(out, naive(module, queries, keys_values, mask, kind), rtol=1e-5, atol=1e-5)
 
 
 def test_a_query_that_may_see_nothing_gets_zeros_and_harmless_gradients():
     module = attention("dot_product", use_bias=False)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, D_MODEL)).astype(np.float32))
-    mask = jnp.asarray([True, False, True])[None, None, :, None] & jnp.ones((1, 1, 3, 3), bool)
+    mask = Mask(jnp.asarray([[1, 0, 1]]), jnp.ones((1, 3), int), is_causal=False, is_packed=False)
 
     def loss(x):
         out = module(x, x, mask)

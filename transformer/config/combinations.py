@@ -14,6 +14,19 @@ class Combination(NamedTuple):
     advice: str
 
 
+def _head_widths(c: Config) -> tuple[int, int]:
+    share = c.model.d_model // c.model.num_heads
+    return c.model.d_k or share, c.model.d_v or share
+
+
+def _is_fused(c: Config) -> bool:
+    return c.model.attention_implementation in ("cudnn", "splash")
+
+
+def _longest_bucket(c: Config) -> int:
+    return -(-c.data.max_length // c.batch.length_multiple) * c.batch.length_multiple
+
+
 COMBINATIONS = (
     Combination(
         ("model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
@@ -32,11 +45,43 @@ COMBINATIONS = (
     ),
     Combination(
         ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: (
-            c.model.positions == "rotary"
-            and (c.model.d_model // c.model.num_heads if c.model.d_k is None else c.model.d_k) % 2 != 0
-        ),
+        lambda c: c.model.positions == "rotary" and _head_widths(c)[0] % 2 != 0,
         "rotary positions need an even head width; make d_k, or d_model / num_heads, even",
+    ),
+    Combination(
+        ("model.attention_implementation", "model.attention", "model.attention_dropout", "model.dtype"),
+        lambda c: (
+            _is_fused(c)
+            and (c.model.attention, c.model.attention_dropout, c.model.dtype) != ("dot_product", 0.0, "bfloat16")
+        ),
+        "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain",
+    ),
+    Combination(
+        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
+        lambda c: _is_fused(c) and len(set(_head_widths(c))) > 1,
+        "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain",
+    ),
+    Combination(
+        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k"),
+        lambda c: (
+            c.model.attention_implementation == "cudnn" and (_head_widths(c)[0] % 8 != 0 or _head_widths(c)[0] > 128)
+        ),
+        "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto",
+    ),
+    Combination(
+        ("model.attention_implementation", "batch.plan", "batch.packed_length"),
+        lambda c: (
+            c.model.attention_implementation == "splash"
+            and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
+        ),
+        "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length",
+    ),
+    Combination(
+        ("batch.packed_length", "batch.plan", "model.attention_implementation"),
+        lambda c: (
+            c.model.attention_implementation == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
+        ),
+        "cudnn needs packed rows of an even length; change packed_length, or use auto or plain",
     ),
     Combination(
         ("model.positions", "model.max_positions", "data.max_length"),
@@ -99,9 +144,10 @@ COMBINATIONS = (
         "a packed row must hold the longest pair; raise packed_length or lower max_length",
     ),
     Combination(
-        ("batch.tokens", "batch.row_multiple", "data.max_length"),
-        lambda c: c.batch.plan == "buckets" and c.batch.tokens < c.batch.row_multiple * c.data.max_length,
-        "a batch must hold row_multiple pairs of max_length; raise tokens or lower the other two",
+        ("batch.tokens", "batch.row_multiple", "data.max_length", "batch.length_multiple"),
+        lambda c: c.batch.plan == "buckets" and c.batch.tokens < c.batch.row_multiple * _longest_bucket(c),
+        "a batch must hold row_multiple pairs of max_length, rounded up to length_multiple; "
+        "raise tokens or lower the others",
     ),
     Combination(
         ("batch.tokens", "batch.row_multiple", "batch.packed_length"),

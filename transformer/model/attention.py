@@ -9,7 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.dropout import dropout
+from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
+from transformer.model.masks import Mask
 from transformer.model.positions import rotate
 
 
@@ -17,7 +19,7 @@ class MultiHeadAttention(nnx.Module):
     """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
 
     The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `transformer.attention_weights` collects the results of the method `weights`.
+    `transformer.attention_weights` collects the results of the method `weights`, which fused attention does not call.
     """
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
@@ -29,19 +31,25 @@ class MultiHeadAttention(nnx.Module):
         self.output = Linear(num_heads * d_v, d_model, **options)
         self.num_heads = num_heads
         self.dropout_rate = config.attention_dropout
+        self.kernels = ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
         self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
 
     def __call__(
         self,
         queries: Float[Array, "B T D"],
         keys_values: Float[Array, "B S D"],
-        mask: Bool[Array, "#B 1 #T S"],
+        mask: Mask,
         rngs: nnx.Rngs | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
         """`positions`, here and below, rotate queries and keys; None: they are not rotated."""
         keys, values = self.project_keys_values(keys_values, positions)
-        return self.attend(self.project_queries(queries, positions), keys, values, mask, rngs)
+        queries = self.project_queries(queries, positions)
+        if self.score is dot_product_score and self.dropout_rate == 0.0:
+            heads = fused_attention(self.kernels, queries, keys, values, mask)
+            if heads is not None:
+                return self._merge_heads(heads)
+        return self.attend(queries, keys, values, mask.dense, rngs)
 
     def project_queries(
         self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None
@@ -63,10 +71,10 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[Array, "#B 1 #T S"],
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends with projected queries, keys and values, which cached decoding has already."""
+        """Attends in the plain form, with projected queries, keys and values, which cached decoding has already."""
         weights = dropout(self.weights(queries, keys, mask), self.dropout_rate, rngs).astype(values.dtype)
         heads = jnp.einsum("bhts,bshd->bthd", weights, values)
-        return self.output(heads.reshape(*heads.shape[:2], -1))
+        return self._merge_heads(heads)
 
     def weights(
         self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "#B 1 #T S"]
@@ -75,6 +83,9 @@ class MultiHeadAttention(nnx.Module):
 
     def _split_heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L H d"]:
         return x.reshape(*x.shape[:2], self.num_heads, -1)
+
+    def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
+        return self.output(heads.reshape(*heads.shape[:2], -1))
 
 
 def head_widths(config: Config) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from transformer.config_types import Config
 from transformer.model.cache import DecodingCache, LayerCache, cached_self_attention
 from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer
-from transformer.model.masks import attention_mask, segments_of
+from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import positions_of
 from transformer.model.stack import Stack
 
@@ -33,11 +33,14 @@ class Decoder(Stack):
         positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Without `segments`, each row is one sentence."""
-        segments = segments_of(tokens) if segments is None else segments
+        """Without `segments`, each row is one sentence, and so is each row of the memory."""
+        is_packed = segments is not None
+        segments = segments if is_packed else segments_of(tokens)
         positions = positions_of(tokens) if positions is None else positions
-        mask = attention_mask(segments, segments, causal=True)
-        memory_mask = None if memory is None else attention_mask(segments, memory_segments, causal=False)
+        mask = Mask(segments, segments, is_causal=True, is_packed=is_packed)
+        memory_mask = None
+        if memory is not None:
+            memory_mask = Mask(segments, memory_segments, is_causal=False, is_packed=is_packed)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.embedding import Embedding
 from transformer.model.layers import EncoderLayer
-from transformer.model.masks import attention_mask, segments_of
+from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import positions_of
 from transformer.model.stack import Stack
 
@@ -25,9 +25,11 @@ class Encoder(Stack):
         positions: Int[Array, "#B S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
-        segments = segments_of(tokens) if segments is None else segments
+        """Without `segments`, each row is one sentence."""
+        is_packed = segments is not None
+        segments = segments if is_packed else segments_of(tokens)
         positions = positions_of(tokens) if positions is None else positions
-        mask = attention_mask(segments, segments, causal=False)
+        mask = Mask(segments, segments, is_causal=False, is_packed=is_packed)
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
             x = layer(x, mask, rngs, self.rotary_positions(positions))

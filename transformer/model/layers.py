@@ -5,12 +5,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.feed_forward import FeedForward
+from transformer.model.masks import Mask
 from transformer.model.partitioning import shard_rows, target_platform
 
 
@@ -67,7 +68,7 @@ class EncoderLayer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        mask: Bool[Array, "B 1 S S"],
+        mask: Mask,
         rngs: nnx.Rngs | None,
         positions: Int[Array, "#B S"] | None,
     ) -> Float[Array, "B S D"]:

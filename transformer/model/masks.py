@@ -4,9 +4,29 @@ A segment is the number of a sentence in its row, from 1; 0 is padding. Position
 """
 
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from transformer.special_tokens import PAD
+
+
+@struct.dataclass
+class Mask:
+    """The segments that a mask follows from. Fused attention takes these, plain attention `dense`.
+
+    Attributes:
+      is_causal: whether keys later in the row are masked too.
+      is_packed: False if each row is one sentence from its first position, padded at its end.
+    """
+
+    query_segments: Int[Array, "B T"]
+    key_segments: Int[Array, "B S"]
+    is_causal: bool = struct.field(pytree_node=False)
+    is_packed: bool = struct.field(pytree_node=False)
+
+    @property
+    def dense(self) -> Bool[Array, "B 1 T S"]:
+        return attention_mask(self.query_segments, self.key_segments, self.is_causal)
 
 
 def segments_of(tokens: Int[Array, "B L"]) -> Int[Array, "B L"]:

@@ -73,8 +73,8 @@ class Transformer(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the decoder's output, whose products with the rows of `output_table` are the logits."""
-        source_segments = segments_of(source) if source_segments is None else source_segments
         memory = self.encoder(source, source_segments, source_positions, rngs)
+        source_segments = segments_of(source) if source_segments is None else source_segments
         return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
 
     @property

@@ -26,6 +26,7 @@ from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
+from transformer.model.fused_attention import missing_devices
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -127,6 +128,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
+    check_attention(config.model, jax.devices()[0])
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
@@ -161,6 +163,16 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         validation=Validation(config, graph, mesh, vocabulary, valid),
         parent=parent,
     )
+
+
+def check_attention(config: ml_collections.FrozenConfigDict, device: jax.Device) -> None:
+    """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
+    needed = missing_devices(config.attention_implementation, device)
+    if needed:
+        raise UserError(
+            f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
+            f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
+        )
 
 
 def warn_about_data(config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus) -> None:

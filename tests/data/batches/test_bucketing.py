@@ -14,8 +14,9 @@ from transformer.data.batches.bucketing import assign, choose_buckets
 from transformer.data.batches.epoch_plan import Bucket
 
 
-def batch_config(tokens=4096, max_buckets=12, row_multiple=8):
-    return ml_collections.FrozenConfigDict({"tokens": tokens, "max_buckets": max_buckets, "row_multiple": row_multiple})
+def batch_config(tokens=4096, max_buckets=12, row_multiple=8, length_multiple=1):
+    keys = {"tokens": tokens, "max_buckets": max_buckets, "row_multiple": row_multiple}
+    return ml_collections.FrozenConfigDict(keys | {"length_multiple": length_multiple})
 
 
 def as_lengths(pairs):
@@ -116,6 +117,14 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
     for batch in batches:
         if len(batch.sentences) > 12:  # the spread of a uniform draw from 800 neighbours is 800 / sqrt(12) = 231
             assert 100 < np.std(batch.sentences) < 350
+
+
+def test_lengths_are_multiples():
+    lengths = np.random.default_rng(0).integers(1, 61, (2000, 2)).astype(np.int32)
+    buckets = choose_buckets(lengths, batch_config(length_multiple=8), longest=(3, 70))
+    sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
+    assert (sizes % 8 == 0).all() and sizes[-1].tolist() == [64, 72] and len(buckets) > 4
+    assert (assign(lengths, sizes) < len(sizes)).all()
 
 
 def test_the_largest_bucket_holds_the_longest_allowed_sentence():

@@ -18,7 +18,8 @@ from transformer.errors import UserError
 def small_config(**batch):
     config = base.get_config()
     config.data.max_length = 16
-    config.batch.update({"tokens": 128, "max_buckets": 4, "row_multiple": 2, "packed_length": 32, **batch})
+    sizes = {"tokens": 128, "max_buckets": 4, "row_multiple": 2, "length_multiple": 1, "packed_length": 32}
+    config.batch.update(sizes | batch)
     return config
 
 

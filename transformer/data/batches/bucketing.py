@@ -34,8 +34,8 @@ def choose_buckets(
 ) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
-    A bucket has as many rows as `batch.tokens` allows, but at least `batch.row_multiple`, or fewer if as many batches
-    still hold its pairs.
+    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, but at
+    least `batch.row_multiple`, or fewer if as many batches still hold its pairs.
 
     Args:
       lengths: tokens of source and target, end-of-sentence included.
@@ -43,7 +43,9 @@ def choose_buckets(
       longest: source and target length that the largest bucket holds even if no pair is that long.
     """
     multiple = batch.row_multiple
-    sizes = _candidates(lengths, np.maximum(lengths.max(axis=0), longest))
+    top = np.maximum(lengths.max(axis=0), longest)
+    lengths, top = (-(-each // batch.length_multiple) * batch.length_multiple for each in (lengths, top))
+    sizes = _candidates(lengths, top)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
     chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
     counts = np.diff(np.cumsum(counts)[chosen], prepend=0)

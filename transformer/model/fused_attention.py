@@ -1,0 +1,165 @@
+"""Fused dot-product attention: kernels that never store the (B, H, T, S) scores. `model.attention_implementation`.
+
+Each kernel runs on some devices and computes some masks. Attention that no kernel of the configuration's choice can
+compute takes the plain form of `MultiHeadAttention`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractDevice, PartitionSpec
+from jaxtyping import Array, Float
+
+from transformer.model.masks import Mask
+from transformer.model.partitioning import ROW_AXES
+
+TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
+MAX_BLOCK = 512
+BLOCKS = (
+    *("block_q", "block_kv", "block_kv_compute"),  # of the forward pass
+    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq"),  # of the backward pass
+)
+Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
+
+
+class FusedAttention(NamedTuple):
+    """A kernel and its conditions. Queries, keys and values are bfloat16 with heads of one width.
+
+    At positions that attend to nothing the result is finite and need not be 0. These are padding, whose vectors are
+    neither attended to nor part of the loss.
+    """
+
+    attend: Callable[[Queries, Keys, Values, Mask], Queries]
+    runs_on: Callable[[AbstractDevice | jax.Device], bool]
+    devices: str  # those that `runs_on` accepts, in words
+    accepts: Callable[[Queries, Keys, Mask], bool]
+
+
+def fused_attention(
+    kernels: Sequence[FusedAttention], queries: Queries, keys: Keys, values: Float[Array, "B S H dv"], mask: Mask
+) -> Float[Array, "B T H d"] | None:
+    """Returns the heads by the first kernel that can compute them here, or None if there is none.
+
+    The target devices are those of the mesh that the caller activates; they need not be present. Without a mesh, as in
+    decoding, there is no kernel. Each device computes its own rows and heads.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16 or keys.shape != values.shape:
+        return None
+    rows, _, heads, _ = queries.shape
+    if rows % (mesh.shape["data"] * mesh.shape["fsdp"]) or heads % mesh.shape["tensor"]:
+        return None
+    for kernel in kernels:
+        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, mask):
+            by_rows, by_heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, "tensor")
+            # The kernels are opaque to the compiler's partitioner, and Pallas does not annotate what it varies over.
+            attend = jax.shard_map(
+                kernel.attend, in_specs=(by_heads, by_heads, by_heads, by_rows), out_specs=by_heads, check_vma=False
+            )
+            return attend(queries, keys, values, mask)
+    return None
+
+
+def missing_devices(name: str, device: jax.Device) -> str | None:
+    """Returns the devices that the implementation needs, or None if it runs on this one or is plain elsewhere."""
+    kernels = ATTENTION_IMPLEMENTATIONS[name]
+    if name == "auto" or not kernels or any(kernel.runs_on(device) for kernel in kernels):
+        return None
+    return kernels[0].devices
+
+
+def cudnn_attention(
+    queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
+) -> Float[Array, "B T H d"]:
+    """Attends over rows of one sentence each, by their lengths. Rows without tokens count as one token long.
+
+    Args:
+      implementation: of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
+    """
+
+    def lengths(segments: jax.Array) -> jax.Array:
+        # A softmax over no keys would be 0 / 0.
+        return jnp.maximum(jnp.sum(segments != 0, axis=1, dtype=jnp.int32), 1)
+
+    return jax.nn.dot_product_attention(
+        queries,
+        keys,
+        values,
+        is_causal=mask.is_causal,
+        query_seq_lengths=lengths(mask.query_segments),
+        key_value_seq_lengths=lengths(mask.key_segments),
+        implementation=implementation,
+    )
+
+
+def cudnn_segment_attention(
+    queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
+) -> Float[Array, "B T H d"]:
+    """Attends within segments. The dense mask becomes a bias (B, 1, T, S), whose gradient cuDNN computes too."""
+    return jax.nn.dot_product_attention(queries, keys, values, mask=mask.dense, implementation=implementation)
+
+
+def splash_attention(
+    queries: Queries, keys: Keys, values: Values, mask: Mask, interpret: bool = False
+) -> Float[Array, "B T H d"]:
+    """Attends within segments by JAX's Pallas kernel for TPUs, for lengths that are multiples of TPU_LANES.
+
+    Args:
+      interpret: whether to compute it operation by operation, as devices other than TPUs must.
+    """
+    # Here because it takes 0.2 s to import, which only programs for TPUs should spend.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    shape = queries.shape[1], keys.shape[1]
+    visible = (masks.CausalMask if mask.is_causal else masks.FullMask)(shape)
+    attend = kernels.make_splash_mha(
+        masks.MultiHeadMask([visible] * queries.shape[2]),
+        block_sizes=kernels.BlockSizes(**dict.fromkeys(BLOCKS, math.gcd(*shape, MAX_BLOCK))),
+        head_shards=1,  # `fused_attention` has split them
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+    scaled = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
+    by_head = [jnp.swapaxes(x, 1, 2) for x in (scaled, keys, values)]
+    heads = jax.vmap(attend)(*by_head, kernels.SegmentIds(mask.query_segments, mask.key_segments))
+    return jnp.swapaxes(heads, 1, 2)
+
+
+def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
+    # The mesh does not tell the compute capability. A GPU that is not present is a target of `--plan`, all of which
+    # are recent.
+    present = jax.local_devices() if jax.default_backend() == "gpu" else []
+    is_nvidia = device.platform == "gpu" and device.device_kind.startswith("NVIDIA")
+    return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
+
+
+def _fits_cudnn(queries: Queries, keys: Keys, mask: Mask) -> bool:
+    # JAX 0.10 refuses to differentiate attention over odd lengths.
+    is_even = queries.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
+    return not mask.is_packed and is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
+
+
+def _fits_cudnn_segments(queries: Queries, keys: Keys, mask: Mask) -> bool:
+    return mask.is_packed and _fits_cudnn(queries, keys, mask.replace(is_packed=False))
+
+
+def _fits_splash(queries: Queries, keys: Keys, mask: Mask) -> bool:
+    return mask.is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
+
+
+AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
+CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
+CUDNN_SEGMENTS = FusedAttention(cudnn_segment_attention, _runs_cudnn, AMPERE, _fits_cudnn_segments)
+SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
+# The kernels to try; attention that none of them can compute is plain. `auto` leaves out CUDNN_SEGMENTS, since JAX 0.10
+# also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512).
+ATTENTION_IMPLEMENTATIONS = {
+    "auto": (CUDNN, SPLASH),
+    "plain": (),
+    "cudnn": (CUDNN, CUDNN_SEGMENTS),
+    "splash": (SPLASH,),
+}
