@@ -110,6 +110,15 @@ def test_attention_by_lengths_equals_the_plain_form(attend, kind, dtype):
     assert_equals_plain(attend, padded_mask(kind), dtype)
 
 
+def test_cudnn_gets_no_empty_rows(monkeypatch):
+    given = {}
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *inputs, **options: given.update(options) or inputs[0])
+    queries = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH), jnp.bfloat16)
+    cudnn_attention(queries, queries, queries, padded_mask("causal"))
+    assert given["query_seq_lengths"].tolist() == given["key_value_seq_lengths"].tolist() == [5, 1, LENGTH]
+    assert given["is_causal"] and given["implementation"] == "cudnn"
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 @pytest.mark.parametrize("attend", PACKED)
