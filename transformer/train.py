@@ -2,7 +2,7 @@
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
     [--profile=FROM:TO]
-python -m transformer.train --config=configs/X.py --plan --device=h100:8 [--lengths=...] [--format=json]
+python -m transformer.train --config=configs/X.py --plan --device=h100:8 [--format=json]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
@@ -183,7 +183,8 @@ def validate(
 def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
     if arguments.device is not None:
-        plan_for_device(read_config(arguments), arguments.device, arguments.lengths, arguments.format == "json")
+        config, is_json = read_config(arguments), arguments.format == "json"
+        plan_for_device(config, arguments.device, arguments.lengths, arguments.workdir, is_json)
         return
     try:
         prepare_and_train(arguments)
@@ -217,6 +218,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
     if arguments.device is not None and not arguments.plan:
         raise UserError(
             f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
+        )
+    if arguments.lengths is not None and arguments.workdir is not None:
+        raise UserError(
+            f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
         )
     if arguments.device is None:
         if arguments.workdir is None:

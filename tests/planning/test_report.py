@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 
 import jax
 import pytest
 
 from tests.planning import installed
 from transformer import cli, train
+from transformer.config.loading import load_file, with_values
 from transformer.planning import command
 from transformer.planning.estimate import Estimate, estimate
+from transformer.workdir import create_workdir
 
 TINY = [
     "--config=configs/base.py",
@@ -28,6 +31,7 @@ TINY = [
     "--config.model.dropout=0",
     "--config.training.accumulation=2",
 ]
+WITHOUT_LENGTHS = [flag for flag in TINY if "--lengths" not in flag]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +47,10 @@ def found() -> Estimate:
 
 @pytest.fixture
 def plan(found, monkeypatch, capsys):
-    def plan(*argv: str, code: int = 0) -> str:
+    def plan(*argv: str, flags: Sequence[str] = TINY) -> str:
         monkeypatch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
         monkeypatch.setattr(command, "estimate", lambda *_: found)
-        assert cli.execute(train.make_parser(), train.main, [*TINY, *argv]) == code
+        assert cli.execute(train.make_parser(), train.main, [*flags, *argv]) == 0
         return capsys.readouterr().out
 
     return plan
@@ -103,6 +107,18 @@ def test_the_memory_in_the_report(plan, found):
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_a_run_gives_its_own_lengths_and_vocabularies(plan, monkeypatch, tmp_path):
+    settings = {"data.source": "text", "data.name": "few", "data.path": str(tmp_path), "data.train_split": "few"}
+    settings |= {"tokenizer.kind": "char", "data.cache_dir": str(tmp_path / "cache")}
+    for language, text in (("en", "ab\nabc\n"), ("de", "b\nabcd\n")):
+        (tmp_path / f"few.{language}").write_text(text)
+    create_workdir(tmp_path / "run", with_values(load_file("configs/base.py", []), settings))
+    flags = [f"--config.{key}={value}" for key, value in settings.items()]
+    report = plan(*flags, f"--workdir={tmp_path / 'run'}", flags=WITHOUT_LENGTHS)
+    means = "2 pairs with means of 4.5 source and 4.5 target tokens"  # with the marks of beginning and end
+    assert f"lengths     of {tmp_path / 'run'}: {means}; vocabulary of 9" in report
+
+
 def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, capsys):
     memory = dataclasses.replace(found.largest.memory, available=100_000)
     small = dataclasses.replace(found, largest=dataclasses.replace(found.largest, memory=memory))
@@ -122,6 +138,8 @@ def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, 
         ([*TINY, "--device=h1000"], r"--device=h1000: no such device; did you mean h100\?"),
         ([*TINY, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
         ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1 does not use the 1 device\(s\)"),
+        ([*TINY, "--workdir=x"], r"--lengths=20000:10:11 --workdir=x: give lengths, or a run with data"),
+        ([*WITHOUT_LENGTHS, "--workdir=x"], r"--workdir=x: no such folder"),
         (["--device=h100", "--config=configs/base.py"], r"--device=h100: is for plans"),
         (["--config=configs/base.py", "--plan"], r"--workdir: is required"),
         (["--config=configs/base.py", "--workdir=x", "--format=json"], r"--format=json: is for plans of other devices"),

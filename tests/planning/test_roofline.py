@@ -5,6 +5,7 @@ import pytest
 from transformer.planning import hlo, kernels, liveness, roofline
 from transformer.planning.collectives import Collective, group_size
 from transformer.planning.devices import parse_target
+from transformer.planning.names import describe
 
 GPU = """
 %region (a: f32[], b: f32[]) -> f32[] {
@@ -188,3 +189,39 @@ ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
     size = 4 * 1024 * 128
     assert cost.launches == 3 and cost.bytes == 2 * size  # in by a copy beside the kernels, out by another
     assert cost.kernel_seconds == size / 819e9 and cost.seconds == cost.memory_seconds == 2 * size / 819e9
+
+
+def test_slices_that_a_tpu_fetches_count_instead_of_the_array():
+    text = """
+ENTRY %main (x: f32[1024,128]) -> f32[256,128] {
+  %x = f32[1024,128]{1,0:T(8,128)} parameter(0), metadata={op_name="state.parameters"}
+  %slice-start = ((f32[1024,128]{1,0:T(8,128)}), f32[256,128]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%x), slice={[0:256], [0:128]}
+  ROOT %part = f32[256,128]{1,0:T(8,128)S(1)} slice-done(%slice-start)
+}
+"""  # noqa: E501
+    program = hlo.parse(text)
+    (fetch,) = kernels.kernels(program)
+    assert fetch.bytes == 4 * 256 * 128 and fetch.is_async
+    assert describe(program, fetch.instruction) == "copy of state.parameters"
+
+
+def test_names_are_those_of_modules():
+    tables = {
+        "FunctionNames": {i: f'"{name}"' for i, name in enumerate(FUNCTIONS, 1)},
+        "FileLocations": {i: f"{{file_name_id=1 function_name_id={i} line=1}}" for i in range(1, len(FUNCTIONS) + 1)},
+        "StackFrames": {i: f"{{file_location_id={i} parent_frame_id={i}}}" for i in range(1, len(FUNCTIONS) + 1)},
+    }
+    program = hlo.Program({}, "", tables)
+
+    def name(frame: int, op_name: str) -> str:
+        metadata = f', metadata={{op_name="{op_name}" stack_frame_id={frame}}}'
+        return describe(program, hlo.Instruction("a", "f32[]", "fusion", (), metadata))
+
+    backward = "jit(_update)/transpose(jvp())/dot_general"
+    assert name(len(FUNCTIONS), backward) == "Encoder/FeedForward/Linear dot_general (backward)"
+    assert name(2, "jit(_update)/add") == "TrainStep._gradients add"
+    assert name(99, "jit(_update)/add") == "add"
+
+
+FUNCTIONS = ["TrainStep._update", "TrainStep._gradients.<locals>.loss", "forward", "Transformer.__call__"]
+FUNCTIONS += ["Encoder.__call__", "<lambda>", "EncoderLayer.__call__", "FeedForward.__call__", "Linear.__call__"]

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 BYTES = {"f64": 8, "s64": 8, "u64": 8, "c64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 BYTES |= {"s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1}  # other types, such as tokens, take no memory
 
+COPIES = {"copy", "copy-start", "copy-done", "slice-start", "slice-done", "get-tuple-element", "bitcast"}
+
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
@@ -144,7 +146,7 @@ def parse(text: str) -> Program:
             entry = head[2] if head[1] else entry
         elif found := _INSTRUCTION.match(line):
             last = found[2]
-            current[last] = _instruction(*found.groups())
+            current[last] = _named_by_operand(_instruction(*found.groups()), current)
         elif last is not None:  # the attributes of a Pallas kernel have line breaks
             current[last] = dataclasses.replace(current[last], attributes=f"{current[last].attributes} {line.strip()}")
         elif line[:1].isdigit():
@@ -158,6 +160,15 @@ def _instruction(root: str | None, name: str, type_: str, opcode: str, rest: str
     operands = tuple(re.findall(r"%([\w.\-]+)", arguments))
     number = int(arguments) if opcode == "parameter" else None
     return Instruction(name, type_, opcode, operands, attributes, root is not None, number)
+
+
+def _named_by_operand(each: Instruction, computation: Computation) -> Instruction:
+    """Returns a copy between memories, which the compiler has added, with the name and source of what it copies."""
+    if each.opcode not in COPIES or "metadata=" in each.attributes or not each.operands:
+        return each
+    source = computation[each.operands[0]].attributes
+    found = re.search(r"metadata=\{[^}]*\}", source)
+    return dataclasses.replace(each, attributes=f"{each.attributes}, {found[0]}") if found else each
 
 
 def _field(text: str, name: str) -> int:

@@ -16,5 +16,6 @@ def describe(program: Program, instruction: Instruction) -> str:
     methods = [name for name in inner if name[:1].isupper() and "<" not in name and not f"{name}.".startswith(MODEL)]
     path = [*methods[:1], *methods[1:][-2:]] or [functions[place].split(".<")[0] for place in calls[-1:]]
     operation = instruction.op_name.rpartition("/")[2] or instruction.opcode
-    direction = ["(backward)"] if "transpose(jvp" in instruction.op_name else []
-    return " ".join(["/".join(path)] * bool(path) + [operation] + direction)
+    prefix = ["copy of"] * instruction.opcode.startswith(("copy-", "slice-")) + ["/".join(path)] * bool(path)
+    suffix = ["(backward)"] * ("transpose(jvp" in instruction.op_name)
+    return " ".join([*prefix, operation, *suffix])

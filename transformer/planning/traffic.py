@@ -38,6 +38,8 @@ def _read(user: Instruction, number: int) -> int | None:
     """Returns the bytes of operand `number` that an instruction reads; None: all."""
     if number == 0 and user.opcode in VIEWS:
         return sum(shape.bytes for shape in user.shapes)
+    if number == 0 and user.opcode == "slice-start":  # its result repeats the operand, then has the slice
+        return user.shapes[1].bytes
     return 0 if number == 0 and user.opcode == "dynamic-update-slice" else None
 
 

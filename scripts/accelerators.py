@@ -1,0 +1,108 @@
+"""Writes a table of what configs need on accelerators, none of which has to be present.
+
+    python -m scripts.accelerators --folder=runs/accelerators [--readme=docs/devices.md]
+
+Each row is a plan of `transformer.train --plan --device`, so the script needs XLA's compilers for accelerators, and
+minutes a row. It keeps plans in the folder as JSON, and a second start makes only those that are missing. --readme
+replaces the text between two marks in a file with the table. Without it the table is printed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from scripts import markdown
+from transformer import cli, files
+from transformer.errors import UserError
+
+
+class Row(NamedTuple):
+    """A config, devices for it, and the mesh of these devices."""
+
+    config: str
+    device: str
+    mesh: str = "data=-1"
+
+    @property
+    def name(self) -> str:
+        return f"{self.config}-{self.device.replace(':', '-')}-{self.mesh.replace('=', '')}"
+
+
+ROWS = (
+    Row("base", "h100"),
+    Row("base", "h100:8"),
+    Row("base", "v5e:2x4"),
+    Row("base", "v5p:2x2x1"),
+    Row("big", "h100"),
+    Row("big", "h100:8"),
+    Row("big", "h100:8", "fsdp=8"),
+    Row("big", "v5e:2x4"),
+    Row("big", "v5p:2x2x1"),
+)
+HEADER = ("config", "devices", "mesh", "memory GiB", "TFLOP", "GB moved", "kernels", "MiB sent", "ms", "utilization")
+HEADER += ("tokens/s", "hours", "device-hours")
+NOTE = """
+Memory is that of a device for the largest shape. TFLOP, GB, kernels, MiB and milliseconds are those of a step on a
+device, for the shape with most positions in an epoch; milliseconds and utilization are the roofline's. Tokens of both
+sides a second, hours and device-hours are at 70 % of it, for all steps of the config.
+"""
+
+
+def main(arguments: argparse.Namespace) -> None:
+    folder = Path(arguments.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    plans = [read_or_make(folder / f"{row.name}.json", row) for row in ROWS]
+    table = markdown.table([HEADER, *(cells(row, plan) for row, plan in zip(ROWS, plans, strict=True))])
+    markdown.publish(table + NOTE, "accelerators", arguments.readme)
+
+
+def read_or_make(path: Path, row: Row) -> dict[str, Any]:
+    """Returns the plan of a row, from its file if there is one. Raises UserError if there is no plan."""
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    logging.info("Planning %s.", row.name)
+    flags = [f"--config=configs/{row.config}.py", f"--device={row.device}", f"--config.mesh.{row.mesh}"]
+    command = [sys.executable, "-m", "transformer.train", "--plan", "--format=json", *flags]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if not result.stdout:  # a plan that does not fit has a report, and exit code 2
+        raise UserError(f"{' '.join(command[1:])}: failed with exit code {result.returncode}; its message is above")
+    plan = json.loads(result.stdout)
+    files.write_json(path, plan)
+    return plan
+
+
+def cells(row: Row, plan: dict[str, Any]) -> Sequence[str]:
+    memory, step, run = plan["memory"], plan["step"], plan["run"]
+    sent = sum(each["wire_bytes"] for each in step["collectives"])
+    return (
+        row.config,
+        row.device,
+        row.mesh.replace("-1", str(plan["devices"])),
+        f"{memory['used'] / 2**30:.1f}" + ("" if memory["fits"] else " (does not fit)"),
+        f"{step['flops'] / 1e12:.2f}",
+        f"{step['bytes'] / 1e9:.1f}",
+        f"{step['kernels']:,}",
+        f"{sent / 2**20:,.0f}",
+        f"{1e3 * step['seconds']:.1f}",
+        f"{100 * step['utilization']:.0f} %",
+        f"{0.7 * run['tokens_per_second']:,.0f}",
+        f"{run['hours_at_70_percent']:.1f}",
+        f"{run['device_hours_at_70_percent']:.1f}",
+    )
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.accelerators", __doc__)
+    parser.add_argument("--folder", required=True, metavar="DIR", help="where plans are kept; created if missing")
+    parser.add_argument("--readme", metavar="FILE", help="file to put the table into, between the marks `accelerators`")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)
