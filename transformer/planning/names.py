@@ -14,6 +14,7 @@ def describe(program: Program, instruction: Instruction) -> str:
     calls = [place for place, name in enumerate(functions) if name.startswith(STEP)]
     inner = functions[calls[-1] + 1 :] if calls else functions
     methods = [name for name in inner if name[:1].isupper() and "<" not in name and not f"{name}.".startswith(MODEL)]
+    methods = list(dict.fromkeys(methods))
     path = [*methods[:1], *methods[1:][-2:]] or [functions[place].split(".<")[0] for place in calls[-1:]]
     operation = instruction.op_name.rpartition("/")[2] or instruction.opcode
     prefix = ["copy of"] * instruction.opcode.startswith(("copy-", "slice-")) + ["/".join(path)] * bool(path)

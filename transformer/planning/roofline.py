@@ -103,7 +103,7 @@ def _is_uncounted(kernel: Kernel) -> bool:
 def _by_name(costs: Sequence[tuple[Kernel, int, Program]], target: Target) -> tuple[KernelCost, ...]:
     groups: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     for each, times, program in costs:
-        key = (describe(program, each.instruction), " ".join(map(str, each.instruction.shapes[:2])))
+        key = (describe(program, each.instruction), str(each.instruction.shapes[0]) if each.instruction.shapes else "")
         row = (times, times * seconds(each, target), times * each.bytes, *(times * count for count in each.flops))
         groups.setdefault(key, []).append(row)
     sums = [KernelCost(*key, *map(sum, zip(*rows, strict=True))) for key, rows in groups.items()]
