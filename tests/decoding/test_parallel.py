@@ -29,9 +29,9 @@ def test_scores_and_states_do_not_depend_on_the_devices(found):
     assert found["states"]["one"] == found["states"]["eight"]
 
 
-def test_each_shape_is_traced_once_and_a_single_text_compiles_on_one_device(found):
-    assert found["beam"]["eight"]["traces"] == found["beam"]["eight"]["shapes"] > 1
-    assert found["single_text"] == {"devices": 1, "translations": found["beam"]["one"]["translations"][:1]}
+def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device_only(found):
+    assert found["beam"]["eight"]["lowered"] == found["beam"]["eight"]["shapes"] > 1
+    assert found["single_texts"] == [0]
 
 
 def test_a_slow_stream_delays_no_other():

@@ -38,19 +38,17 @@ def replicas(models: Sequence[Model]) -> Replicas:
 
 
 def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[jax.Device], **changes) -> dict:
-    """Returns all fields of the translations, and the numbers of devices and shapes used and of traces made."""
+    """Returns all fields of the translations, and the numbers of devices and shapes used and of shapes lowered."""
     translator = Translator([model.graph for model in models], TOKENIZER, decoding_config(**changes), 2, devices)
-    traces, search = [], translator.strategy.search
-    translator.strategy = translator.strategy._replace(
-        search=lambda *arguments: traces.append(arguments) or search(*arguments)
-    )
+    lowered, lower = [], translator.search._lower
+    translator.search._lower = lambda *arguments: lowered.append(arguments) or lower(*arguments)
     found = translator.translate(replicas(models), texts, 1, lambda _: None)
     used, shapes = (set(each) for each in zip(*translator.search.programs, strict=True))
     return {
         "translations": [[dataclasses.astuple(each) for each in best] for best in found],
         "devices": len(used),
         "shapes": len(shapes),
-        "traces": len(traces),
+        "lowered": len(lowered),
     }
 
 
@@ -65,8 +63,10 @@ def main() -> None:
         name: {number: translate(models, texts, devices, **changes) for number, devices in DEVICES.items()}
         for name, (models, texts, changes) in cases.items()
     }
-    single = translate(MODELS[:1], TEXTS[:1], DEVICES["eight"])
-    report["single_text"] = {name: single[name] for name in ("devices", "translations")}
+    translator = Translator([MODELS[0].graph], TOKENIZER, decoding_config(), 2, DEVICES["eight"])
+    for text in TEXTS[:8]:
+        translator.translate(replicas(MODELS[:1]), [text], 1, lambda _: None)
+    report["single_texts"] = sorted({device.id for device, _ in translator.search.programs})
     graphs, config, copies = [model.graph for model in MODELS], decoding_config(), replicas(MODELS)
     report["scores"], report["states"] = {}, {}
     for number, devices in DEVICES.items():
