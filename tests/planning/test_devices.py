@@ -105,8 +105,7 @@ def test_unusable_lengths(text):
         lengths.parse_statistics(text)
 
 
-def test_the_message_of_the_tpu_compiler_becomes_one_line():
-    message = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm.
+LISTED = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm.
 
 Total hbm usage >= 35.70G:
   Largest program allocations in hbm:
@@ -115,9 +114,22 @@ Total hbm usage >= 35.70G:
      Operator: op_name="jit(_update)/dot_general"
      Shape: f32[24576,37000]{1,0:T(8,128)}
 """
+TEMPORARIES = (
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (25.60G) exceeds "
+    "available HBM (15.75G)."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "needs"),
+    [
+        (LISTED, "needs 35.20 GiB of 15.75 GiB a device (the largest array is f32[24576,37000], 3.39 GiB);"),
+        (TEMPORARIES, "needs 25.60 GiB of 15.75 GiB a device for activations, gradients and other temporaries;"),
+        ("RESOURCE_EXHAUSTED: Something else.", "does not fit the memory;"),
+    ],
+)
+def test_the_message_of_the_tpu_compiler_becomes_one_line(message, needs):
     text = explain_compiler(tiny.tiny_config(), parse_target("v5e:2x2"), "8 rows", message)
-    assert text.startswith(
-        "--device=v5e:2x2: a step of 8 rows needs 35.20 GiB of 15.75 GiB a device (the largest array is "
-        "f32[24576,37000], 3.39 GiB); lower config.batch.tokens=25000 and raise config.training.accumulation"
-    )
+    advice = "lower config.batch.tokens=25000 and raise config.training.accumulation in return"
+    assert text.startswith(f"--device=v5e:2x2: a step of 8 rows {needs} {advice}")
     assert "\n" not in text

@@ -7,6 +7,7 @@ from transformer.planning.devices import Target
 from transformer.planning.memory import Memory
 
 GIB = 2**30
+SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 
 
 def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
@@ -24,9 +25,13 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
 
 def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
     """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
-    sizes = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", message)
-    needs = f"needs {sizes[1]} {sizes[2]}iB of {sizes[3]} {sizes[4]}iB a device" if sizes else "does not fit the memory"
-    found = re.search(r"\bSize: ([\d.]+)([KMGT])\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
+    needs = "does not fit the memory"
+    if sizes := re.search(rf"temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)", message):
+        needs = "needs {} {}iB of {} {}iB a device for activations, gradients and other temporaries"
+    elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
+        needs = "needs {} {}iB of {} {}iB a device"
+    needs = needs.format(*sizes.groups()) if sizes else needs
+    found = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
     largest = f" (the largest array is {found[3]}, {found[1]} {found[2]}iB)" if found else ""
     return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
 

@@ -139,7 +139,8 @@ def run_lines(config: Config, target: Target, found: Estimate) -> Iterator[str]:
 
 def array_line(arrays: Arrays) -> str:
     count = f"{arrays.count} x " if arrays.count > 1 else ""
-    return f"{arrays.bytes / GIB:.2f} GiB, {count}{arrays.shape}: {arrays.name}"
+    size = f"{arrays.bytes / GIB:.2f} GiB" if arrays.bytes >= GIB / 10 else f"{arrays.bytes / MIB:.1f} MiB"
+    return f"{size}, {count}{arrays.shape}: {arrays.name}"
 
 
 def utilization(shape: CompiledShape, target: Target) -> float:
