@@ -79,6 +79,9 @@ def get_keys() -> ml_collections.ConfigDict:
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
+    # Activations that the backward pass computes again instead of storing them. none: none; layers: all within a layer,
+    # which saves memory for a third more products
+    model.remat = Key("none", listed_in("transformer.model.stack:REMATS"), MESH)
     model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
 
     keys.data = data = ml_collections.ConfigDict()

@@ -33,6 +33,7 @@ from transformer.distributed.launch import add_flags, distributed_run
 from transformer.errors import UserError
 from transformer.planning.command import plan_for_device
 from transformer.run import continuation
+from transformer.run.compilation import compile_all
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.run.profiling import Profile, profiled_steps
@@ -117,7 +118,7 @@ def train_from(
     ):
         log_batches(loader.plan)
         with status.doing("compiling"):
-            stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption)
+            stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption, status)
         watchdog.beat()
         window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
         while not stop:
@@ -125,11 +126,7 @@ def train_from(
                 with profile.step(progress.step + 1):
                     with TraceAnnotation("wait for data"):
                         positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
-                    is_new = run.train_step.is_new(batches)
-                    if is_new:
-                        watchdog.pause()  # compiling may take long
-                    with status.doing("compiling") if is_new else contextlib.nullcontext():
-                        state, metrics = run.train_step(state, batches)
+                    state, metrics = run.train_step(state, batches)
                 profile.after_step(progress.step + 1, metrics)
                 watchdog.beat()
                 progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
@@ -155,10 +152,10 @@ def train_from(
     return progress
 
 
-def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interruption) -> bool:
-    """Compiles and runs what needs most memory, so that it fails early. Returns False if the run is to stop."""
-    run.train_step.compile_largest(state, loader.buckets)
-    if interruption.requested():
+def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interruption, status: TrainingStatus) -> bool:
+    """Compiles all programs and runs the validation that needs most memory. Returns False if the run is to stop."""
+    jobs = run.train_step.compilations(state, loader.buckets) + run.validation.compilations(state.eval_parameters)
+    if not compile_all(jobs, interruption.requested, status.show_compiled):
         return False
     run.validation.warm_up(state.eval_parameters)
     return not interruption.requested()

@@ -226,27 +226,30 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_compiling_the_largest_shape_leaves_nothing_to_compile_for_it(parts):
+def test_what_is_compiled_ahead_is_not_compiled_again(parts, monkeypatch):
     several = setup(tiny_config(training__accumulation=parts))
-    state, batches = several.initializer(), [make_batch(LONG, 4, 7, seed=seed) for seed in range(parts)]
-    assert several.step.is_new(batches)
-    several.step.compile_largest(several.initializer.abstract_state, [Bucket(4, 3, 3), Bucket(4, 7, 7)])
-    assert not several.step.is_new(batches)
-    several.step(state, batches)
-    assert several.step.is_new([make_batch(SHORT, 4, 3, seed=0), *batches[1:]])
+    state, small = several.initializer(), make_batch(SHORT, 4, 3, seed=0)
+    batches = [make_batch(LONG, 4, 7, seed=seed) for seed in range(parts)]
+    for compile_one in several.step.compilations(
+        several.initializer.abstract_state, [Bucket(4, 3, 3), Bucket(4, 7, 7)]
+    ):
+        compile_one()
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
+    state, _ = several.step(state, batches)
+    state, _ = several.step(state, [small, *batches[1:]])
+    with pytest.raises(pytest.fail.Exception, match="compiled"):
+        several.step(state, [make_batch(SHORT, 4, 4, seed=0)])
 
 
-def test_the_largest_shape_is_the_one_that_needs_most_memory_and_not_the_one_with_most_positions():
-    # Logits are the largest arrays here, and only target positions have them.
-    long_source, long_target = Bucket(8, 40, 8), Bucket(8, 8, 32)
-    assert long_source.positions > long_target.positions
-    needed = []
-    for buckets in ([long_source], [long_source, long_target]):
-        here = setup(tiny_config(), vocab_size=2000)
-        program = here.step.compile_largest(here.initializer.abstract_state, buckets)
-        needed.append(program.memory_analysis().temp_size_in_bytes)
-    assert not here.step.is_new([here.step.abstract_batch(long_target)])
-    assert needed[0] < needed[1]
+def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is_compiled_first():
+    # Attention scores are the largest arrays here, and there is one for each pair of positions.
+    many_rows, long = Bucket(64, 16, 16), Bucket(8, 96, 96)
+    assert many_rows.positions > long.positions
+    here = setup(tiny_config())
+    programs = [each() for each in here.step.compilations(here.initializer.abstract_state, [many_rows, long])]
+    long_needs, many_need = (program.memory_analysis().temp_size_in_bytes for program in programs)
+    assert long_needs > many_need
+    assert programs[0] is here.step.executable(here.initializer.abstract_state, here.step.abstract_batch(long))
 
 
 VARIANTS = [

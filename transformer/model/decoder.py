@@ -1,5 +1,6 @@
 """The decoder (section 3.1): all tokens at once for training, one token at a time for decoding."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -41,16 +42,19 @@ class Decoder(Stack):
         memory_mask = None
         if memory is not None:
             memory_mask = Mask(segments, memory_segments, is_causal=False, is_packed=is_packed)
-        x = self.embed(tokens, positions, rngs)
-        for layer in self.layers:
 
-            def attend_self(x, layer=layer):
+        def apply_layer(layer: DecoderLayer, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+            def attend_self(x):
                 return layer.self_attention(x, x, mask, rngs, self.rotary_positions(positions))
 
-            def attend_memory(x, layer=layer):
+            def attend_memory(x):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
 
-            x = layer(x, attend_self, None if memory is None else attend_memory, rngs)
+            return layer(x, attend_self, None if memory is None else attend_memory, rngs)
+
+        x = self.embed(tokens, positions, rngs)
+        for layer in self.layers:
+            x = self.remat(apply_layer)(layer, x, rngs)
         return self.apply_final_norm(x)
 
     def start_cache(

@@ -1,5 +1,6 @@
 """The encoder (section 3.1), usable without a decoder."""
 
+import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -30,7 +31,11 @@ class Encoder(Stack):
         segments = segments if is_packed else segments_of(tokens)
         positions = positions_of(tokens) if positions is None else positions
         mask = Mask(segments, segments, is_causal=False, is_packed=is_packed)
+
+        def apply_layer(layer: EncoderLayer, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+            return layer(x, mask, rngs, self.rotary_positions(positions))
+
         x = self.embed(tokens, positions, rngs)
         for layer in self.layers:
-            x = layer(x, mask, rngs, self.rotary_positions(positions))
+            x = self.remat(apply_layer)(layer, x, rngs)
         return self.apply_final_norm(x)

@@ -9,6 +9,13 @@ from transformer.model.embedding import Embedding
 from transformer.model.layers import layer_norm
 from transformer.model.positions import POSITIONS
 
+# Functions that wrap the application of a layer, a function of (layer, x, rngs).
+REMATS = {
+    "none": lambda apply_layer: apply_layer,
+    # The backward pass computes the layer again, with the same dropout, from its input. Nothing else of it is stored.
+    "layers": nnx.remat,
+}
+
 
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder."""
@@ -19,6 +26,7 @@ class Stack(nnx.Module):
         has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
         self.final_norm = layer_norm(config, rngs) if has_final_norm else None
         self.dropout_rate = config.dropout
+        self.remat = REMATS[config.remat]
 
     def embed(
         self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None

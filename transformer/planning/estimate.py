@@ -19,6 +19,7 @@ from transformer.planning.compilers import Compiler
 from transformer.planning.devices import Target
 from transformer.planning.memory import Memory, bytes_used, measure
 from transformer.planning.oom import explain, explain_compiler
+from transformer.training.memory import by_memory
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, abstract_model
 from transformer.training.step import TrainStep
@@ -78,7 +79,7 @@ def estimate(
     lengths = corpus.epoch(0, config.seed).lengths
     stats = module.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     compiler = Compiler()
-    largest = compile_shape(step, state, step.largest(buckets), target, compiler)
+    largest = compile_shape(step, state, by_memory(config.model, buckets)[0], target, compiler)
     common = max(stats, key=lambda each: each.positions).bucket
     typical = largest if common == largest.bucket else compile_shape(step, state, common, target, compiler)
     seconds = [seconds_of(each.bucket, typical, largest) for each in stats]

@@ -43,6 +43,10 @@ class TrainingStatus:
     def show_scores(self, loss: float, tokens_per_second: float) -> None:
         self.bar.update(self.task, scores=f"loss {loss:.3f}  {tokens_per_second / 1000:.1f}k tok/s  ")
 
+    def show_compiled(self, finished: int, total: int) -> None:
+        """Shows how many programs have been compiled."""
+        self.bar.update(self.task, description=f"compiling {finished}/{total}")
+
     @contextlib.contextmanager
     def doing(self, activity: str) -> Iterator[None]:
         """Shows an activity other than training during the block. The time of "compiling" is not part of a step."""

@@ -1,8 +1,11 @@
 """An estimate of the memory of a batch, good enough to find the shape that needs most."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 
 from transformer.config_types import Config
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.model.attention import head_widths
 
 
@@ -22,3 +25,12 @@ def activation_bytes(model: Config, rows: int, source_length: int, target_length
     positions = model.num_layers * source_length + decoder_layers * target_length
     activations = positions * (6 * model.d_model + 2 * model.num_heads * (d_k + d_v) + 3 * model.d_ff)
     return rows * (4 * scores + jnp.dtype(model.dtype).itemsize * activations)
+
+
+def by_memory(model: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Returns the shapes, the one that needs most memory first."""
+
+    def size(bucket: Bucket) -> int:
+        return activation_bytes(model, bucket.rows, bucket.source_length, bucket.target_length)
+
+    return sorted(buckets, key=size, reverse=True)

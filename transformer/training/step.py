@@ -1,6 +1,7 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +15,12 @@ from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
 from transformer.training.loss import LossSums
-from transformer.training.memory import activation_bytes
+from transformer.training.memory import by_memory
 from transformer.training.optimizer import count_updates
+from transformer.training.programs import Batch, Programs, abstract_batch
 from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
-Batch = dict[str, Any]  # the arrays that the loader produces, by name: on devices, abstract, or whole in NumPy
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
@@ -56,51 +57,34 @@ class TrainStep:
         self.zeros = jax.jit(self._zeros)
         self.accumulate = jax.jit(self._accumulate, donate_argnames="totals")
         self.apply_gradients = jax.jit(self._apply_gradients, donate_argnums=0)
-        self._programs: dict[tuple, jax.stages.Compiled] = {}
+        self.programs = Programs()
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         if len(batches) == 1:
-            return self.executable(state, batches[0])(state, batches[0])
-        totals = self.zeros(state.parameters)
+            return self.programs.run(self.update, state, batches[0])
+        totals = self.programs.run(self.zeros, state.parameters)
         for number, batch in enumerate(batches):
-            arguments = (state, batch, number, totals)
-            totals = self.compile(self.accumulate, *arguments)(*arguments)
-        return self.apply_gradients(state, totals)
-
-    def is_new(self, batches: Sequence[Batch]) -> bool:
-        """Tells whether an update from batches of these shapes has to be compiled first."""
-        function = self.update if len(batches) == 1 else self.accumulate
-        return any(_key(function, batch) not in self._programs for batch in batches)
-
-    def compile(self, function, state: TrainState, batch: Batch, *others) -> jax.stages.Compiled:
-        """Returns the function compiled for batches of this shape. Arrays may be abstract."""
-        key = _key(function, batch)
-        if key not in self._programs:
-            self._programs[key] = function.lower(state, batch, *others).compile()
-        return self._programs[key]
+            totals = self.programs.run(self.accumulate, state, batch, number, totals)
+        return self.programs.run(self.apply_gradients, state, totals)
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
-        return self.compile(self.update, state, batch)
+        return self.programs.compile(self.update, state, batch)
 
-    def largest(self, buckets: Sequence[Bucket]) -> Bucket:
-        """Returns the shape that needs most memory."""
+    def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
+        """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
 
-        def size(bucket: Bucket) -> int:
-            return activation_bytes(self.config.model, bucket.rows, bucket.source_length, bucket.target_length)
-
-        return max(buckets, key=size)
-
-    def compile_largest(self, state: TrainState, buckets: Sequence[Bucket]) -> jax.stages.Compiled:
-        """Compiles the step for the shape that needs most memory, so that a step that does not fit fails at once.
-
-        With accumulation it is the program for each batch. (The one that applies the gradients has no activations.)
+        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The programs
+        that start and end an accumulation have no activations and are last.
         """
-        batch = self.abstract_batch(self.largest(buckets))
+        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config.model, buckets)]
         if self.config.training.accumulation == 1:
-            return self.executable(state, batch)
-        return self.compile(self.accumulate, state, batch, 0, self.abstract_totals(state))
+            return [functools.partial(self.executable, state, batch) for batch in batches]
+        totals = self.abstract_totals(state)
+        arguments = [(self.accumulate, state, batch, 0, totals) for batch in batches]
+        arguments += [(self.zeros, state.parameters), (self.apply_gradients, state, totals)]
+        return [functools.partial(self.programs.compile, *each) for each in arguments]
 
     def abstract_totals(self, state: TrainState) -> Totals:
         """Returns the shapes and shardings of the sums over batches."""
@@ -109,15 +93,7 @@ class TrainStep:
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
-        source, target = bucket.source_length, bucket.target_length
-        sides = {"source": source, "target_input": target, "target_output": target}
-        if self.config.batch.plan == "packed":
-            for side, length in (("source", source), ("target", target)):
-                sides |= {f"{side}_segments": length, f"{side}_positions": length}
-        return {
-            name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=self.batch_sharding)
-            for name, length in sides.items()
-        }
+        return abstract_batch(bucket, self.config.batch.plan == "packed", self.batch_sharding)
 
     def place(self, batch: Batch) -> Batch:
         """Returns the batch sharded over the mesh, as those of the loader already are."""
@@ -173,21 +149,5 @@ class TrainStep:
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
 
-def _key(function, batch: Batch) -> tuple:
-    return function, *((name, array.shape) for name, array in sorted(batch.items()))
-
-
 def _select(condition: jax.Array, tree, otherwise):
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
-
-
-def make_eval_step(config: Config, graph: nnx.GraphDef, mesh: Mesh) -> Callable[[dict, Batch], LossSums]:
-    """Returns a jitted function that maps (parameters, batch) to the sums over the batch, without dropout."""
-    loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
-
-    @jax.jit
-    def sums(parameters: dict, batch: Batch) -> LossSums:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return batch_loss(loss, graph, parameters, batch, None)[1]
-
-    return sums

@@ -20,9 +20,9 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.eval_step import EvalStep
 from transformer.training.memory import activation_bytes
 from transformer.training.metrics import Record, means
-from transformer.training.step import make_eval_step
 
 
 class Validation:
@@ -39,7 +39,7 @@ class Validation:
                 f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
             )
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
-        self.eval_step = make_eval_step(config, graph, mesh)
+        self.eval_step = EvalStep(config, graph, mesh)
         self.translator = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
@@ -49,6 +49,11 @@ class Validation:
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
+
+    def compilations(self, parameters: dict) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program of the validation."""
+        plan = loader.plan_in_order(self.corpus, self.config)
+        return self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""

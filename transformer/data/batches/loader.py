@@ -145,13 +145,18 @@ def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
     return result
 
 
-def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
-    """Yields every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
+def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
+    """Plans every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
     No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
     """
     buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
-    plan = bucketing.plan_epoch(corpus.lengths, buckets, random=None)
+    return bucketing.plan_epoch(corpus.lengths, buckets, random=None)
+
+
+def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
+    """Yields the batches of `plan_in_order`."""
+    plan = plan_in_order(corpus, config)
     for number in range(len(plan)):
         yield _place(corpus, plan[number], mesh)
 

@@ -1,0 +1,67 @@
+"""Compilation ahead of a run: its order, its end after an interruption or an error, and that nothing is left over."""
+
+import threading
+import time
+
+import jax
+import pytest
+
+from tests.training.tiny import at_step, run
+from transformer.run import compilation
+from transformer.run.compilation import compile_all
+from transformer.training.validation import Validation
+
+
+def test_all_jobs_run_in_parallel_and_are_reported(monkeypatch, caplog):
+    monkeypatch.setattr(compilation, "num_workers", lambda _: 3)
+    monkeypatch.setattr(compilation, "MIN_LOGGED_SECONDS", 0.0)
+    together, reported = threading.Barrier(3, timeout=10), []
+    with caplog.at_level("INFO"):
+        assert compile_all([together.wait] * 6, lambda: False, lambda *count: reported.append(count))
+    assert reported == [(number, 6) for number in range(7)]
+    assert caplog.messages == ["Compiled 6 programs in 0 s."]
+
+
+def test_an_interruption_starts_no_further_job(monkeypatch):
+    monkeypatch.setattr(compilation, "num_workers", lambda _: 1)
+    started = []
+    jobs = (
+        [lambda: started.append(1)] + [lambda: time.sleep(0.2) or started.append(2)] + [lambda: started.append(3)] * 4
+    )
+    assert not compile_all(jobs, lambda: bool(started), lambda *_: None)
+    assert started in ([1], [1, 2])  # the second may have been running
+
+
+def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
+    monkeypatch.setattr(compilation, "num_workers", lambda _: 1)
+    started = []
+
+    def fail() -> None:
+        raise MemoryError("does not fit")
+
+    def wait() -> None:
+        time.sleep(0.2)
+        started.append(2)
+
+    with pytest.raises(MemoryError, match="does not fit"):
+        compile_all([fail, wait, lambda: started.append(3)], lambda: False, lambda *_: None)
+    assert started in ([], [2])
+
+
+def test_no_program_is_compiled_in_the_middle_of_a_run(tmp_path, monkeypatch):
+    compiled, validated, validate = [], [], Validation.__call__
+
+    def listen(event: str, seconds: float, **fields) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(fields["fun_name"])
+
+    monkeypatch.setattr(Validation, "__call__", lambda *arguments: validated.append(1) or validate(*arguments))
+    at_step(monkeypatch, 0, compiled.clear)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        settings = {"batch__max_buckets": 2, "training__steps": 8, "training__accumulation": 2}
+        assert run(tmp_path / "run", **settings) == 0
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert validated
+    assert not [name for name in compiled if name.startswith("jit(_")], compiled  # sums of scalars are

@@ -1,0 +1,40 @@
+"""The evaluation step: the sums of the loss over a batch, without dropout."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from transformer.config_types import Config
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.distributed.sharding import BATCH
+from transformer.training.loss import LossSums
+from transformer.training.memory import by_memory
+from transformer.training.programs import Batch, Programs, abstract_batch
+from transformer.training.projected_loss import ProjectedLoss
+from transformer.training.step import batch_loss
+
+
+class EvalStep:
+    """Maps (parameters, batch) to the sums over the batch. Each batch shape is compiled once."""
+
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh):
+        self.config, self.graph, self.mesh = config, graph, mesh
+        self.loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
+        self.sums = jax.jit(self._sums)
+        self.programs = Programs()
+
+    def __call__(self, parameters: dict, batch: Batch) -> LossSums:
+        return self.programs.run(self.sums, parameters, batch)
+
+    def compilations(self, parameters: dict, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
+        """Returns functions that each compile the program for a bucket, the one that needs most memory first."""
+        sharding = NamedSharding(self.mesh, BATCH)
+        batches = [abstract_batch(each, False, sharding) for each in by_memory(self.config.model, buckets)]
+        return [functools.partial(self.programs.compile, self.sums, parameters, batch) for batch in batches]
+
+    def _sums(self, parameters: dict, batch: Batch) -> LossSums:
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            return batch_loss(self.loss, self.graph, parameters, batch, None)[1]
