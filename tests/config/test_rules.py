@@ -37,6 +37,7 @@ REJECTED = {
     "model.share_embeddings": "al",
     "model.source_vectors": "a\nb",
     "model.target_vectors": "\n",
+    "model.remat": "layer",
     "model.dtype": "float16",
     "data.source": "texts",
     "data.name": "",
