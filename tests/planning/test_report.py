@@ -157,5 +157,5 @@ def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
 @pytest.mark.parametrize("device", ["h100:2", "v5e:2x2"])
 def test_programs_are_compiled_for_devices_that_are_not_there(device):
     report = installed.plan(*TINY, f"--device={device}", "--config.mesh.fsdp=2", "--format=json")
-    assert {each["kind"] for each in report["step"]["collectives"]} >= {"all-gather"}
+    assert {each["kind"] for each in report["step"]["collectives"]} >= {"all-reduce"}
     assert report["step"]["flops"] > 0 and report["memory"]["fits"]
