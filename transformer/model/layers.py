@@ -11,6 +11,7 @@ from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.feed_forward import FeedForward
+from transformer.model.layer_norm import LayerNorm
 from transformer.model.masks import Mask
 from transformer.model.partitioning import shard_rows, target_platform
 
@@ -104,19 +105,11 @@ class DecoderLayer(nnx.Module):
         return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
 
 
-def layer_norm(config: Config, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def layer_norm(config: Config, rngs: nnx.Rngs) -> LayerNorm:
     """Returns layer normalization over D, computed in float32 for every dtype of the products."""
-    # The fast variance loses digits where the mean is large.
-    return nnx.LayerNorm(
+    return LayerNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,
         dtype=jnp.dtype(config.dtype),
-        promote_dtype=_keep_dtypes,
-        use_fast_variance=False,
         rngs=rngs,
     )
-
-
-def _keep_dtypes(arrays: tuple, dtype: jnp.dtype) -> tuple:
-    """Returns the arrays unchanged. Flax would round scale and bias, and so their gradients, to the result's dtype."""
-    return arrays

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
+from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.optimizer import count_updates
@@ -122,10 +123,13 @@ class TrainStep:
     def _apply_gradients(self, state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, Any]]:
         """Returns the updated state. Where the loss or a gradient is not finite, only the counts change."""
         gradients, sums = totals
-        gradients = jax.tree.map(lambda x: x / jnp.maximum(sums.tokens, 1.0), gradients)
-        norm = optax.tree.norm(gradients)
+        tokens = jnp.maximum(sums.tokens, 1.0)
+        # Before the division, which is then part of the update's kernels.
+        norm = global_norm(self.mesh, gradients) / tokens
+        gradients = jax.tree.map(lambda x: x / tokens, gradients)
         is_finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
-        updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         ema_parameters = state.ema_parameters
         if ema_parameters is not None:
