@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from tests.checkpoints.saved_runs import read_run
-from tests.distributed.on_meshes import LENGTHS, Shape, bfloat16_update, largest_error, mesh_of, translate
+from tests.distributed.on_meshes import LENGTHS, Shape, bfloat16_update, largest_error, mesh_of, muon_update, translate
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -90,6 +90,13 @@ def in_bfloat16(shapes: list[Shape]) -> dict:
     }
 
 
+def with_muon(shapes: list[Shape]) -> dict[str, float]:
+    """Returns the difference that each mesh makes to the parameters after an update by Muon, relative to the first."""
+    states = {str(shape): muon_update(shape) for shape in shapes}
+    expected = states[str(shapes[0])].parameters
+    return {shape: distance(expected, state.parameters) for shape, state in states.items()}
+
+
 def main(folder: Path, shapes: list[Shape]) -> None:
     setups = {shape: setup_on(shape) for shape in shapes}
     start = jax.device_get(setups[shapes[0]].initializer().parameters)
@@ -112,7 +119,8 @@ def main(folder: Path, shapes: list[Shape]) -> None:
     sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
     translations = {dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES}
     resumption = resumed(folder, state, setups[shapes[-2]])
-    parts = {"bfloat16": in_bfloat16(shapes), "translations": translations, "resumed": resumption}
+    parts = {"bfloat16": in_bfloat16(shapes), "muon": with_muon(shapes)}
+    parts |= {"translations": translations, "resumed": resumption}
     print(json.dumps({"meshes": report, "sizes": sizes, **parts}))
 
 

@@ -6,6 +6,7 @@ import math
 import jax
 import ml_collections
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import base
@@ -18,6 +19,8 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
+from transformer.training.optimizer import make_optimizer
+from transformer.training.state import TrainState
 
 Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor
 
@@ -41,6 +44,14 @@ def bfloat16_update(shape: Shape) -> tuple[float, dict[str, np.ndarray]]:
     # The update subtracts the gradient.
     gradient = {path: start[path] - array for path, array in flat(state.parameters)}
     return float(metrics["sums"].loss / metrics["sums"].tokens), gradient
+
+
+def muon_update(shape: Shape) -> TrainState:
+    """Returns the state after an update by Muon, whose stacks of matrices the devices share."""
+    config = tiny_config(model__dropout=0.0, optimizer__name="muon")
+    schedule = optax.constant_schedule(0.1)
+    here = setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
+    return here.after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
 def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-import optax.contrib
 
 from transformer.config_types import Config
+from transformer.training.muon import scale_by_muon
 
 
 def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
@@ -70,29 +70,29 @@ def _adam(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
 
 
 def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns Muon (Jordan et al. 2024) for the matrices between activations, and Adam for all other parameters."""
-    return optax.contrib.muon(
-        schedule,
-        eps=config.epsilon,
-        adam_b1=config.beta1,
-        adam_b2=config.beta2,
-        muon_weight_dimension_numbers=_muon_dimensions,
-        consistent_rms=0.2,  # the usual size of Adam's updates, so that learning rates are comparable
+    """Returns Muon for the matrices between activations, and Adam with Nesterov's momentum for all other parameters."""
+    # The identities keep the structure of the state of `optax.contrib.muon`, which checkpoints have.
+    matrices = optax.chain(
+        scale_by_muon(config.epsilon), optax.identity(), optax.identity(), optax.scale_by_learning_rate(schedule)
     )
+    others = optax.adamw(
+        schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True
+    )
+    return optax.partition({"muon": matrices, "adam": others}, _muon_labels)
 
 
-def _muon_dimensions(parameters):
+def _muon_labels(parameters):
     """Selects the parameters that Muon updates: all kernels but the projection to logits.
 
     Embedding tables and the vector v of additive attention do not map activations to activations.
     """
 
-    def dimensions(path, leaf):
+    def label(path, leaf) -> str:
         names = [key.key for key in path]
         is_inner = names[-1] == "kernel" and leaf.ndim == 2 and "projection" not in names
-        return optax.contrib.MuonDimensionNumbers() if is_inner else None
+        return "muon" if is_inner else "adam"
 
-    return jax.tree_util.tree_map_with_path(dimensions, parameters)
+    return jax.tree_util.tree_map_with_path(label, parameters)
 
 
 def _is_matrix(parameters):
