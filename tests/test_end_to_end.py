@@ -53,7 +53,7 @@ def quick(tmp_path_factory) -> Path:
 def test_a_workdir_is_the_whole_record(quick, tmp_path):
     there = {path.name for path in quick.iterdir()}
     expected = {"config.json", "environment.json", "contents.json", "tokenizer.model", "metrics.jsonl", "checkpoints"}
-    assert there == expected | {"tensorboard", "log.txt", "complete.json", ".lock"}
+    assert there == expected | {"tensorboard", "plans", "log.txt", "complete.json", ".lock"}
     lines = [json.loads(line) for line in (quick / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 401, 50))
     assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
@@ -143,7 +143,10 @@ def test_data_that_cannot_be_trained_on(tmp_path, capsys):
     write_text(tmp_path, "train", b"one\ntwo\n", b"eins\n")
     assert f"{tmp_path / 'train.en'} has 2 lines and {tmp_path / 'train.de'} has 1: line N of one must" in says()
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
-    assert "config.batch.tokens=8, config.batch.row_multiple=8, config.data.max_length=32: " in says(batch__tokens=8)
+    assert (
+        "config.batch.tokens=8, config.batch.row_multiple=8, config.data.max_length=32, config.batch.length_multiple=8: "
+        in says(batch__tokens=8)
+    )
     assert "mesh.data=1 mesh.fsdp=2 mesh.tensor=1 does not use the " in says(mesh__data=1, mesh__fsdp=2)
 
 
