@@ -74,6 +74,18 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
 
 
+def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
+    parameters = prepared.initializer().parameters
+    for compile_one in prepared.validation.compilations(parameters):
+        compile_one()
+    loss, search = prepared.validation.eval_step.programs._programs, prepared.validation.own_translator.search.programs
+    before = dict(loss), dict(search)
+    assert loss and {dict(shape[2:])["extra_length"] for _, shape in search} == {8, 50}
+    # Random parameters do not end sentences, so that the second pass runs as well.
+    prepared.validation(parameters, lambda: None)
+    assert (loss, search) == before
+
+
 def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])

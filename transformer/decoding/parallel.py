@@ -18,6 +18,7 @@ LAUNCHED_AHEAD = 1  # batches that a device has received while it computes anoth
 ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",)), PartitionSpec())
 
 Item = TypeVar("Item")
+Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 class DeviceQueues:
@@ -57,6 +58,21 @@ class DeviceQueues:
         streams = [self._run(device, replicas, waiting, arrays_of, static) for device in self.devices[: len(waiting)]]
         return merge(streams)
 
+    def program(
+        self, device: jax.Device, parameters: tuple[dict, ...], arrays: Sequence[Shaped], **static: int
+    ) -> jax.stages.Compiled:
+        """Returns the function compiled for the device and these shapes. Threads may call it; arrays may be abstract."""
+        shape = (*(array.shape for array in arrays), *static.items())
+        if (device, shape) in self.programs:
+            return self.programs[device, shape]
+        lock = self._locks.setdefault(shape, threading.Lock())
+        with lock:
+            if shape not in self._lowered:
+                self._lowered[shape] = self._lower(parameters, arrays, static)
+        with lock if _shares_cache(device) else contextlib.nullcontext():
+            self.programs[device, shape] = self._lowered[shape].compile(device_assignment=(device,))
+        return self.programs[device, shape]
+
     def _run(
         self,
         device: jax.Device,
@@ -73,29 +89,15 @@ class DeviceQueues:
             except IndexError:
                 break
             arrays = jax.device_put(tuple(arrays_of(batch)), device)
-            launched.append((batch, self._program(device, parameters, arrays, static)(parameters, *arrays)))
+            launched.append((batch, self.program(device, parameters, arrays, **static)(parameters, *arrays)))
             if len(launched) > LAUNCHED_AHEAD:
                 first, result = launched.popleft()
                 yield first, jax.device_get(result)
         for batch, result in launched:
             yield batch, jax.device_get(result)
 
-    def _program(
-        self, device: jax.Device, parameters: tuple[dict, ...], arrays: Sequence[jax.Array], static: dict[str, int]
-    ) -> jax.stages.Compiled:
-        shape = (*(array.shape for array in arrays), *static.items())
-        if (device, shape) in self.programs:
-            return self.programs[device, shape]
-        lock = self._locks.setdefault(shape, threading.Lock())
-        with lock:
-            if shape not in self._lowered:
-                self._lowered[shape] = self._lower(parameters, arrays, static)
-        with lock if _shares_cache(device) else contextlib.nullcontext():
-            self.programs[device, shape] = self._lowered[shape].compile(device_assignment=(device,))
-        return self.programs[device, shape]
-
     def _lower(
-        self, parameters: tuple[dict, ...], arrays: Sequence[jax.Array], static: dict[str, int]
+        self, parameters: tuple[dict, ...], arrays: Sequence[Shaped], static: dict[str, int]
     ) -> jax.stages.Lowered:
         abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=ANY_DEVICE), (parameters, *arrays)

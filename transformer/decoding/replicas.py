@@ -1,5 +1,6 @@
 """The parameters of an ensemble on each device that decodes, with weights in the dtype of their products."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -28,6 +29,12 @@ class Replicas:
         converted = [convert_kernels(graph, each) for graph, each in zip(graphs, parameters, strict=True)]
         self._placed = jax.device_put(tuple(converted), placement)
         self._copies: dict[jax.Device, tuple[dict, ...]] = {}
+
+    @staticmethod
+    def abstract(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> tuple[dict, ...]:
+        """Returns the shapes and dtypes of a copy; the parameters may be abstract."""
+        pairs = zip(graphs, parameters, strict=True)
+        return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), each) for graph, each in pairs)
 
     def on(self, device: jax.Device) -> tuple[dict, ...]:
         """Returns the parameters of each model on a local device."""

@@ -1,6 +1,8 @@
 """Translation of texts: tokenization, batching, search, and detokenization in the original order."""
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -22,7 +24,7 @@ from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
-FIRST_EXTRA_LENGTH = 8  # tokens by which an output may exceed its batch's source length in the first pass
+FIRST_EXTRA_LENGTH = 8  # of the first pass
 
 
 class Translator:
@@ -34,8 +36,8 @@ class Translator:
     neither does its translation.
 
     The devices share the batches, so a slow sentence delays one device only. One function is compiled for each padded
-    source length and pass, when a device first needs it. Parameters are arguments, so that training can validate many
-    times with one translator.
+    source length and pass, when a device first needs it or ahead. Parameters are arguments, so that training can
+    validate many times with one translator.
     """
 
     def __init__(
@@ -79,8 +81,7 @@ class Translator:
         translations = [[EMPTY] * self.n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
-        longest = self.config.max_extra_length
-        for extra_length in (min(FIRST_EXTRA_LENGTH, longest), longest):
+        for extra_length in self.extra_lengths:
             if not pending:
                 break
             finished: set[int] = set()
@@ -94,6 +95,28 @@ class Translator:
                     report(int(done[: len(batch.indices)].sum()))
             pending = [i for i in pending if i not in finished]
         return translations
+
+    @property
+    def extra_lengths(self) -> tuple[int, int]:
+        """Tokens by which an output may exceed its batch's source length, in each pass."""
+        longest = self.config.max_extra_length
+        return min(FIRST_EXTRA_LENGTH, longest), longest
+
+    def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program that `translate` may need for the texts, by either pass.
+
+        `parameters` are those of each model before their conversion by `Replicas`; arrays may be abstract.
+        """
+        abstract = Replicas.abstract(self.graphs, parameters)
+        lengths = {i: len(source) for i, source in enumerate(self._encode(texts, first_line=1)) if source}
+        jobs = []
+        for extra_length in self.extra_lengths:
+            batches = self._batches(lengths, extra_length)
+            shapes = {(batch.rows, batch.length) for batch in batches}
+            for device, shape in itertools.product(self.search.devices[: len(batches)], sorted(shapes, reverse=True)):
+                arrays = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape[:1], np.int32)
+                jobs.append(functools.partial(self.search.program, device, abstract, arrays, extra_length=extra_length))
+        return jobs
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns each text's tokens and EOS, cut to `decoding.max_source_length`; [] for a text without tokens."""
@@ -132,10 +155,14 @@ class Translator:
             lines[: len(batch.indices)] = np.array(batch.indices) + first_line
             return source, lines
 
-        max_positions = self.config.batch_tokens // self.num_hypotheses
-        batches = make_batches(lengths, self.config.max_source_length, extra_length, max_positions)
         # The longest first, so that the devices finish at about the same time.
-        return self.search.map(replicas, batches[::-1], arrays_of, extra_length=extra_length)
+        return self.search.map(
+            replicas, self._batches(lengths, extra_length)[::-1], arrays_of, extra_length=extra_length
+        )
+
+    def _batches(self, lengths: dict[int, int], extra_length: int) -> list[DecodingBatch]:
+        max_positions = self.config.batch_tokens // self.num_hypotheses
+        return make_batches(lengths, self.config.max_source_length, extra_length, max_positions)
 
     def _search(
         self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], extra_length: int

@@ -53,7 +53,10 @@ class Validation:
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation."""
         plan = loader.plan_in_order(self.corpus, self.config)
-        return self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
+        jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
+        if self.translator is not None:
+            jobs += self.own_translator.compilations([parameters], self.texts)
+        return jobs
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
