@@ -82,6 +82,17 @@ def test_kernels_of_loops_count_as_often_as_they_run(program):
     assert found["y"].flops == (PRODUCT, 0) and found["y"].bytes == MOVED
 
 
+def test_loops_of_tpu_programs_run_until_their_counter_meets_the_constant_of_the_condition():
+    condition = "ROOT %true = pred[] constant(true)"
+    compared = """%count = s32[] constant(14)
+  %step = s32[] get-tuple-element(%carry), index=0
+  ROOT %less = pred[] compare(%step, %count), direction=LT"""
+    unknown = GPU.replace(', backend_config={"known_trip_count":{"n":"6"}}', "")
+    for text, times in ((unknown.replace(condition, compared), 14), (unknown, 1)):
+        found = {each.instruction.name: each.times for each in kernels.kernels(hlo.parse(text))}
+        assert found["row"] == found["next"] == times and found["y"] == 1
+
+
 def test_slices_count_instead_of_the_arrays_they_are_of(program):
     found = {each.instruction.name: each for each in kernels.kernels(program)}
     matrix, index = 4 * 1000 * 1000, 4

@@ -61,7 +61,7 @@ class DeviceQueues:
     def program(
         self, device: jax.Device, parameters: tuple[dict, ...], arrays: Sequence[Shaped], **static: int
     ) -> jax.stages.Compiled:
-        """Returns the function compiled for the device and these shapes. Threads may call it; arrays may be abstract."""
+        """Returns the function compiled for these shapes. Arrays may be abstract; several threads may call this."""
         shape = (*(array.shape for array in arrays), *static.items())
         if (device, shape) in self.programs:
             return self.programs[device, shape]

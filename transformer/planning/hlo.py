@@ -57,7 +57,7 @@ class Instruction:
 
     Attributes:
       attributes: the text after the operands.
-      number: that of a parameter.
+      number: that of a parameter, or the value of an integer constant.
     """
 
     name: str
@@ -158,7 +158,7 @@ def parse(text: str) -> Program:
 def _instruction(root: str | None, name: str, type_: str, opcode: str, rest: str) -> Instruction:
     arguments, _, attributes = rest.partition(")")
     operands = tuple(re.findall(r"%([\w.\-]+)", arguments))
-    number = int(arguments) if opcode == "parameter" else None
+    number = int(arguments) if opcode in ("parameter", "constant") and arguments.isdecimal() else None
     return Instruction(name, type_, opcode, operands, attributes, root is not None, number)
 
 

@@ -1,6 +1,7 @@
 """The kernels that a program launches: bytes, FLOPs and collectives of each."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from transformer.planning.collectives import Collective, find_collective, has_target
@@ -32,7 +33,7 @@ class Kernel:
 
 
 def kernels(program: Program) -> list[Kernel]:
-    """Returns the kernels of the program. Bodies of loops count as often as the compiler knows them to run."""
+    """Returns the kernels of the program. Bodies of loops count as often as they run, if that is known."""
     return list(_walk(program, program.entry, 1))
 
 
@@ -40,8 +41,7 @@ def _walk(program: Program, name: str, times: int) -> Iterator[Kernel]:
     computation = program.computations[name]
     for each in computation.values():
         if each.opcode == "while":
-            trips = each.integer(r'known_trip_count":\{"n":"(\d+)"') or 1
-            yield from _walk(program, each.called[0], times * trips)
+            yield from _walk(program, each.called[0], times * _trips(program, each))
         elif each.opcode == "conditional":
             branches = [list(_walk(program, branch, times)) for branch in each.called]
             yield from max(branches, key=lambda branch: sum(kernel.bytes for kernel in branch), default=[])
@@ -50,6 +50,15 @@ def _walk(program: Program, name: str, times: int) -> Iterator[Kernel]:
                 yield from _walk(program, called, times)
         elif not _is_free(program, each):
             yield _kernel(program, each, name, times)
+
+
+def _trips(program: Program, loop: Instruction) -> int:
+    """Returns how often the body of a loop runs; 1 if the program does not tell."""
+    known = loop.integer(r'known_trip_count":\{"n":"(\d+)"')
+    # Programs for TPUs lack that field; there the condition of a scan compares its counter with a constant.
+    condition = re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]
+    constants = [each.number for each in program.computations[condition].values() if each.opcode == "constant"]
+    return known or (constants[0] if len(constants) == 1 else None) or 1
 
 
 def _is_free(program: Program, each: Instruction) -> bool:

@@ -16,8 +16,8 @@ from transformer.model.linear import FLOAT32
 from transformer.training.loss import LossSums, Objective
 
 _COLUMN_MULTIPLE = 128  # tiles of matrix units
-# Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches.
-_CHUNK_BYTES = {"cpu": 2**24}
+# Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches, TPUs in their vector memory.
+_CHUNK_BYTES = {"cpu": 2**24, "tpu": 2**26}
 _DEFAULT_CHUNK_BYTES = 2**29
 
 
