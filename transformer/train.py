@@ -23,20 +23,16 @@ from jax.profiler import TraceAnnotation
 
 from transformer import cli, logs
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config.keys import whole_number
-from transformer.config.loading import load_file
-from transformer.config_types import Config
 from transformer.data.batches.loader import Loader
 from transformer.data.corpus.inspection import pair_lines
 from transformer.distributed import coordination
-from transformer.distributed.launch import add_flags, distributed_run
-from transformer.errors import UserError
+from transformer.distributed.launch import distributed_run
 from transformer.planning.command import plan_for_device
-from transformer.run import continuation
+from transformer.run import continuation, flags
 from transformer.run.compilation import compile_all
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
-from transformer.run.profiling import Profile, profiled_steps
+from transformer.run.profiling import Profile
 from transformer.run.record import Recorder, log_batches, log_training, log_validation
 from transformer.run.rollback import Diverged, roll_back
 from transformer.run.signals import Interrupted, Interruption
@@ -45,9 +41,6 @@ from transformer.run.watchdog import Watchdog
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
-
-DEVICE_HELP = "with --plan: devices to compile for, which need not be there: h100:8, v5e:4x4"
-LENGTHS_HELP = "training pairs and mean tokens of both sides that the plan for a device assumes (WMT14 en-de)"
 
 
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
@@ -178,9 +171,9 @@ def validate(
 
 
 def main(arguments: argparse.Namespace) -> None:
-    check_flags(arguments)
+    flags.check(arguments)
     if arguments.device is not None:
-        config, is_json = read_config(arguments), arguments.format == "json"
+        config, is_json = flags.read_config(arguments), arguments.format == "json"
         plan_for_device(config, arguments.device, arguments.lengths, arguments.workdir, is_json)
         return
     try:
@@ -191,7 +184,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
-        given = read_config(arguments)
+        given = flags.read_config(arguments)
         with open_workdir(Path(arguments.workdir), given, arguments.extend) as (workdir, config):
             coordination.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
@@ -208,63 +201,8 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
                 train(run, arguments.profile)
 
 
-def check_flags(arguments: argparse.Namespace) -> None:
-    """Raises UserError if a flag is missing or has no meaning with or without another."""
-    if arguments.profile is not None and arguments.plan:
-        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
-    if arguments.device is not None and not arguments.plan:
-        raise UserError(
-            f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
-        )
-    if arguments.lengths is not None and arguments.workdir is not None:
-        raise UserError(
-            f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
-        )
-    if arguments.device is None:
-        if arguments.workdir is None:
-            raise UserError("--workdir: is required, except with --plan --device (--help lists the flags)")
-        for name in ("lengths", "format"):
-            if (value := getattr(arguments, name)) is not None:
-                raise UserError(f"--{name}={value}: is for plans of other devices: give --plan --device=NAME as well")
-
-
-def read_config(arguments: argparse.Namespace) -> Config:
-    if arguments.extend is not None:
-        return continuation.extended_config(arguments)
-    if arguments.config is None:
-        raise UserError("--config: is required, except with --extend (--help lists the flags)")
-    return load_file(arguments.config, arguments.overrides)
-
-
-def number_of_steps(text: str) -> int:
-    try:
-        return whole_number(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} must be an integer, the step to continue to") from None
-
-
 def make_parser() -> cli.Parser:
-    parser = cli.Parser("transformer.train", __doc__, overrides="config")
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
-    parser.add_argument("--workdir", metavar="DIR", help="the folder of the run; created if missing")
-    parser.add_argument(
-        "--extend",
-        metavar="STEPS",
-        type=number_of_steps,
-        help="continue the run, also a complete one, until step STEPS",
-    )
-    parser.add_argument(
-        "--profile",
-        metavar="FROM:TO",
-        type=profiled_steps,
-        help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
-    )
-    parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
-    parser.add_argument("--device", metavar="NAME[:SIZE]", help=DEVICE_HELP)
-    parser.add_argument("--lengths", metavar="PAIRS:SOURCE:TARGET", help=LENGTHS_HELP)
-    parser.add_argument("--format", choices=("text", "json"), help="of the plan for a device (text)")
-    add_flags(parser)
-    return parser
+    return flags.make_parser(__doc__)
 
 
 def command() -> NoReturn:
