@@ -19,6 +19,7 @@ from transformer.decoding.translator import Translator
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
     *("split", "step", "averaged", "decoding", "hypotheses", "seconds", "output_tokens_per_second"),
+    *("bleu_paper", "bleu_paper_signature"),
 }
 
 

@@ -138,9 +138,9 @@ def save(
 def log_scores(result: Mapping[str, Any]) -> None:
     """Logs the scores for a person to read."""
     logging.info(
-        "%s: BLEU %.2f (lower-cased, tokenized: %.2f), chrF %.2f",
+        "%s: BLEU %.2f (lower-cased, tokenized: %.2f; the paper's measure: %.2f), chrF %.2f",
         *(result["split"] or result["data"] or result["source"], result["bleu"]),
-        *(result["bleu_lowercase_tokenized"], result["chrf"]),
+        *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
     )
     logging.info(
         "exact match %.1f %% of %d sentences; %.1f s, %.0f tokens/s",

@@ -68,7 +68,7 @@ class Decoding:
     step: int  # of the checkpoint that all trials decode with, even if the run continues meanwhile
     folder: Folder
 
-    objectives = ("bleu", "chrf", "bleu_lowercase_tokenized", "exact_match")
+    objectives = ("bleu", "chrf", "bleu_lowercase_tokenized", "bleu_paper", "exact_match")
 
     @property
     def identity(self) -> dict[str, Any]:

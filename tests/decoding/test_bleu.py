@@ -40,9 +40,61 @@ def test_cased_bleu_and_chrf_equal_sacrebleu_on_raw_text():
     assert scores.chrf_signature.startswith("nrefs:1|case:mixed")
 
 
+PAPER_HYPOTHESES = ["Der „Science-Fiction“-Film läuft.", "Es kostet 5,30 Euro."]
+PAPER_REFERENCES = ["Der “Science-Fiction”-Film läuft !", "Es kostet 5,30 Dollar."]
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("ein rich-text Format", "ein rich ##AT##-##AT## text Format"),
+        ("Film - Fest -los a- b", "Film - Fest -los a- b"),
+        ("Nord-Süd-Achse", "Nord ##AT##-##AT## Süd ##AT##-##AT## Achse"),
+        ("A-1-b", "A ##AT##-##AT## 1-b"),  # the first match consumes the 1
+        ("A-ä-b", "A ##AT##-##AT## ä ##AT##-##AT## b"),  # ä has two bytes
+        ("a--b", "a ##AT##-##AT## -b"),
+    ],
+)
+def test_compounds_are_split_as_perl_does(text, split):
+    """The expected texts are the output of perl -ple with the substitution of get_ende_bleu.sh."""
+    assert bleu.split_compounds(text) == split
+
+
+def test_preparation_of_the_papers_measure_by_hand():
+    # The rules replace upper quotes, not the lower one. Moses leaves 5,30 whole and escapes quotes and ampersands. The
+    # period stays with German abbreviations.
+    assert bleu.paper_tokenize([*PAPER_HYPOTHESES, "A & B… usw. so."], "de-DE") == [
+        "Der „ Science ##AT##-##AT## Fiction &quot; -Film läuft .",
+        "Es kostet 5,30 Euro .",
+        "A &amp; B ... usw. so .",
+    ]
+    assert bleu.paper_tokenize(["L’arc-en-ciel, c’est 3,5 % !"], "fr") == ["L&apos; arc-en-ciel , c&apos; est 3,5 % !"]
+
+
+def test_the_papers_measure_by_hand():
+    scores = bleu.score(PAPER_HYPOTHESES, PAPER_REFERENCES, "de")
+    # Tokens: Der „ Science @ Fiction " -Film läuft . and Es kostet 5,30 Euro . (9 + 5), against
+    #         Der " Science @ Fiction " -Film läuft ! and Es kostet 5,30 Dollar . (9 + 5).
+    # The first pair matches in 7, 5, 4 and 3 n-grams, the second in 4, 2, 1 and 0.
+    precisions = [11 / 14, 7 / 12, 5 / 10, 3 / 8]
+    assert scores.bleu_paper == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
+    assert re.fullmatch(
+        r"nrefs:1\|case:mixed\|eff:no\|tok:none\|smooth:none\|version:[\d.]+\|"
+        r"prepared:sacremoses\.[\d.]+\.plain-punctuation\.tokenized\.compounds-split",
+        scores.bleu_paper_signature,
+    )
+
+
+def test_the_papers_measure_penalizes_brevity_and_does_not_smooth():
+    # 4 of 4 tokens, against 6: the penalty is exp(1 - 6 / 4).
+    assert bleu.score(["a b c d"], ["a b c d e f"], "fr").bleu_paper == pytest.approx(100 * math.exp(-0.5))
+    assert bleu.score(["a b c x"], ["a b c d"], "fr").bleu_paper == 0.0
+    assert "compounds-split" not in bleu.score(["a"], ["a"], "fr").bleu_paper_signature
+
+
 def test_perfect_translations():
     scores = bleu.score(REFERENCES, [f" {reference} " for reference in REFERENCES], "de")
-    assert scores.bleu == scores.bleu_lowercase_tokenized == pytest.approx(100.0)
+    assert scores.bleu == scores.bleu_lowercase_tokenized == scores.bleu_paper == pytest.approx(100.0)
     assert scores.exact_match == 1.0
     assert bleu.score(HYPOTHESES, [HYPOTHESES[0], "other"], "de").exact_match == 0.5
 
@@ -51,7 +103,7 @@ def test_integers_are_not_tokenized_further():
     scores = bleu.score(["1 2 3 4 15", "7 8"], ["1 2 3 4 5", "7 8"], None)
     precisions = [6 / 7, 4 / 5, 2 / 3, 1 / 2]
     assert scores.bleu == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
-    assert scores.bleu == scores.bleu_lowercase_tokenized
+    assert scores.bleu == scores.bleu_lowercase_tokenized == scores.bleu_paper
     assert "tok:none" in scores.bleu_signature
 
 

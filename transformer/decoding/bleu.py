@@ -3,9 +3,13 @@
 `bleu` is comparable between papers: cased, detokenised output against raw references (Post 2018).
 `bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalised and
 tokenised by Moses' rules for the language, with its usual escapes, and then lower-cased.
+`bleu_paper` is the measure of "Attention Is All You Need" and of the work it compares with: cased and tokenised, with
+German compounds split at their hyphens, scored as Moses' multi-bleu.perl does. The rules are those of tensor2tensor's
+get_ende_bleu.sh, whose tokenised reference is made here from the raw one.
 """
 
 import importlib.metadata
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +19,9 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from transformer.data.languages import base_code
 
-PREPARATION = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}.normalized.tokenized.lowercased"
+MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
+PREPARATION = f"{MOSES}.normalized.tokenized.lowercased"
+COMPOUND_SPLIT = ("de",)  # the target languages whose published scores split compounds
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class Scores:
     bleu_signature: str
     bleu_lowercase_tokenized: float
     bleu_lowercase_tokenized_signature: str
+    bleu_paper: float
+    bleu_paper_signature: str
     chrf: float
     chrf_signature: str
     exact_match: float
@@ -40,12 +48,17 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str | 
     chrf, chrf_signature = corpus_score(CHRF(), hypotheses, references)
     prepared = [lowercase_tokenize(texts, language) for texts in (hypotheses, references)]
     lowercase, lowercase_signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
+    tokenized = [paper_tokenize(texts, language) for texts in (hypotheses, references)]
+    # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
+    paper, paper_signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), *tokenized)
     pairs = zip(hypotheses, references, strict=True)
     return Scores(
         bleu=bleu,
         bleu_signature=bleu_signature,
         bleu_lowercase_tokenized=lowercase,
         bleu_lowercase_tokenized_signature=f"{lowercase_signature}|{PREPARATION}",
+        bleu_paper=paper,
+        bleu_paper_signature=f"{paper_signature}|{paper_preparation(language)}",
         chrf=chrf,
         chrf_signature=chrf_signature,
         exact_match=sum(hypothesis.strip() == reference.strip() for hypothesis, reference in pairs) / len(hypotheses),
@@ -81,6 +94,36 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     code = base_code(language)
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
     return [tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts]
+
+
+def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
+    """Returns the texts with plain punctuation, tokenised, and with compounds split for languages of COMPOUND_SPLIT."""
+    if language is None:
+        return list(texts)
+    import sacremoses  # see `lowercase_tokenize`
+
+    code = base_code(language)
+    replace = sacremoses.MosesPunctNormalizer(lang=code).replace_unicode_punct
+    tokenizer = sacremoses.MosesTokenizer(lang=code)
+    tokenized = [tokenizer.tokenize(replace(text), return_str=True) for text in texts]
+    return [split_compounds(text) for text in tokenized] if code in COMPOUND_SPLIT else tokenized
+
+
+def split_compounds(text: str) -> str:
+    """Returns tokenised text with "rich-text" as "rich ##AT##-##AT## text".
+
+    The two letters around a hyphen belong to one match, so "a-b-c" is split once. Bytes are matched, as Perl does: a
+    single non-ASCII letter between hyphens has two bytes, one for each of its hyphens.
+    """
+    return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
+
+
+def paper_preparation(language: str | None) -> str:
+    """Returns the part of the signature of `bleu_paper` that says how the texts were prepared."""
+    if language is None:
+        return "prepared:none"
+    split = ".compounds-split" if base_code(language) in COMPOUND_SPLIT else ""
+    return f"{MOSES}.plain-punctuation.tokenized{split}"
 
 
 def bleu_language(data: Any) -> str | None:
