@@ -3,12 +3,14 @@
 import enum
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_collections
 from ml_collections.config_dict import placeholder
+
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class NameRule:
 
     def accepts(self, value: str) -> bool:
         return value in self.names
+
+
+class UnknownName(ValueError):
+    """The argument after the colon of `configs/X.py:ARGUMENT` names nothing."""
 
 
 class Scope(enum.Enum):
@@ -120,6 +126,13 @@ def listed_in(table: str) -> NameRule:
         return tuple(getattr(importlib.import_module(module), dictionary))
 
     return NameRule(list_names)
+
+
+def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
+    """Returns the entry that the argument of a config names. Raises UnknownName if there is none."""
+    if name not in table:
+        raise UnknownName(f"{kind}={name}: must be one of {', '.join(table)}; name it after a colon")
+    return table[name]
 
 
 def _is_one_line(value: str) -> bool:

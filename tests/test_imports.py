@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.test_sweep_checks import SWEEPS
-from tests.test_configs import CONFIGS
+from tests.test_configs import CONFIGS, NAMED
 
 COMMANDS = {"train", "evaluate", "translate"}
 # Lowest first.
@@ -62,7 +62,7 @@ def test_the_model_imports_only_special_tokens_and_config_types():
     assert GRAPH["model"] <= {"special_tokens", "config_types"}
 
 
-@pytest.mark.parametrize("path", [Path("configs/rules.py"), *map(Path, CONFIGS), *SWEEPS], ids=str)
+@pytest.mark.parametrize("path", [Path("configs/rules.py"), *map(Path, CONFIGS + NAMED), *SWEEPS], ids=str)
 def test_configs_import_nothing_of_the_code(path):
     assert not {name.partition(".")[0] for name in imported_modules(path)} & {"transformer", "scripts", "tests"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_collections
 
-from configs.rules import Key
+from configs.rules import Key, UnknownName
 from transformer import files
 from transformer.config.checking import checked, coerce_types, fit_to_steps
 from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key, whole_number
@@ -63,7 +63,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
         if not hasattr(module, function):
             raise UserError(f"does not define {function}()")
         return getattr(module, function)(*arguments)
-    except UserError as error:
+    except (UserError, UnknownName) as error:
         raise UserError(f"{path}: {error}") from None
     except Exception as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
