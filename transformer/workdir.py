@@ -37,6 +37,7 @@ class Workdir:
         self.log = path / "log.txt"
         self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random
         self.events = path / "events.jsonl"  # the roll-backs, one a line; absent if there were none
+        self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
         self.complete = path / "complete.json"
 
     def mark_complete(self, step: int) -> None:
@@ -104,15 +105,15 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
     return Workdir(path), loading.load(path)
 
 
-def make_folder(path: Path) -> None:
-    """Creates the folder, with its parents, unless it exists. Raises UserError if that is impossible."""
+def make_folder(path: Path, flag: str = "--workdir") -> None:
+    """Creates the folder, with its parents, unless it exists. Raises UserError, naming the flag, if it cannot."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in files.FULL_DISK:
             raise
         reason = f"{error.strerror}: {error.filename}"
-        raise UserError(f"--workdir={path}: cannot be made ({reason}); name another folder") from error
+        raise UserError(f"{flag}={path}: cannot be made ({reason}); name another folder") from error
 
 
 def read_environment(workdir: Workdir) -> dict[str, Any] | None:
@@ -128,3 +129,13 @@ def read_environment(workdir: Workdir) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{workdir.environment}: damaged ({error}); delete it to continue without it") from error
     return record
+
+
+def read_averaged_steps(workdir: Workdir) -> list[int] | None:
+    """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
+    if not workdir.averaged.exists():
+        return None
+    try:
+        return [int(step) for step in json.loads(workdir.averaged.read_bytes())["steps"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{workdir.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error

@@ -14,7 +14,7 @@ from transformer.config.loading import override, with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.training.state import abstract_model, abstract_parameters
-from transformer.workdir import Workdir, open_existing
+from transformer.workdir import Workdir, open_existing, read_averaged_steps
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         steps = choose_steps(each.path, which, average)
         expected = abstract_parameters(settings, *sizes)
         parameters.append(load_parameters(each.path, steps, expected, settings))
-        checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(steps)))
+        checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(read_averaged_steps(each) or steps)))
         logging.info("%s: loaded step %s.", each.path, " and ".join(map(str, steps)))
     graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)
     return Trained(first, config, tokenizers[0], graphs, tuple(parameters), tuple(checkpoints))

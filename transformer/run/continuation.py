@@ -41,6 +41,11 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
     Args:
       extend: the length that --extend names, in steps. Without it, `training.steps` may also be an earlier length.
     """
+    if workdir.averaged.exists():
+        raise UserError(
+            f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "
+            f"--workdir with --config.training.init_from={workdir.path}"
+        )
     recorded = loading.load(workdir.path)
     changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
     earlier_lengths = [each[STEPS][0] for each in changes if STEPS in each]
