@@ -14,6 +14,7 @@ import ml_collections
 
 from configs.rules import (
     DOWNLOADS,
+    FRACTION,
     HOST,
     MESH,
     NONEMPTY_TEXT,
@@ -24,7 +25,6 @@ from configs.rules import (
     SWITCH,
     TEXT,
     Key,
-    Rule,
     above,
     at_least,
     between,
@@ -90,8 +90,10 @@ def get_keys() -> ml_collections.ConfigDict:
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
     data.path = Key("", TEXT, PATH)  # tfds: data_dir, "" for TFDS's own; text, ids: folder with STEM.LANG[.gz] files
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
-    data.source_language = Key("en", NONEMPTY_TEXT)  # language code: file ending and TFDS feature
-    data.target_language = Key("de", NONEMPTY_TEXT)  # the same; it also selects sacreBLEU's tokenizer
+    # Language codes: file endings and TFDS features. "": the sentences have no such side, as objectives other than
+    # translation allow.
+    data.source_language = Key("en", TEXT)
+    data.target_language = Key("de", TEXT)  # it also selects sacreBLEU's tokenizer
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
@@ -142,6 +144,11 @@ def get_keys() -> ml_collections.ConfigDict:
     optimizer.clip_norm = Key(0.0, at_least(0))  # gradients of larger global norm are scaled down to it; 0: off
 
     keys.training = training = ml_collections.ConfigDict()
+    # translation; masked_lm: the encoder predicts hidden tokens of the source (Devlin et al. 2019); causal_lm: the
+    # decoder predicts each target token from those before it. The latter two read monolingual text.
+    training.objective = Key("translation", listed_in("transformer.training.objectives:OBJECTIVES"))
+    training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the share of tokens, or words, that are hidden
+    training.whole_word_masking = Key(False, SWITCH)  # masked_lm: hide all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
@@ -183,7 +190,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all
     # sample: draw from the smallest set of most likely tokens that has this probability
-    decoding.top_p = Key(1.0, Rule("above 0 and at most 1", lambda value: 0 < value <= 1))
+    decoding.top_p = Key(1.0, FRACTION)
     decoding.seed = Key(0, SEED)  # sample: random seed
 
     keys.mesh = mesh = ml_collections.ConfigDict()

@@ -106,7 +106,12 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads the evaluations of a run on its own splits, except those of ensembles, which are not of one run."""
+    """Reads the evaluations of a run on its own splits, except those of ensembles, which are not of one run.
+
+    Those of language models have no scores of translations, and are not among them.
+    """
+    if open_existing(workdir.path)[1].training.objective != "translation":
+        return []
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
     own = [each for each in evaluations if each.result["split"] is not None and len(each.result["models"]) == 1]
     # A flag that repeats the configured value makes the same evaluation under another name.

@@ -4,7 +4,7 @@ python -m transformer.evaluate --workdir=DIR [--split=test] [--data=DIR] [--chec
     [--source=FILE --reference=FILE] [--decoding.KEY=VALUE ...]
 
 Prints the result as one JSON object and logs the scores in words. The result, the hypotheses and the references are
-written to the workdir's folder `evaluations`.
+written to the workdir's folder `evaluations`. A language model has no hypotheses: its result is the perplexity.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.progress_bar import bar
+from transformer.training.held_out import held_out_means
 from transformer.workdir import Workdir, open_existing, split_names
 
 
@@ -44,6 +45,8 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     workdir, config = models.workdir, models.config
+    if config.training.objective != "translation":
+        return evaluate_language_model(arguments, models)
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
@@ -55,6 +58,25 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         translated = translate_and_score(translator, replicas, texts, references, bleu_language(config.data), report)
     result = save(arguments, models, references, translated)
     log_scores(result)
+    return result
+
+
+def evaluate_language_model(arguments: argparse.Namespace, models: Trained) -> dict[str, Any]:
+    """Returns and writes the loss and perplexity of a split. Raises UserError for flags that are for translations."""
+    if arguments.source is not None or arguments.data is not None or len(models.graphs) > 1:
+        raise UserError(
+            f"--workdir={arguments.workdir}: a model of training.objective={models.config.training.objective} is "
+            "evaluated by itself on a split of its own data; give --split only"
+        )
+    checkpoint = models.checkpoints[0]
+    values = held_out_means(models, arguments.split)
+    facts = {"split": arguments.split, "step": checkpoint.step, "averaged": len(checkpoint.averaged)}
+    result = files.six_digits(values) | facts
+    models.workdir.evaluations.mkdir(exist_ok=True)
+    files.write_json(models.workdir.evaluations / f"{evaluation_name(arguments, models)}.json", result)
+    logging.info(
+        "%s: perplexity %.3f, accuracy %.1f %%", arguments.split, result["perplexity"], 100 * result["accuracy"]
+    )
     return result
 
 

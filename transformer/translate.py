@@ -1,4 +1,4 @@
-"""Translates standard input, one sentence a line, to standard output, in order.
+"""Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
     [--format=text|jsonl] [--decoding.KEY=VALUE ...]
@@ -28,6 +28,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
@@ -41,6 +42,9 @@ def main(arguments: argparse.Namespace) -> None:
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
+    objective = models.config.training.objective
+    if not OBJECTIVES[objective].generates_text:
+        raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
     devices = jax.local_devices()
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, devices)
     replicas = Replicas(models.graphs, models.parameters, devices[0])

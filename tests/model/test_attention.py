@@ -10,8 +10,9 @@ from flax import nnx
 
 from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
+from transformer.model.language_models import LanguageModel
 from transformer.model.masks import Mask, attention_mask, segments_of
-from transformer.model.transformer import LanguageModel, attention_weights
+from transformer.model.transformer import attention_weights
 
 HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4
 

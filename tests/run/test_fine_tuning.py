@@ -129,8 +129,8 @@ def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
         checkpoints.save(state, Progress(step=40, best_step=40))
     config = child(copied)
     opened = open_parent(config, Workdir(tmp_path / "run"))
-    equal(opened.initial_parameters(jax.device_put(parameters)), jax.device_get(average))
-    assert ", step 40 (moving average): " in opened.describe(parameters)
+    equal(opened.initial_parameters(opened.config, jax.device_put(parameters)), jax.device_get(average))
+    assert ", step 40 (moving average): " in opened.describe(opened.config, parameters)
 
 
 def test_parts_that_are_not_taken_are_random(parent, tmp_path):

@@ -11,11 +11,13 @@ from tests.data.files import pair_tokens
 from tests.model.models import logits_of
 from tests.training.tiny import distance, flags
 from transformer.config import loading
+from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
+from transformer.training.objectives import keep_batch
 from transformer.workdir import create_workdir
 
 
@@ -99,13 +101,15 @@ def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, 
 
 def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_most_positions(prepared, monkeypatch):
     # In long rows the attention scores are the largest arrays.
-    shapes, ran = [(8, 8, 8), (8, 64, 64), (256, 4, 4)], []
-    batches = [{"source": np.zeros((rows, s)), "target_output": np.zeros((rows, t))} for rows, s, t in shapes]
-    monkeypatch.setattr(validation.loader, "in_order", lambda *_: iter(batches))
+    many_rows, long, ran = Bucket(256, 4, 4), Bucket(8, 64, 64), []
+    stats = tuple(BucketStats(bucket, 1, 1, 8) for bucket in (many_rows, long))
+    plan = EpochPlan(np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), np.ones((2, 2)), stats)
+    monkeypatch.setattr(validation.loader, "plan_in_order", lambda *_: plan)
+    monkeypatch.setattr(validation.loader, "place", lambda corpus, batch, mesh: batch.bucket)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
     monkeypatch.setattr(prepared.validation, "translator", None)
     prepared.validation.warm_up({})
-    assert len(ran) == 1 and ran[0] is batches[1]
+    assert ran == [long]
 
 
 def test_too_few_learned_positions_for_validation_are_refused(prepared):
@@ -115,7 +119,7 @@ def test_too_few_learned_positions_for_validation_are_refused(prepared):
     def make(positions: str, max_positions: int) -> validation.Validation:
         config.model.update(positions=positions, max_positions=max_positions)
         mesh, corpus = prepared.train_step.mesh, prepared.validation.corpus
-        return validation.Validation(config, prepared.train_step.graph, mesh, prepared.tokenizer, corpus)
+        return validation.Validation(config, prepared.train_step.graph, mesh, prepared.tokenizer, corpus, keep_batch)
 
     make("learned", longest), make("sinusoidal", longest - 1)
     with pytest.raises(UserError) as raised:

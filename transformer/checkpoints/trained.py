@@ -65,6 +65,11 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
                 "translate together need the same (give the second run the first one's by "
                 "--config.tokenizer.model_file)"
             )
+        if settings.training.objective != config.training.objective:
+            raise UserError(
+                f"--workdir={','.join(workdirs)}: {first.path} has training.objective={config.training.objective} and "
+                f"{other.path} has {settings.training.objective}; an ensemble needs models of one objective"
+            )
         try:
             with_values(settings, decoding)
         except UserError as error:

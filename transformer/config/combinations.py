@@ -19,6 +19,10 @@ def _head_widths(c: Config) -> tuple[int, int]:
     return c.model.d_k or share, c.model.d_v or share
 
 
+def _sides(c: Config) -> tuple[bool, bool]:
+    return bool(c.data.source_language), bool(c.data.target_language)
+
+
 def _is_fused(c: Config) -> bool:
     return c.model.attention_implementation in ("cudnn", "splash")
 
@@ -108,8 +112,35 @@ COMBINATIONS = (
     ),
     Combination(
         ("data.source", "data.source_language", "data.target_language"),
-        lambda c: c.data.source == "synthetic" and (c.data.source_language, c.data.target_language) != ("en", "de"),
+        lambda c: (
+            c.data.source == "synthetic"
+            and not (c.data.source_language in ("en", "") and c.data.target_language in ("de", ""))
+        ),
         "synthetic data is en to de; set source_language=en and target_language=de",
+    ),
+    Combination(
+        ("training.objective", "data.source_language", "data.target_language"),
+        lambda c: (
+            _sides(c)
+            != {"masked_lm": (True, False), "causal_lm": (False, True)}.get(c.training.objective, (True, True))
+        ),
+        "translation needs both languages, masked_lm the source's only and causal_lm the target's only; "
+        "a side that is not there has an empty language",
+    ),
+    Combination(
+        ("training.objective", "tokenizer.shared"),
+        lambda c: not all(_sides(c)) and not c.tokenizer.shared,
+        "monolingual text has one vocabulary; set shared=true",
+    ),
+    Combination(
+        ("training.objective", "training.eval_bleu"),
+        lambda c: c.training.objective != "translation" and c.training.eval_bleu,
+        "only translations have BLEU; set eval_bleu=false and checkpoint.best_metric=loss",
+    ),
+    Combination(
+        ("training.objective", "training.r_drop"),
+        lambda c: c.training.objective == "masked_lm" and c.training.r_drop > 0,
+        "the two passes of R-Drop would hide different tokens; set r_drop=0",
     ),
     Combination(
         ("tokenizer.kind", "tokenizer.subword_sampling"),

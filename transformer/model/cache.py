@@ -13,13 +13,13 @@ class LayerCache:
     """Keys and values of one decoder layer.
 
     Those of self-attention grow by one position per step. Those of the encoder's output are computed once, and the
-    hypotheses of a sentence share them.
+    hypotheses of a sentence share them; a decoder without encoder has none.
     """
 
     self_keys: Float[Array, "B K L H dk"]
     self_values: Float[Array, "B K L H dv"]
-    memory_keys: Float[Array, "B S H dk"]
-    memory_values: Float[Array, "B S H dv"]
+    memory_keys: Float[Array, "B S H dk"] | None
+    memory_values: Float[Array, "B S H dv"] | None
 
 
 @struct.dataclass
@@ -27,7 +27,7 @@ class DecodingCache:
     """The caches of all layers and the padding mask of the source."""
 
     layers: tuple[LayerCache, ...]
-    memory_mask: Bool[Array, "B 1 1 S"]
+    memory_mask: Bool[Array, "B 1 1 S"] | None
 
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""

@@ -58,16 +58,24 @@ class Decoder(Stack):
         return self.apply_final_norm(x)
 
     def start_cache(
-        self, memory: Float[Array, "B S D"], memory_segments: Int[Array, "B S"], beams: int, length: int
+        self,
+        memory: Float[Array, "B S D"] | None,
+        memory_segments: Int[Array, "B S"] | None,
+        rows: int,
+        beams: int,
+        length: int,
     ) -> DecodingCache:
-        """Returns an empty cache for `beams` hypotheses per sentence of at most `length` tokens."""
+        """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
 
         def start_layer(layer: DecoderLayer) -> LayerCache:
-            keys, values = layer.cross_attention.project_keys_values(memory)
-            empty = [jnp.zeros((memory.shape[0], beams, length, *x.shape[2:]), x.dtype) for x in (keys, values)]
-            return LayerCache(*empty, keys, values)
+            one = jnp.zeros((1, 1, self.embedding.table.shape[1]), self.embedding.dtype)
+            entries = jax.eval_shape(layer.self_attention.project_keys_values, one)
+            empty = [jnp.zeros((rows, beams, length, *x.shape[2:]), x.dtype) for x in entries]
+            of_memory = (None, None) if memory is None else layer.cross_attention.project_keys_values(memory)
+            return LayerCache(*empty, *of_memory)
 
-        return DecodingCache(tuple(map(start_layer, self.layers)), (memory_segments != 0)[:, None, None, :])
+        mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
+        return DecodingCache(tuple(map(start_layer, self.layers)), mask)
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -92,5 +100,5 @@ class Decoder(Stack):
                 queries = attention.project_queries(x)
                 return attention.attend(queries, layer_cache.memory_keys, layer_cache.memory_values, cache.memory_mask)
 
-            x = layer(x, attend_self, attend_memory, None)
+            x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))

@@ -86,7 +86,7 @@ class Transformer(nnx.Module):
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""
-        return self.decoder.start_cache(self.encoder(source), segments_of(source), beams, length)
+        return self.decoder.start_cache(self.encoder(source), segments_of(source), len(source), beams, length)
 
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -96,23 +96,11 @@ class Transformer(nnx.Module):
         return self.logits(x), cache
 
 
-class LanguageModel(nnx.Module):
-    """A decoder-only model that maps tokens to the logits of each next token."""
-
-    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
-        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
-        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
-
-    def __call__(self, tokens: Int[Array, "B T"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T V"]:
-        return self.decoder.embedding.logits(self.decoder(tokens, rngs=rngs))
-
-
-def attention_weights(
-    model: Transformer | LanguageModel | Encoder | Decoder, *inputs: Array
-) -> dict[str, Float[Array, "N B H Q K"]]:
+def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Array, "N B H Q K"]]:
     """Returns the attention weights of every layer (N) and head, computed by the modules that train.
 
-    `inputs` are the arguments of the model, such as source and target_input. The result has those of the keys "encoder"
+    `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
+    arguments, such as source and target_input. The result has those of the keys "encoder"
     (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S) that the model has.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)

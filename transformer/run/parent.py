@@ -17,7 +17,7 @@ from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
-from transformer.model.transformer import SHARE_EMBEDDINGS
+from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_parameters
 from transformer.workdir import Workdir
 
@@ -26,6 +26,9 @@ INDEPENDENT_KEYS = (
     *("model.dropout", "model.attention_dropout", "model.activation_dropout"),
     *("model.dtype", "model.source_vectors", "model.target_vectors"),
 )
+
+
+EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}  # with the sides that they belong to
 
 
 @dataclass(frozen=True)
@@ -60,41 +63,64 @@ class Parent:
     def takes(self, name: str) -> bool:
         return not any(is_part(name, prefix) for prefix in self.skipped)
 
+    def has_objective_of(self, config: Config) -> bool:
+        return self.config.training.objective == config.training.objective
+
+    def origins(self, config: Config) -> dict[str, str]:
+        """Returns the names of the run's parameters that are taken, with their names in the parent.
+
+        A parent of the same objective has them all. Of another one, those that both models have are taken. The only
+        embedding of a model belongs to the decoder if there is one, else to the encoder.
+        """
+        names = [name for name in parameter_names(config) if self.takes(name)]
+        if self.has_objective_of(config):
+            return {name: name for name in names}
+        known, all_names = parameter_names(self.config), parameter_names(config)
+        origins = {name: name for name in names if name in known}
+        tables = [[name for name in EMBEDDINGS if name in each] for each in (all_names, known)]
+        if len(tables[0]) == len(tables[1]) == 1 and tables[0][0] in names:
+            origins[tables[0][0]] = tables[1][0]
+        return origins
+
     def token_parameters(self, config: Config) -> dict[str, int]:
         """Returns the taken parameters that have a vector for each token, with the side that the tokens belong to.
 
         0 is the source's side, or both with a shared vocabulary, and 1 the target's. `config` is that of the new run.
         """
-        sharing = SHARE_EMBEDDINGS[config.model.share_embeddings]
-        sides = {"decoder.embedding.table": 1}
-        if not sharing.source_and_target:
-            sides["encoder.embedding.table"] = 0
-        if not sharing.target_and_logits:
-            sides["projection.kernel"] = 1
-        return {name: 0 if config.tokenizer.shared else side for name, side in sides.items() if self.takes(name)}
+        sides = EMBEDDINGS | {"projection.kernel": 1}
+        taken = self.origins(config)
+        return {name: 0 if config.tokenizer.shared else side for name, side in sides.items() if name in taken}
 
-    def initial_parameters(self, parameters: dict) -> dict:
+    def initial_parameters(self, config: Config, parameters: dict) -> dict:
         """Returns a run's random parameters with those that are taken in their places, sharded alike."""
         expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
         found = named_leaves(load_parameters(self.workdir.path, [self.step], expected, self.config))
+        origins = self.origins(config)
 
         def choose(name: str, random: jax.Array) -> jax.Array:
-            if not self.takes(name):
+            if name not in origins:
                 return random
-            return jax.make_array_from_callback(random.shape, random.sharding, lambda index: found[name][index])
+            taken = found[origins[name]]
+            return jax.make_array_from_callback(random.shape, random.sharding, lambda index: taken[index])
 
-        logging.info("Initial parameters %s.", self.describe(parameters))
+        logging.info("Initial parameters %s.", self.describe(config, parameters))
         chosen = [choose(name, random) for name, random in named_leaves(parameters).items()]
         return jax.tree.unflatten(jax.tree.structure(parameters), chosen)
 
-    def describe(self, parameters: dict) -> str:
+    def describe(self, config: Config, parameters: dict) -> str:
         """Describes the parameters that are taken and those that are not; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
-        taken = sum(size for name, size in sizes.items() if self.takes(name))
+        origins = self.origins(config)
+        taken = sum(size for name, size in sizes.items() if name in origins)
         average = " (moving average)" if self.item == "ema_parameters" else ""
+        left = ", ".join(self.skipped) or "none"
+        if not self.has_objective_of(config):
+            left = f"what training.objective={self.config.training.objective} does not have" + (
+                f", {left}" if self.skipped else ""
+            )
         return (
             f"from {self.workdir.path}, step {self.step}{average}: {taken:,} of {sum(sizes.values()):,}; "
-            f"not taken: {', '.join(self.skipped) or 'none'}"
+            f"not taken: {left}"
         )
 
     def model_difference(self, config: Config) -> str:
@@ -107,12 +133,20 @@ class Parent:
         )
 
 
+def parameter_names(config: Config) -> list[str]:
+    return list(named_leaves(abstract_parameters(config, SPECIAL, SPECIAL)))
+
+
 def check_parent(config: Config, parent: Parent) -> None:
     """Raises UserError if the parent's parameters do not fit the run. Reads no array."""
     expected = abstract_parameters(config, *_check_vocabularies(config, parent))
+    origins, shapes = parent.origins(config), named_leaves(expected)
+    wanted = {origin: shapes[name] for name, origin in origins.items()}
     with named(config), readable(parent.checkpoint, "name another step"):
-        differing = differing_arrays(parent.checkpoint, parent.item, expected)
-    names = named_leaves(expected) | differing
+        differing = differing_arrays(parent.checkpoint, parent.item, wanted)
+    if not parent.has_objective_of(config):
+        differing = {name: text for name, text in differing.items() if name in wanted}
+    names = shapes | differing
     for prefix in parent.skipped:
         if not any(is_part(name, prefix) for name in names):
             modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}

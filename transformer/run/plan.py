@@ -24,7 +24,7 @@ def describe(run: Run) -> Iterator[str]:
         yield f"pair        {line}"
     yield from parameter_lines(run.initializer.abstract_state.parameters)
     if run.parent:
-        yield f"parameters  {run.parent.describe(run.initializer.abstract_state.parameters)}"
+        yield f"parameters  {run.parent.describe(run.config, run.initializer.abstract_state.parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh, run.workdir.plans) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)

@@ -29,6 +29,7 @@ from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
 from transformer.training.progress import Progress
@@ -63,7 +64,7 @@ class Run:
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
-            return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
+            return self.initializer.start_from(parent.initial_parameters(self.config, self.initializer().parameters))
         state = self.initializer()
         rows = load_pretrained_embeddings(self.config.model, self.tokenizer)
         return self.initializer.start_from(replace_rows(state.parameters, rows)) if rows else state
@@ -151,6 +152,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
+    inputs = OBJECTIVES[config.training.objective].make_inputs(config.training, vocabulary.source.pieces)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info("Model: %d parameters; vocabulary %d and %d; devices: %d.", parameters, *sizes, mesh.size)
     return Run(
@@ -159,8 +161,8 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=TrainStep(config, graph, optimizer, schedule, mesh),
-        validation=Validation(config, graph, mesh, vocabulary, valid),
+        train_step=TrainStep(config, graph, optimizer, schedule, mesh, inputs),
+        validation=Validation(config, graph, mesh, vocabulary, valid, inputs),
         parent=parent,
     )
 

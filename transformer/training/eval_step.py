@@ -1,33 +1,52 @@
 """The evaluation step: the sums of the loss over a batch, without dropout."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
+from transformer.data.batches import loader
 from transformer.data.batches.epoch_plan import Bucket
+from transformer.data.corpus.corpus import Corpus
 from transformer.distributed.sharding import BATCH
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
+from transformer.training.metrics import Record, means
+from transformer.training.objectives import Inputs
 from transformer.training.programs import Batch, Programs, abstract_batch
 from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.step import batch_loss
 
 
 class EvalStep:
-    """Maps (parameters, batch) to the sums over the batch. Each batch shape is compiled once."""
+    """Maps (parameters, batch) to the sums over the batch. Each batch shape is compiled once.
 
-    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh):
-        self.config, self.graph, self.mesh = config, graph, mesh
+    Tokens that the objective hides are always the same.
+    """
+
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
+        """`inputs` is that of the objective `config.training.objective`."""
+        self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
         self.loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
         self.sums = jax.jit(self._sums)
         self.programs = Programs()
 
     def __call__(self, parameters: dict, batch: Batch) -> LossSums:
         return self.programs.run(self.sums, parameters, batch)
+
+    def over_corpus(self, parameters: dict, corpus: Corpus, between_batches: Callable[[], None]) -> Record:
+        """Returns the means over all tokens of a held-out corpus. `between_batches` is called before each batch."""
+        sums = None
+        for batch in loader.in_order(corpus, self.config, self.mesh):
+            between_batches()
+            part = self(parameters, batch)
+            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+        return means(dataclasses.asdict(jax.device_get(sums)))
 
     def compilations(self, parameters: dict, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile the program for a bucket, the one that needs most memory first."""
@@ -37,4 +56,5 @@ class EvalStep:
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            batch = self.inputs(batch, jax.random.key(self.config.seed))
             return batch_loss(self.loss, self.graph, parameters, batch, None)[1]

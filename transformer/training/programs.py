@@ -45,6 +45,7 @@ def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch
     if is_packed:
         for side, length in (("source", source), ("target", target)):
             sides |= {f"{side}_segments": length, f"{side}_positions": length}
+    sides = {name: length for name, length in sides.items() if length}
     return {
         name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=sharding)
         for name, length in sides.items()

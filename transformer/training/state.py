@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from transformer.config_types import Config
 from transformer.distributed.sharding import abstract_arrays, tree_shardings
-from transformer.model.transformer import Transformer
+from transformer.training.objectives import OBJECTIVES
 
 
 @struct.dataclass
@@ -31,15 +31,15 @@ class TrainState:
 
 def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
     """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
-    graph, _ = nnx.split(
-        nnx.eval_shape(lambda: Transformer(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(0)))
-    )
-    return graph
+    make_model = OBJECTIVES[config.training.objective].make_model
+    model = nnx.eval_shape(lambda: make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(0)))
+    return nnx.graphdef(model)
 
 
 def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
     """Returns the initial parameters for `config.seed`: a nested dict of float32 arrays."""
-    model = Transformer(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
+    make_model = OBJECTIVES[config.training.objective].make_model
+    model = make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(config.seed))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 

@@ -17,11 +17,13 @@ from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardi
 from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
+from transformer.training.objectives import Inputs, keep_batch
 from transformer.training.optimizer import count_updates
 from transformer.training.programs import Batch, Programs, abstract_batch
 from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
+NOT_A_PLACE = 2**31 - 1  # of dropout, whose places are numbered from 0
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
@@ -48,8 +50,10 @@ class TrainStep:
         optimizer: optax.GradientTransformation,
         schedule: optax.Schedule,
         mesh: Mesh,
+        inputs: Inputs = keep_batch,
     ):
-        self.config, self.graph = config, graph
+        """`inputs` is that of the objective `config.training.objective`."""
+        self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
         self.loss = ProjectedLoss.from_config(config.training, mesh)
@@ -113,6 +117,7 @@ class TrainStep:
     def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
         rows = {name: jnp.repeat(array, self.loss.objective.passes, axis=0) for name, array in batch.items()}
+        rows = self.inputs(rows, jax.random.fold_in(key, NOT_A_PLACE))
 
         def loss(parameters):
             return batch_loss(self.loss, self.graph, parameters, rows, nnx.Rngs(dropout=key))

@@ -1,10 +1,8 @@
 """Validation: loss and BLEU on the validation split, which select checkpoints."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -21,8 +19,9 @@ from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.training.eval_step import EvalStep
-from transformer.training.memory import activation_bytes
-from transformer.training.metrics import Record, means
+from transformer.training.memory import by_memory
+from transformer.training.metrics import Record
+from transformer.training.objectives import Inputs
 
 
 class Validation:
@@ -31,7 +30,9 @@ class Validation:
     Raises UserError if the model has too few learned positions, since no pair of the split is dropped for its length.
     """
 
-    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus):
+    def __init__(
+        self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus, inputs: Inputs
+    ):
         longest = int(corpus.lengths.max())
         if config.model.positions == "learned" and longest > config.model.max_positions:
             raise UserError(
@@ -39,7 +40,7 @@ class Validation:
                 f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
             )
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
-        self.eval_step = EvalStep(config, graph, mesh)
+        self.eval_step = EvalStep(config, graph, mesh, inputs)
         self.translator = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
@@ -61,10 +62,10 @@ class Validation:
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
 
-        def size(arrays: dict) -> int:
-            return activation_bytes(self.config.model, *arrays["source"].shape, arrays["target_output"].shape[1])
-
-        self.eval_step(parameters, max(loader.in_order(self.corpus, self.config, self.mesh), key=size))
+        plan = loader.plan_in_order(self.corpus, self.config)
+        largest = by_memory(self.config.model, [each.bucket for each in plan.stats if each.batches])[0]
+        batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
+        self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
         if self.translator is not None:
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             # Each process by itself, since each may have too little memory.
@@ -72,12 +73,7 @@ class Validation:
 
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
         """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
-        sums = None
-        for arrays in loader.in_order(self.corpus, self.config, self.mesh):
-            between_batches()
-            part = self.eval_step(parameters, arrays)
-            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
-        values = means(dataclasses.asdict(jax.device_get(sums)))
+        values = self.eval_step.over_corpus(parameters, self.corpus, between_batches)
         if self.translator is not None:
             language = bleu_language(self.config.data)
             translated = translate_and_score(

@@ -22,11 +22,11 @@ RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
     ],
 )
 def test_limits_are_inclusive(source, target, reason):
-    assert cleaning.drop_reason(source, target, RULES) == reason
+    assert cleaning.drop_reason([source, target], RULES) == reason
 
 
 def test_a_ratio_of_zero_means_no_limit():
-    assert cleaning.drop_reason(1, 9, cleaning.Rules(10, 0.0, False)) is None
+    assert cleaning.drop_reason([1, 9], cleaning.Rules(10, 0.0, False)) is None
 
 
 def test_hashes_depend_on_where_the_source_ends():
@@ -47,5 +47,5 @@ def test_summary_names_reasons_by_frequency():
 
 
 def test_without_limits_only_pairs_with_an_empty_side_are_dropped():
-    assert cleaning.drop_reason(1000, 1, cleaning.NO_LIMITS) is None
-    assert cleaning.drop_reason(0, 1, cleaning.NO_LIMITS) == "empty"
+    assert cleaning.drop_reason([1000, 1], cleaning.NO_LIMITS) is None
+    assert cleaning.drop_reason([0, 1], cleaning.NO_LIMITS) == "empty"

@@ -70,7 +70,7 @@ def test_the_indefinite_article_depends_on_the_next_word():
 
 
 def test_the_parts_are_in_the_order_of_each_language():
-    language = {english.decode(): german.decode() for english, german in SyntheticSource("train", 500)}
+    language = {english.decode(): german.decode() for english, german in SyntheticSource("train", 500, (True, True))}
     by_hand = {
         # A statement: time before place; the indefinite object after the place, the definite one before it.
         "I must find a clock on Thursday at five past eight.": (
@@ -101,7 +101,7 @@ def test_a_sentence_has_one_translation():
 
 
 def test_no_sentence_is_in_two_splits():
-    train, valid, test = (set(SyntheticSource(split, 500)) for split in SPLITS)
+    train, valid, test = (set(SyntheticSource(split, 500, (True, True))) for split in SPLITS)
     assert not train & valid and not train & test and not valid & test
     assert len(train) == len(test) == 500
 

@@ -13,11 +13,13 @@ def assemble(corpus: Corpus, batch: PlannedBatch) -> dict[str, Int32[np.ndarray,
 
     Returns:
       `source` (B, S) and `target_output` (B, T): tokens, then EOS; `target_input` (B, T): BOS, then tokens.
-      If the batch is packed, also for source and target: `source_segments` (B, S), the number of the sentence in its
-      row from 1, and `source_positions` (B, S), from 0 in each sentence.
+      A side without tokens has no arrays. If the batch is packed, also for source and target: `source_segments` (B, S),
+      the number of the sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence.
     """
     bucket, arrays = batch.bucket, {}
     for side, length in enumerate((bucket.source_length, bucket.target_length)):
+        if not length:
+            continue
         lengths = corpus.lengths[batch.sentences, side].astype(np.int64)
         positions = ragged_arange(lengths)
         starts = batch.rows * length + _offsets(batch.rows, lengths)

@@ -158,15 +158,16 @@ def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
     """Yields the batches of `plan_in_order`."""
     plan = plan_in_order(corpus, config)
     for number in range(len(plan)):
-        yield _place(corpus, plan[number], mesh)
+        yield place(corpus, plan[number], mesh)
 
 
 def _assemble(corpus: Corpus, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     batch = plan[number]
     stats = BatchStats(len(batch.sentences), *plan.tokens[number].tolist(), batch.bucket.positions)
-    return _place(corpus, batch, mesh), stats
+    return place(corpus, batch, mesh), stats
 
 
-def _place(corpus: Corpus, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+def place(corpus: Corpus, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+    """Assembles the rows of a batch that this process's devices hold, and puts them there."""
     held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
     return place_held_rows(assemble(corpus, batch.select(held)), held, mesh)

@@ -21,7 +21,8 @@ def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
     """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
     batch = config.batch
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
-    return (Bucket(rows, batch.packed_length, batch.packed_length),)
+    lengths = (batch.packed_length if side.any() else 0 for side in corpus.lengths.T)
+    return (Bucket(rows, *lengths),)
 
 
 def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator) -> EpochPlan:
@@ -33,7 +34,8 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     """
     (bucket,) = buckets
     shuffled = random.permutation(np.arange(len(lengths), dtype=np.int32))
-    sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, shuffled, bucket.source_length), strict=True))
+    capacity = max(bucket.source_length, bucket.target_length)
+    sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, shuffled, capacity), strict=True))
     order = random.permutation(len(counts))
     starts = (np.cumsum(counts) - counts)[order]
     counts = counts[order]

@@ -1,6 +1,7 @@
 """The rules by which training pairs are dropped."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -29,9 +30,9 @@ class Rules:
 NO_LIMITS = Rules(max_length=sys.maxsize, max_length_ratio=0.0, deduplicate=False)  # for held-out pairs
 
 
-def drop_reason(source_length: int, target_length: int, rules: Rules) -> str | None:
-    """Returns the reason to drop a pair, or None. The lengths do not count end-of-sentence."""
-    longer, shorter = max(source_length, target_length), min(source_length, target_length)
+def drop_reason(lengths: Sequence[int], rules: Rules) -> str | None:
+    """Returns the reason to drop a pair, or None. The lengths of its sides do not count end-of-sentence."""
+    longer, shorter = max(lengths), min(lengths)
     if not shorter:
         return "empty"
     if longer + 1 > rules.max_length:

@@ -29,8 +29,10 @@ _SMALL = 50_000  # pairs that one process encodes in about the time it takes to 
 class Corpus:
     """Pairs of sentences as tokens, each sentence with its end-of-sentence, in memory-mapped files.
 
+    Monolingual pairs have a side without tokens.
+
     Attributes:
-      lengths: tokens of each source and target, end-of-sentence included.
+      lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
       report: `kept`, `dropped` by reason, and the `digest` of all pairs.
     """
 
@@ -90,7 +92,9 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     def fill(unfinished: Path) -> None:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
-        _encode(unfinished, source, Encoder(tokenizer, rules, keep_text=rate > 0), data.workers)
+        languages = data.source_language, data.target_language
+        sides = tuple(side for side in (0, 1) if languages[side])
+        _encode(unfinished, source, Encoder(tokenizer, rules, rate > 0, sides), data.workers)
 
     def resample(epoch: int, seed: int) -> Corpus:
         return _prepare_epoch(Resampler(folder, tokenizer, data.max_length, rate, seed, epoch), data)

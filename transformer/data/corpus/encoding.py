@@ -26,11 +26,15 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes pairs of a source, UTF-8 or not, and applies the `rules`."""
+    """Encodes pairs of a source, UTF-8 or not, and applies the `rules`.
+
+    Monolingual pairs have one of the `sides` only, 0 or 1. The other has no tokens, not even end-of-sentence.
+    """
 
     tokenizer: Tokenizer
     rules: cleaning.Rules
     keep_text: bool
+    sides: tuple[int, ...]
 
     def __call__(self, pairs: list[tuple[bytes, bytes]]) -> Encoded:
         texts, dropped = [], Counter()
@@ -43,7 +47,7 @@ class Encoder:
         targets = self.tokenizer.target.encode([target for _, target in texts])
         kept_tokens, kept_texts = [], []
         for text, source, target in zip(texts, sources, targets, strict=True):
-            if reason := cleaning.drop_reason(len(source), len(target), self.rules):
+            if reason := cleaning.drop_reason([len((source, target)[side]) for side in self.sides], self.rules):
                 dropped[reason] += 1
             else:
                 kept_tokens.append((source, target))
@@ -99,8 +103,10 @@ def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
 
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    tokens = [token for pair in pairs for side in pair for token in (*side, EOS)]
-    lengths = [(len(source) + 1, len(target) + 1) for source, target in pairs]
+    # All sides that exist have tokens.
+    ended = [[[*side, EOS] if side else [] for side in pair] for pair in pairs]
+    tokens = [token for pair in ended for side in pair for token in side]
+    lengths = [(len(source), len(target)) for source, target in ended]
     return {"tokens": np.array(tokens, storage.token_dtype(tokenizer.vocab_sizes)), "lengths": _rows_of_two(lengths)}
 
 

@@ -29,7 +29,8 @@ def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int)
     """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
     for pair in zip(*(_decode(tokenizer, side, _sample(corpus, side, 2)) for side in (0, 1)), strict=True):
         for language, text in zip((data.source_language, data.target_language), pair, strict=True):
-            yield _shorten(f"{language}: {text}", columns)
+            if language:
+                yield _shorten(f"{language}: {text}", columns)
 
 
 def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
@@ -48,12 +49,14 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
             f"'{_shorten(equal[0], 60)}'; check that the targets are translated"
         )
     for texts_of_side, key in zip(texts, ("source_language", "target_language"), strict=True):
-        yield from _other_language(key, config.data[key], texts_of_side)
+        if config.data[key]:
+            yield from _other_language(key, config.data[key], texts_of_side)
     # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
     # vocabulary of words, and characters are always one token.
     if config.tokenizer.model_file and config.tokenizer.kind in ("bpe", "unigram"):
-        yield from _unfit_vocabulary("source", tokenizer.source, tokens[0])
-        yield from _unfit_vocabulary("target", tokenizer.target, tokens[1])
+        for name, vocabulary, sentences in zip(("source", "target"), tokenizer.sides, tokens, strict=True):
+            if config.data[f"{name}_language"]:
+                yield from _unfit_vocabulary(name, vocabulary, sentences)
 
 
 def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:

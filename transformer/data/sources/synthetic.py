@@ -17,11 +17,13 @@ class SyntheticSource:
 
     split: str
     examples: int
+    sides: tuple[bool, bool]  # those that the pairs have
 
     @classmethod
     def open(cls, data, split: str) -> "SyntheticSource":
         """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out."""
-        return cls(split, data.synthetic_examples if split == "train" else max(200, data.synthetic_examples // 100))
+        examples = data.synthetic_examples if split == "train" else max(200, data.synthetic_examples // 100)
+        return cls(split, examples, (bool(data.source_language), bool(data.target_language)))
 
     @property
     def name(self) -> str:
@@ -30,7 +32,8 @@ class SyntheticSource:
     @property
     def identity(self) -> dict:
         language = zlib.crc32(Path(grammar.__file__).read_bytes())
-        return {"source": "synthetic", "split": self.split, "examples": self.examples, "grammar": language}
+        facts = {"split": self.split, "examples": self.examples, "grammar": language, "sides": self.sides}
+        return {"source": "synthetic"} | facts
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, pair {index + 1}"
@@ -45,7 +48,7 @@ class SyntheticSource:
                 english, german = (text.encode() for text in grammar.draw(random))
                 if split_of(english) == self.split:
                     break
-            yield english, german
+            yield tuple(text if is_kept else b"" for text, is_kept in zip((english, german), self.sides, strict=True))
 
 
 def split_of(english: bytes) -> str:

@@ -1,6 +1,10 @@
-"""Parallel files: line N of the source file belongs to line N of the target file, as text or as integers."""
+"""Parallel files: line N of the source file belongs to line N of the target file, as text or as integers.
+
+Monolingual text has one file; the other side of its pairs is empty.
+"""
 
 import bisect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +19,9 @@ from transformer.errors import UserError
 
 @dataclass(frozen=True)
 class TextSource:
-    """The pairs of one or several pairs of files, concatenated."""
+    """The pairs of one or several pairs of files, concatenated. A side without language has no files."""
 
-    parts: tuple[tuple[Path, Path], ...]
+    parts: tuple[tuple[Path | None, Path | None], ...]
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
@@ -32,15 +36,25 @@ class TextSource:
         languages = (data.source_language, data.target_language)
         key = f"{split}_split"
         stems = [stem.strip() for stem in getattr(data, key).split("+")]
-        return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
+        return cls(
+            tuple(
+                tuple(_find(folder, stem, language, key) if language else None for language in languages)
+                for stem in stems
+            )
+        )
 
     @property
     def name(self) -> str:
-        return " + ".join(f"{source} and {target.name}" for source, target in self.parts)
+        return " + ".join(
+            f"{source} and {target.name}" if source and target else str(source or target)
+            for source, target in self.parts
+        )
 
     @property
     def identity(self) -> dict:
-        facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for part in self.parts for path in part]
+        facts = [
+            path and (str(path), path.stat().st_size, path.stat().st_mtime_ns) for part in self.parts for path in part
+        ]
         return {"source": type(self).__name__, "files": facts}
 
     @cached_property
@@ -48,13 +62,13 @@ class TextSource:
         """The number of each part's first pair, and the number of all pairs."""
         starts = [0]
         for part in self.parts:
-            count, other = (sum(1 for _ in read_lines(path)) for path in part)
-            if count != other:
+            counts = [sum(1 for _ in read_lines(path)) for path in part if path]
+            if len(set(counts)) > 1:
                 raise UserError(
-                    f"{part[0]} has {count} lines and {part[1]} has {other}: "
+                    f"{part[0]} has {counts[0]} lines and {part[1]} has {counts[1]}: "
                     f"line N of one must translate line N of the other"
                 )
-            starts.append(starts[-1] + count)
+            starts.append(starts[-1] + counts[0])
         return starts
 
     def __len__(self) -> int:
@@ -66,8 +80,9 @@ class TextSource:
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         len(self)  # raises UserError if files differ in length
-        for source, target in self.parts:
-            yield from zip(read_lines(source), read_lines(target), strict=True)
+        for part in self.parts:
+            # Both files have as many lines, so the shortest side is that of a file.
+            yield from zip(*(read_lines(path) if path else itertools.repeat(b"") for path in part), strict=False)
 
 
 @dataclass(frozen=True)

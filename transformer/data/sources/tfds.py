@@ -25,7 +25,7 @@ class TfdsSource:
         """Raises UserError for an unknown dataset, language or split, and for a dataset that is not prepared."""
         builder = _builder(data.name, data.path)
         languages, features = (data.source_language, data.target_language), builder.info.features
-        missing = [language for language in languages if language not in features]
+        missing = [language for language in languages if language and language not in features]
         if missing:
             raise UserError(
                 f"data.source_language, data.target_language={', '.join(languages)}: {data.name} has no "
@@ -62,10 +62,9 @@ class TfdsSource:
         return len(self.records)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        source, target = self.languages
         for first in range(0, len(self), BLOCK):
             for record in self.records.__getitems__(range(first, min(first + BLOCK, len(self)))):
-                yield record[source], record[target]
+                yield tuple(record[language] if language else b"" for language in self.languages)
 
 
 def _builder(dataset: str, data_dir: str) -> Any:

@@ -47,7 +47,7 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
 
 
 def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size: bool) -> SentencePieceVocabulary:
-    texts = (pair[side] for pair in select_pairs(source, options.sample_size) for side in sides)
+    texts = (pair[side] for pair in select_pairs(source, options.sample_size) for side in sides if pair[side])
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -1,0 +1,102 @@
+"""The stacks of the Transformer by themselves: an encoder that restores tokens, a decoder that continues text."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.model.cache import DecodingCache
+from transformer.model.decoder import Decoder
+from transformer.model.embedding import Embedding
+from transformer.model.encoder import Encoder
+from transformer.special_tokens import PAD, UNK
+
+
+class MaskedLanguageModel(nnx.Module):
+    """An encoder that predicts the tokens at masked positions (Devlin et al. 2019).
+
+    The projection to logits is the embedding's table. The parameters have the names of a Transformer's.
+    """
+
+    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
+        """`config` is the group `config.model`."""
+        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
+        self.encoder = Encoder(config, embedding, rngs=rngs)
+
+    def __call__(self, source: Int[Array, "B S"], **others: Array | nnx.Rngs | None) -> Float[Array, "B S V"]:
+        """Returns the logits of the token at each position. `others` are further arguments of `hidden`."""
+        return self.encoder.embedding.logits(self.hidden(source, **others))
+
+    def hidden(
+        self,
+        source: Int[Array, "B S"],
+        source_segments: Int[Array, "B S"] | None = None,
+        source_positions: Int[Array, "#B S"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B S D"]:
+        """Returns the encoder's output, whose products with the rows of `output_table` are the logits."""
+        return self.encoder(source, source_segments, source_positions, rngs)
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        return self.encoder.embedding.table[...]
+
+
+@struct.dataclass
+class PromptedCache:
+    """The cache of a language model, with the prompts that its hypotheses begin with."""
+
+    cache: DecodingCache
+    prompt: Int[Array, "B S"]
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "PromptedCache":
+        """Returns the cache in which hypothesis k of a prompt continues hypothesis parents[k]."""
+        return self.replace(cache=self.cache.reorder(parents))
+
+
+class LanguageModel(nnx.Module):
+    """A decoder without an encoder, which maps tokens to the logits of each next token."""
+
+    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
+        """`config` is the group `config.model`."""
+        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
+        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
+
+    def __call__(self, target_input: Int[Array, "B T"], **others: Array | nnx.Rngs | None) -> Float[Array, "B T V"]:
+        """Returns the logits of each next token. `others` are further arguments of `hidden`."""
+        return self.decoder.embedding.logits(self.hidden(target_input, **others))
+
+    def hidden(
+        self,
+        target_input: Int[Array, "B T"],
+        target_segments: Int[Array, "B T"] | None = None,
+        target_positions: Int[Array, "#B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the decoder's output, whose products with the rows of `output_table` are the logits."""
+        return self.decoder(target_input, segments=target_segments, positions=target_positions, rngs=rngs)
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        return self.decoder.embedding.table[...]
+
+    def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> PromptedCache:
+        """Starts `beams` hypotheses for each prompt (tokens and EOS), of at most `length` tokens, BOS included."""
+        return PromptedCache(self.decoder.start_cache(None, None, len(prompt), beams, length), prompt)
+
+    def decode_step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: PromptedCache
+    ) -> tuple[Float[Array, "B K V"], PromptedCache]:
+        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis.
+
+        While the prompt lasts, its next token is the only possible one. At an unknown token, all are possible.
+        """
+        x, decoding = self.decoder.step(tokens, position, cache.cache)
+        logits = self.decoder.embedding.logits(x)
+        lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1
+        given = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)  # the last is EOS or PAD
+        is_free = (position >= lengths) | (given == UNK)
+        is_given = jnp.arange(logits.shape[-1]) == given[:, None, None]
+        logits = jnp.where(is_free[:, None, None], logits, jnp.where(is_given, 0.0, -jnp.inf))
+        return logits, cache.replace(cache=decoding)

@@ -1,0 +1,26 @@
+"""The loss and perplexity of a trained model on a held-out split."""
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.checkpoints.trained import Trained
+from transformer.config.loading import with_values
+from transformer.data.corpus import corpus
+from transformer.distributed.mesh import make_mesh
+from transformer.training.eval_step import EvalStep
+from transformer.training.metrics import Record
+from transformer.training.objectives import OBJECTIVES
+
+
+def held_out_means(models: Trained, split: str) -> Record:
+    """Returns the means over the tokens of a split of the run's data, computed as validation does, on one device.
+
+    Raises UserError if the data is missing.
+    """
+    config = with_values(models.config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
+    mesh = make_mesh(config, jax.local_devices()[:1])
+    objective = OBJECTIVES[config.training.objective]
+    inputs = objective.make_inputs(config.training, models.tokenizer.source.pieces)
+    step = EvalStep(config, models.graphs[0], mesh, inputs)
+    parameters = jax.device_put(models.parameters[0], NamedSharding(mesh, PartitionSpec()))
+    return step.over_corpus(parameters, corpus.prepare(config, models.tokenizer, split), lambda: None)

@@ -1,0 +1,101 @@
+"""The objectives that `training.objective` can name: a model, and what it reads and predicts in a batch."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Int, Key
+
+from transformer.config_types import Config
+from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, PAD, SPECIAL
+from transformer.training.programs import Batch
+
+MASK = BOS  # stands for a hidden token; no source has BOS
+# Of the chosen tokens, the shares that become MASK and a random token; the others stay (Devlin et al. 2019, 3.1).
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
+
+Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to the model's inputs and `target_output`
+
+
+class TrainingObjective(NamedTuple):
+    """One way to train.
+
+    make_model(config.model, source_vocab_size, target_vocab_size, rngs): a module with `hidden` and `output_table`.
+    make_inputs(config.training, pieces): the function from batches of the loader to those of the model; `pieces` are
+      the strings of the source's tokens.
+    generates_text: whether the model can be searched for translations or continuations.
+    """
+
+    make_model: Callable[[Config, int, int, nnx.Rngs], nnx.Module]
+    make_inputs: Callable[[Config, Sequence[str]], Inputs]
+    generates_text: bool
+
+
+def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
+    """Returns the batch, in which all inputs and targets are given."""
+    return batch
+
+
+def make_masking(training: Config, pieces: Sequence[str]) -> Inputs:
+    """Returns a function that hides tokens of the source and makes them the targets."""
+    starts = word_starts(pieces) if training.whole_word_masking else np.ones(len(pieces), bool)
+
+    def inputs(batch: Batch, key: jax.Array) -> Batch:
+        source, targets = mask_tokens(batch["source"], starts, training.masked_fraction, key)
+        return batch | {"source": source, "target_output": targets}
+
+    return inputs
+
+
+def mask_tokens(
+    tokens: Int[Array, "B S"], starts: Bool[np.ndarray, "V"], fraction: float, key: Key[Array, ""]
+) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
+    """Returns the tokens with some of them hidden, and these tokens in their places, with PAD elsewhere.
+
+    Args:
+      starts: for each token of the vocabulary, whether it begins a word. All tokens of a word are chosen, or none.
+      fraction: the probability that a word is chosen.
+    """
+    of_words, of_kinds, of_tokens = jax.random.split(key, 3)
+    words = jnp.maximum(jnp.cumsum(jnp.asarray(starts)[tokens], axis=1) - 1, 0)
+    draws = jnp.take_along_axis(jax.random.uniform(of_words, tokens.shape), words, axis=1)
+    is_chosen = (draws < fraction) & (tokens >= SPECIAL)
+    kinds = jax.random.uniform(of_kinds, tokens.shape)
+    others = jax.random.randint(of_tokens, tokens.shape, SPECIAL, len(starts))
+    kept_or_random = jnp.where(kinds < MASKED_SHARE + RANDOM_SHARE, others, tokens)
+    hidden = jnp.where(kinds < MASKED_SHARE, MASK, kept_or_random)
+    return jnp.where(is_chosen, hidden, tokens), jnp.where(is_chosen, tokens, PAD)
+
+
+def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, "V"]:
+    """Returns whether each token begins a word. In a vocabulary that marks no beginnings, each token is a word."""
+    starts = np.array([piece.startswith("\u2581") for piece in pieces])
+    return starts if starts.any() else np.ones(len(pieces), bool)
+
+
+# The names that `training.objective` can have.
+OBJECTIVES = {
+    # Predicts each target token from the source and the target tokens before it.
+    "translation": TrainingObjective(
+        lambda model, source, target, rngs: Transformer(model, source, target, rngs=rngs),
+        lambda training, pieces: keep_batch,
+        generates_text=True,
+    ),
+    # Predicts hidden tokens of the source, with the encoder alone.
+    "masked_lm": TrainingObjective(
+        lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
+        make_masking,
+        generates_text=False,
+    ),
+    # Predicts each target token from those before it, with the decoder alone.
+    "causal_lm": TrainingObjective(
+        lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
+        lambda training, pieces: keep_batch,
+        generates_text=True,
+    ),
+}
