@@ -16,6 +16,7 @@ from configs.rules import (
     DOWNLOADS,
     FRACTION,
     HOST,
+    LANGUAGE,
     MESH,
     NONEMPTY_TEXT,
     PATH,
@@ -92,8 +93,8 @@ def get_keys() -> ml_collections.ConfigDict:
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
     # Language codes: file endings and TFDS features. "": the sentences have no such side, as objectives other than
     # translation allow.
-    data.source_language = Key("en", TEXT)
-    data.target_language = Key("de", TEXT)  # it also selects sacreBLEU's tokenizer
+    data.source_language = Key("en", LANGUAGE)
+    data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it

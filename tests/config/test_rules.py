@@ -43,7 +43,7 @@ REJECTED = {
     "data.name": "",
     "data.path": "a\nb",
     "data.downloads": (("train.en", "https://a.example/train.en"),),
-    "data.source_language": "",
+    "data.source_language": "e n",
     "data.target_language": " ",
     "data.train_split": "",
     "data.valid_split": "",
@@ -77,6 +77,8 @@ REJECTED = {
     "optimizer.epsilon": 0.0,
     "optimizer.weight_decay": -0.1,
     "optimizer.clip_norm": math.inf,
+    "training.objective": "translate",
+    "training.masked_fraction": 0.0,
     "training.steps": 0,
     "training.accumulation": 0,
     "training.label_smoothing": 1.0,
@@ -114,6 +116,8 @@ REJECTED = {
 
 IMPLEMENTATION = "model.attention_implementation"
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
+MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
+MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
@@ -122,6 +126,11 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     ({"model.positions": "learned", "model.max_positions": 255}, ("max_positions=255", "data.max_length=256")),
     ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
+    ({"data.target_language": ""}, ("objective=translation", "target_language=''")),
+    ({"training.objective": "causal_lm"}, ("objective=causal_lm", "source_language=en")),
+    (MASKED | {"tokenizer.shared": False, "model.share_embeddings": "target"}, ("objective=masked_lm", "shared=False")),
+    (MASKED | {"training.eval_bleu": True}, ("objective=masked_lm", "eval_bleu=True")),
+    (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     *(
         ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
         for name in ("cudnn", "splash")
@@ -186,6 +195,7 @@ POSSIBLE_COMBINATIONS = (
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
+    MASKED | {"data.source": "synthetic"},
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
     {"batch.tokens": 2048},
     {"batch.tokens": 2304, "batch.length_multiple": 96},

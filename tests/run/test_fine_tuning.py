@@ -133,6 +133,34 @@ def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
     assert ", step 40 (moving average): " in opened.describe(opened.config, parameters)
 
 
+def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent, tmp_path, monkeypatch):
+    masked = {"training__objective": "masked_lm", "data__target_language": ""}
+    encoder = prepared(tmp_path / "encoder", child(parent, **masked))  # its decoder is not taken
+    random, found = (
+        named_leaves(jax.device_get(state.parameters)) for state in (encoder.initializer(), encoder.initial_state())
+    )
+    original = named_leaves(read_run(parent, "20")[0])
+    assert "encoder.embedding.table" in found and not any(name.startswith("decoder") for name in found)
+    for name, array in found.items():
+        taken = original[name.replace("encoder.embedding", "decoder.embedding")]
+        np.testing.assert_array_equal(array, taken)
+        assert (array != random[name]).any() or array.std() == 0
+    with Checkpoints(encoder.workdir, encoder.config) as checkpoints:
+        checkpoints.save(encoder.initial_state(), Progress(step=5, best_step=5))
+    run = prepared(
+        tmp_path / "run",
+        child(tmp_path / "encoder", data__path=parent.parent / "data", data__cache_dir=tmp_path / "cache"),
+    )
+    back = named_leaves(jax.device_get(run.initial_state().parameters))
+    start = named_leaves(jax.device_get(run.initializer().parameters))
+    for name, array in back.items():
+        is_taken = name.startswith("encoder.") or name == "decoder.embedding.table"
+        np.testing.assert_array_equal(array, original[name] if is_taken else start[name])
+    assert "what training.objective=masked_lm does not have" in run.parent.describe(
+        run.config, run.initializer().parameters
+    )
+
+
 def test_parts_that_are_not_taken_are_random(parent, tmp_path):
     # The new model has another feed-forward width in its encoder, which the parts that are taken do not.
     config = child(parent, training__init_skip="decoder.layers, encoder.layers.0.feed_forward", model__d_ff="24")

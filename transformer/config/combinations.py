@@ -1,7 +1,8 @@
 """Combinations of values that no run can have, although each value is allowed. `checking.checked` applies the table."""
 
+import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config_types import Config
 
@@ -21,6 +22,11 @@ def _head_widths(c: Config) -> tuple[int, int]:
 
 def _sides(c: Config) -> tuple[bool, bool]:
     return bool(c.data.source_language), bool(c.data.target_language)
+
+
+def _objective(c: Config) -> Any:
+    # Imported when a configuration is checked, as the tables of allowed names are.
+    return importlib.import_module("transformer.training.objectives").OBJECTIVES[c.training.objective]
 
 
 def _is_fused(c: Config) -> bool:
@@ -120,10 +126,7 @@ COMBINATIONS = (
     ),
     Combination(
         ("training.objective", "data.source_language", "data.target_language"),
-        lambda c: (
-            _sides(c)
-            != {"masked_lm": (True, False), "causal_lm": (False, True)}.get(c.training.objective, (True, True))
-        ),
+        lambda c: _sides(c) != _objective(c).sides,
         "translation needs both languages, masked_lm the source's only and causal_lm the target's only; "
         "a side that is not there has an empty language",
     ),
@@ -134,7 +137,7 @@ COMBINATIONS = (
     ),
     Combination(
         ("training.objective", "training.eval_bleu"),
-        lambda c: c.training.objective != "translation" and c.training.eval_bleu,
+        lambda c: not all(_objective(c).sides) and c.training.eval_bleu,
         "only translations have BLEU; set eval_bleu=false and checkpoint.best_metric=loss",
     ),
     Combination(

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
-from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -43,7 +42,7 @@ class State(NamedTuple):
 
 
 def beam_search(
-    models: Sequence[Transformer],
+    models: Sequence[ensemble.AutoregressiveModel],
     source: Int[Array, "B S"],
     limits: Int[Array, "B"],
     *,
@@ -104,7 +103,11 @@ def beam_search(
 
 
 def initial_state(
-    models: Sequence[Transformer], source: Int[Array, "B S"], limits: Int[Array, "B"], beams: int, length: int
+    models: Sequence[ensemble.AutoregressiveModel],
+    source: Int[Array, "B S"],
+    limits: Int[Array, "B"],
+    beams: int,
+    length: int,
 ) -> State:
     """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
     rows = source.shape[0]

@@ -2,20 +2,41 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.cache import DecodingCache
-from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, PAD, UNK
 
-Caches = tuple[DecodingCache, ...]
+
+@runtime_checkable
+class Cache(Protocol):
+    """What a model keeps of its hypotheses: a pytree of arrays."""
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
+        """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
 
 
-def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[Transformer]:
+@runtime_checkable
+class AutoregressiveModel(Protocol):
+    """A model that predicts one token after another: `Transformer`, or `LanguageModel`, whose source is a prompt."""
+
+    def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> Cache:
+        """Starts `beams` hypotheses per source of at most `length` tokens, BOS included."""
+
+    def decode_step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Cache
+    ) -> tuple[Float[Array, "B K V"], Cache]:
+        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
+
+
+Caches = tuple[Cache, ...]
+
+
+def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[AutoregressiveModel]:
     """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
     return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
 
@@ -29,7 +50,7 @@ def log_probabilities(logits: Sequence[Float[Array, "B T V"]]) -> Float[Array, "
 
 
 def decode_step(
-    models: Sequence[Transformer],
+    models: Sequence[AutoregressiveModel],
     tokens: Int[Array, "B K"],
     position: Int[Array, ""],
     caches: Caches,

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, penalty
-from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -28,7 +27,7 @@ class State(NamedTuple):
 
 
 def sample(
-    models: Sequence[Transformer],
+    models: Sequence[ensemble.AutoregressiveModel],
     source: Int[Array, "B S"],
     limits: Int[Array, "B"],
     keys: Key[Array, "B K"],

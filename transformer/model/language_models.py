@@ -97,6 +97,6 @@ class LanguageModel(nnx.Module):
         lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1
         given = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)  # the last is EOS or PAD
         is_free = (position >= lengths) | (given == UNK)
-        is_given = jnp.arange(logits.shape[-1]) == given[:, None, None]
+        is_given = jnp.arange(logits.shape[-1])[None, None] == given[:, None, None]
         logits = jnp.where(is_free[:, None, None], logits, jnp.where(is_given, 0.0, -jnp.inf))
         return logits, cache.replace(cache=decoding)

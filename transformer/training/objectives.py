@@ -25,12 +25,14 @@ Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to th
 class TrainingObjective(NamedTuple):
     """One way to train.
 
+    sides: whether the pairs have a source and a target; the other side of monolingual text is absent.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs): a module with `hidden` and `output_table`.
     make_inputs(config.training, pieces): the function from batches of the loader to those of the model; `pieces` are
       the strings of the source's tokens.
     generates_text: whether the model can be searched for translations or continuations.
     """
 
+    sides: tuple[bool, bool]
     make_model: Callable[[Config, int, int, nnx.Rngs], nnx.Module]
     make_inputs: Callable[[Config, Sequence[str]], Inputs]
     generates_text: bool
@@ -82,18 +84,21 @@ def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, "V"]:
 OBJECTIVES = {
     # Predicts each target token from the source and the target tokens before it.
     "translation": TrainingObjective(
+        (True, True),
         lambda model, source, target, rngs: Transformer(model, source, target, rngs=rngs),
         lambda training, pieces: keep_batch,
         generates_text=True,
     ),
     # Predicts hidden tokens of the source, with the encoder alone.
     "masked_lm": TrainingObjective(
+        (True, False),
         lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
         make_masking,
         generates_text=False,
     ),
     # Predicts each target token from those before it, with the decoder alone.
     "causal_lm": TrainingObjective(
+        (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
         lambda training, pieces: keep_batch,
         generates_text=True,

@@ -30,6 +30,17 @@ def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, conte
     assert list(read_lines(path)) == [line.removesuffix(b"\r") for line in expected]
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_monolingual_text_has_one_file(tmp_path, data, side):
+    languages = ("en", "de")
+    write(tmp_path / f"train.{languages[side]}", [pair[side] for pair in PAIRS])
+    data[("target_language", "source_language")[side]] = ""
+    source = sources.open_source(data, "train")
+    assert len(source) == 20 and source.where(2, side).endswith(f"train.{languages[side]}, line 3")
+    assert list(source) == [(pair[0], b"") if side == 0 else (b"", pair[1]) for pair in RAW]
+    assert source.name == str(tmp_path / f"train.{languages[side]}")
+
+
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_files_are_joined(tmp_path, data, ending):
     write_pairs(tmp_path, "one", PAIRS[:7], ending=ending)

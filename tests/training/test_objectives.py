@@ -1,0 +1,217 @@
+"""Objectives: which tokens masking hides, what language models read and predict, and runs from text to perplexity."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.model.models import random_model
+from tests.training.tiny import run, setup, tiny_config
+from transformer import cli, evaluate, translate
+from transformer.data.batches.loader import Loader, Position
+from transformer.decoding.beam_search import beam_search
+from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.training.objectives import MASK, make_masking, mask_tokens, word_starts
+
+VOCAB = 50
+STARTS = np.arange(VOCAB) % 2 == 0  # tokens of even numbers begin words
+
+
+@pytest.fixture(scope="module")
+def sentences() -> np.ndarray:
+    tokens = np.random.default_rng(0).integers(SPECIAL, VOCAB, (400, 40)).astype(np.int32)
+    tokens[:, 30], tokens[:, 31:] = EOS, PAD
+    return tokens
+
+
+def test_shares_of_hidden_tokens(sentences):
+    hidden, targets = map(
+        np.asarray, mask_tokens(jnp.asarray(sentences), np.ones(VOCAB, bool), 0.15, jax.random.key(0))
+    )
+    chosen = targets != PAD
+    np.testing.assert_array_equal(targets[chosen], sentences[chosen])
+    np.testing.assert_array_equal(hidden[~chosen], sentences[~chosen])
+    assert not chosen[:, 30:].any()  # neither EOS nor padding
+    count = chosen.sum()
+    assert count / (400 * 30) == pytest.approx(0.15, abs=0.01)
+    assert (hidden[chosen] == MASK).sum() / count == pytest.approx(0.8, abs=0.03)
+    kept = hidden[chosen] == sentences[chosen]
+    assert kept.sum() / count == pytest.approx(0.1 + 0.1 / (VOCAB - SPECIAL), abs=0.02)
+    assert hidden[chosen & (hidden != MASK)].min() >= SPECIAL
+
+
+def test_whole_words_are_hidden_or_none_of_their_tokens(sentences):
+    _, targets = map(np.asarray, mask_tokens(jnp.asarray(sentences), STARTS, 0.3, jax.random.key(1)))
+    chosen = (targets != PAD)[:, :30]
+    continues = ~STARTS[sentences[:, 1:30]]  # belongs to the word of the token before it
+    assert (chosen[:, 1:] == chosen[:, :-1])[continues].all()
+    assert not (chosen[:, 1:] == chosen[:, :-1])[~continues].all()
+    words = STARTS[sentences[:, :30]]
+    assert chosen[words].mean() == pytest.approx(0.3, abs=0.02)
+
+
+def test_the_key_alone_decides_what_is_hidden(sentences):
+    one, same, other = (
+        mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1] for seed in (2, 2, 3)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (np.asarray(one) != np.asarray(other)).any()
+
+
+def test_words_begin_where_the_vocabulary_marks_it():
+    assert word_starts(["<pad>", "\u2581the", "re", "\u2581a"]).tolist() == [False, True, False, True]
+    assert word_starts(["<pad>", "7", "8"]).all()
+
+
+def test_the_step_hides_other_tokens_at_each_update_and_the_same_ones_again(sentences):
+    config = tiny_config(training__objective="masked_lm", model__dropout=0.0)
+    seen = []
+
+    def inputs(batch, key):
+        hidden = make_masking(config.training, [""] * VOCAB)(batch, key)
+        jax.debug.callback(lambda targets: seen.append(np.array(targets)), hidden["target_output"])
+        return hidden
+
+    here = setup(config, vocab_size=VOCAB)
+    here.step.inputs = inputs
+    batch = {"source": sentences[:8]}
+    here.after([batch], [batch])
+    here.after([batch])
+    jax.effects_barrier()
+    first, second, again = seen
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, again)
+
+
+def test_the_loss_is_that_of_the_hidden_tokens_alone(sentences):
+    config = tiny_config(training__objective="masked_lm", model__dropout=0.0, training__label_smoothing=0.0)
+    here = setup(config, vocab_size=VOCAB)
+    hidden, targets = mask_tokens(jnp.asarray(sentences[:8]), STARTS, 0.15, jax.random.key(5))
+    here.step.inputs = lambda batch, key: {"source": hidden, "target_output": targets}
+    _, metrics = here.after([{"source": sentences[:8]}])
+    model = nnx.merge(here.step.graph, nnx.State(here.initializer().parameters))
+    assert isinstance(model, MaskedLanguageModel)
+    log_p = np.asarray(jax.nn.log_softmax(model(hidden)), np.float64)
+    expected = -sum(log_p[row, column, targets[row, column]] for row, column in np.argwhere(targets != PAD))
+    assert metrics["sums"].nll == pytest.approx(expected, rel=1e-5)
+    assert metrics["sums"].tokens == np.count_nonzero(targets)
+
+
+@pytest.fixture(scope="module")
+def language_model() -> LanguageModel:
+    config = tiny_config(model__num_layers=2)
+    return random_model(lambda: LanguageModel(config.model, VOCAB, rngs=nnx.Rngs(0))).module
+
+
+def continue_greedily(model: LanguageModel, prompt: list[int], most: int) -> list[int]:
+    """Returns the prompt and the most likely next tokens by forward passes over the whole sequence."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + most:
+        logits = np.array(model(jnp.array([[BOS, *tokens]]))[0, -1])
+        logits[[PAD, BOS, UNK]] = -np.inf
+        tokens.append(int(logits.argmax()))
+        if tokens[-1] == EOS:
+            return tokens
+    return [*tokens, EOS]
+
+
+def test_greedy_continuations_are_those_of_forward_passes(language_model):
+    prompts = [[9], [7, 30, 12, 5, 41], [22, 8, 8]]
+    source = np.full((3, 8), PAD, np.int32)
+    for row, prompt in zip(source, prompts, strict=True):
+        row[: len(prompt) + 1] = [*prompt, EOS]
+    limits = np.array([len(prompt) + 6 for prompt in prompts])
+    found, done = beam_search(
+        [language_model],
+        jnp.asarray(source),
+        jnp.asarray(limits),
+        beam_size=1,
+        n_best=1,
+        length_penalty=0.0,
+        max_length=16,
+        forbid_unk=True,
+    )
+    assert done.all()
+    for tokens, prompt in zip(np.asarray(found.tokens[:, 0]), prompts, strict=True):
+        assert tokens[tokens != PAD].tolist() == continue_greedily(language_model, prompt, 6)
+    log_p = np.asarray(found.token_log_probabilities[1, 0])
+    assert (log_p[:5] == 0.0).all() and (log_p[5:11] < 0.0).all()  # the prompt is certain
+
+
+def test_beams_keep_the_prompt(language_model):
+    prompt = jnp.array([[7, 30, UNK, 41, EOS, PAD]])
+    found, _ = beam_search(
+        [language_model],
+        prompt,
+        jnp.array([9]),
+        beam_size=4,
+        n_best=4,
+        length_penalty=0.6,
+        max_length=12,
+        forbid_unk=True,
+    )
+    tokens = np.asarray(found.tokens[0])
+    assert np.isfinite(found.scores).all() and len(np.unique(tokens, axis=0)) == 4
+    np.testing.assert_array_equal(tokens[:, [0, 1, 3]], [[7, 30, 41]] * 4)
+    assert (tokens[:, 2] != UNK).all()  # the model's own token
+
+
+SIDES = {"masked_lm": {"data__target_language": ""}, "causal_lm": {"data__source_language": ""}}
+
+
+@pytest.fixture(scope="module", params=list(SIDES))
+def trained(request, tmp_path_factory) -> tuple[str, Path]:
+    workdir = tmp_path_factory.mktemp(request.param) / "run"
+    changes = SIDES[request.param] | {"training__steps": 24, "training__eval_every": 12}
+    assert run(workdir, training__objective=request.param, **changes) == 0
+    return request.param, workdir
+
+
+def test_a_run_on_one_side_learns_and_is_evaluated_as_validation_does(trained, capsys):
+    _, workdir = trained
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    first, last = (line for line in lines if line["split"] == "valid")
+    assert last["nll"] < first["nll"] < math.log(100)
+    flags = [f"--workdir={workdir}", "--split=valid"]
+    assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["perplexity"] == pytest.approx(last["perplexity"], rel=1e-4)
+    assert (workdir / "evaluations" / "valid-step24.json").exists()
+
+
+def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monkeypatch):
+    objective, workdir = trained
+    printed = io.BytesIO()
+    with io.TextIOWrapper(io.BytesIO(b"Wir wissen, dass\n\n")) as lines, io.TextIOWrapper(printed) as out:
+        monkeypatch.setattr("sys.stdin", lines)
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", out)
+            code = cli.execute(translate.make_parser(), translate.main, [f"--workdir={workdir}"])
+        text = printed.getvalue().decode()
+    if objective == "masked_lm":
+        assert code == 2 and "training.objective=masked_lm generates no text" in capsys.readouterr().err
+    else:
+        first, second = text.splitlines()
+        assert code == 0 and first.startswith("Wir wissen, dass") and second == ""
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monkeypatch):
+    prepared = []
+    monkeypatch.setattr("transformer.train.train", lambda run, profiled: prepared.append(run))
+    changes = {"batch__plan": plan, "batch__packed_length": 32}
+    assert run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
+    (found,) = prepared
+    with Loader(found.corpus, found.config, Position(0, 0), found.train_step.mesh, tmp_path / "plans") as loader:
+        _, arrays, stats = next(loader)
+    packed = {"source_segments", "source_positions"} if plan == "packed" else set()
+    assert set(arrays) == set(found.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed
+    assert stats.target_tokens == 0 and stats.source_tokens == np.count_nonzero(arrays["source"])
+    assert stats.positions == arrays["source"].size
