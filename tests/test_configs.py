@@ -18,7 +18,9 @@ from transformer.workdir import create_workdir
 
 # A list and not the content of the folder, since users keep their own configs there.
 CONFIGS = [f"configs/{name}.py" for name in ("base", "big", "finetune", "multi30k", "quickstart")]
-NAMED = [f"configs/{name}.py" for name in ("table2", "table3", "variants")]  # tests/test_named_configs.py
+NAMED = [
+    f"configs/{name}.py" for name in ("table2", "table3", "table3_mini", "variants")
+]  # tests/test_named_configs.py
 SMOKE = [("training.steps", "20")]
 
 

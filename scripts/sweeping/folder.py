@@ -69,9 +69,9 @@ def recorded_sweep(record: dict[str, Any]) -> Sweep:
 
 
 def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
-    """Returns a description of the difference, or an empty string. A search may have more trials than before."""
+    """Returns a description of the difference, or an empty string. A sweep may have more trials after those before."""
     names = ["objective", "space"]
-    if not record["space"] or len(record["trials"]) < len(recorded["trials"]):
+    if record["trials"][: len(recorded["trials"])] != recorded["trials"]:
         names.append("trials")
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
     pairs += [(key, recorded["task"].get(key), record["task"].get(key)) for key in recorded["task"] | record["task"]]

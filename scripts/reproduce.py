@@ -1,0 +1,71 @@
+"""Trains every row of the paper's Table 3, and tests what the paper concludes from it.
+
+    python -m scripts.reproduce table3 --scale=mini --data=FOLDER [--output=DIR] [--readme=docs/table3.md]
+    python -m scripts.reproduce table3 --scale=paper --data=wmt14 --output=DIR [--jobs=N]
+    python -m scripts.reproduce table3 --scale=mini --output=DIR --report
+
+--scale=mini has an eighth of all widths and Multi30k (configs/table3_mini.py); --scale=paper has the paper's models and
+data. The same command resumes: runs are trials of a sweep (scripts/sweep.py). All rows are trained with seed 0 first,
+so an interrupted table has every row before any has a second seed. More --seeds can be added later.
+"""
+
+import argparse
+from pathlib import Path
+
+import optuna
+
+from scripts import markdown, sweep
+from scripts.reproduction.runs import SCALES, make_trials, read_rows, read_runs
+from scripts.reproduction.tables import make_text
+from scripts.sweeping import description
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.study import storage_errors
+from scripts.sweeping.tasks import Training
+from scripts.sweeping.worker import run_trials
+from transformer import cli
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    optuna.logging.disable_default_handler()
+    scale = SCALES[arguments.scale]
+    for flag in ("seeds", "other_seeds", "jobs"):
+        if getattr(arguments, flag) < 1:
+            raise UserError(f"--{flag}={getattr(arguments, flag)}: must be at least 1")
+    configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
+    folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
+    trials = make_trials(configs, arguments.seeds, arguments.other_seeds)
+    if not arguments.report:
+        described = description.listed(trials, objective="bleu", pruner=None)
+        task = Training(configs["base"], folder)
+        sweep.check_values(described, task)
+        with storage_errors(folder.storage):
+            study = sweep.open_study(folder, described, task, folder.storage)
+            if arguments.retry_failed:
+                study.retry_failed()
+            run_trials(study, task, arguments.jobs)
+    elif folder.record.exists():
+        trials = folder.read()["trials"]
+    markdown.publish(make_text(configs, read_runs(folder, configs, trials), len(trials)), "table3", arguments.readme)
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
+    parser.add_argument("table", choices=("table3",), help="the table of the paper")
+    parser.add_argument("--scale", choices=SCALES, required=True, help="mini: an eighth of all widths")
+    parser.add_argument("--data", metavar="FOLDER", help="folder of the data, or multi30k (mini), wmt14 (paper)")
+    parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
+    parser.add_argument("--rows", metavar="ROW,...", help="train only these rows, and the base row (all)")
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=3, help="seeds of base and of rows with a large effect (3)"
+    )
+    parser.add_argument("--other_seeds", metavar="N", type=int, default=1, help="of the other rows (1)")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
+    parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
+    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

@@ -1,0 +1,106 @@
+"""The runs of Table 3: the rows with their seeds, and the measurements of complete runs."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from configs.table3 import ROWS
+from scripts.sweeping.description import Values
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.results import SEED
+from transformer.config import loading
+from transformer.config.keys import flatten, nearest
+from transformer.config_types import Config
+from transformer.errors import UserError
+from transformer.run.record import read_record
+from transformer.training.state import abstract_parameters
+from transformer.workdir import Workdir
+
+EFFECT = 0.5  # BLEU; the base row and rows that differ by more from it have several seeds
+
+
+class Scale(NamedTuple):
+    """The config whose argument is a row, and the name of the data that it has without a folder."""
+
+    config: str
+    data: str
+
+
+class Run(NamedTuple):
+    """The validation of a complete run at its last step."""
+
+    row: str
+    perplexity: float
+    bleu: float
+    seconds: float
+
+
+SCALES = {"mini": Scale("configs/table3_mini.py", "multi30k"), "paper": Scale("configs/table3.py", "wmt14")}
+
+
+def read_rows(scale: Scale, data: str, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
+    """Returns the configuration of each row in `names` (separated by commas; None: all), the base row first.
+
+    Raises UserError if a row, the data's folder or a value is not allowed.
+    """
+    rows = list(ROWS) if names is None else list(dict.fromkeys(["base", *names.split(",")]))
+    for row in rows:
+        if row not in ROWS:
+            raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
+    if data != scale.data:
+        if not Path(data).is_dir():
+            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {scale.data} to fetch it")
+        overrides = [*overrides, ("data.path", data)]
+    return {row: loading.load_file(f"{scale.config}:{row}", overrides) for row in rows}
+
+
+def needs_seeds(row: str) -> bool:
+    """Tells whether the row is the base, or its effect in the paper exceeds `EFFECT`."""
+    return row == "base" or round(abs(ROWS[row].bleu - ROWS["base"].bleu), 1) > EFFECT
+
+
+def make_trials(configs: Mapping[str, Config], seeds: int, other_seeds: int) -> list[Values]:
+    """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed 1, and so on."""
+    trials = []
+    for seed in range(max(seeds, other_seeds)):
+        for row in configs:
+            if seed < (seeds if needs_seeds(row) else other_seeds):
+                trials.append(changes(configs, row) | {SEED: seed})
+    return trials
+
+
+def changes(configs: Mapping[str, Config], row: str) -> Values:
+    """Returns the keys in which the row differs from the base row."""
+    base = flatten(configs["base"])
+    return {key: value for key, value in flatten(configs[row]).items() if value != base[key]}
+
+
+def read_runs(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]) -> list[Run]:
+    """Returns the complete runs of a sweep with these trials, of the rows in `configs`."""
+    by_changes = {frozenset(changes(configs, row).items()): row for row in configs}
+    runs = []
+    for number, trial in enumerate(trials):
+        workdir = Workdir(folder.workdir(number))
+        row = by_changes.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
+        if row and workdir.is_complete():
+            lines = read_record(workdir.metrics)
+            last = [line for line in lines if line["split"] == "valid"][-1]
+            seconds = [line["seconds"] for line in lines if "seconds" in line][-1]
+            runs.append(Run(row, last["perplexity"], last["bleu"], seconds))
+    return runs
+
+
+def scores(runs: Sequence[Run], measure: str) -> dict[str, list[float]]:
+    """Returns the values of `measure`, an attribute of the runs, for each row that has a run."""
+    ordered = sorted(runs, key=lambda run: list(ROWS).index(run.row))
+    groups = itertools.groupby(ordered, key=lambda run: run.row)
+    return {row: [getattr(run, measure) for run in group] for row, group in groups}
+
+
+def count_parameters(config: Config) -> int:
+    """Returns the number of parameters with a vocabulary of exactly `tokenizer.vocab_size` tokens."""
+    vocabulary = config.tokenizer.vocab_size
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_parameters(config, vocabulary, vocabulary)))

@@ -1,0 +1,109 @@
+"""The measured Table 3 and its claims as Markdown."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from configs.table3 import ROWS
+from scripts import markdown
+from scripts.evaluations import mean_and_spread
+from scripts.reproduction.claims import (
+    BLEU_MARGIN,
+    CLAIMS,
+    LEVEL,
+    PERPLEXITY_MARGIN,
+    Verdict,
+    judge_bleu,
+    judge_perplexity,
+)
+from scripts.reproduction.runs import Run, count_parameters, scores
+from transformer.config.keys import flatten
+from transformer.config_types import Config
+
+SETTINGS = {  # the columns of the paper's Table 3, and positions, which its row (E) changes
+    "N": "model.num_layers",
+    "d_model": "model.d_model",
+    "d_ff": "model.d_ff",
+    "h": "model.num_heads",
+    "d_k": "model.d_k",
+    "d_v": "model.d_v",
+    "P_drop": "model.dropout",
+    "eps_ls": "training.label_smoothing",
+    "positions": "model.positions",
+    "steps": "training.steps",
+}
+CLAIM_HEADER = ("claim", "measure", "paper", "here", "p", "holds")
+MEASURED = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "params")
+
+
+def make_text(configs: Mapping[str, Config], runs: Sequence[Run], planned: int) -> str:
+    """Returns the table of rows, how it was measured, and the table of claims; `planned` is the number of all runs."""
+    perplexities, bleus = scores(runs, "perplexity"), scores(runs, "bleu")
+    rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
+    parts = [markdown.table([("row", *SETTINGS, *MEASURED), *rows]), _conditions(configs["base"], runs, planned)]
+    if runs:
+        parts.append(
+            markdown.table([("claim", "measure", "paper", "here", "p", "holds"), *_claims(perplexities, bleus)])
+        )
+        parts.append(_explanation(bleus))
+    return "\n".join(parts)
+
+
+def _row(
+    name: str, configs: Mapping[str, Config], perplexities: Sequence[float], bleus: Sequence[float]
+) -> tuple[str, ...]:
+    """Returns the cells of a row: all settings of the base row, and those that another row changes, as in the paper."""
+    own, base = (_settings(configs[each]) for each in (name, "base"))
+    settings = [str(value) if name == "base" or value != base[column] else "" for column, value in own.items()]
+    measured = [mean_and_spread(values) if values else "" for values in (perplexities, bleus)]
+    paper = ROWS[name]
+    return (
+        *(name, *settings, *measured, f"{count_parameters(configs[name]) / 1e6:.2f}", str(len(bleus) or "")),
+        *(f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", "" if paper.millions is None else str(paper.millions)),
+    )
+
+
+def _settings(config: Config) -> dict[str, object]:
+    values = {column: flatten(config)[key] for column, key in SETTINGS.items()}
+    for width in ("d_k", "d_v"):
+        values[width] = values[width] or config.model.d_model // config.model.num_heads
+    return values
+
+
+def _conditions(base: Config, runs: Sequence[Run], planned: int) -> str:
+    text = f"The first {base.training.eval_sentences}" if base.training.eval_sentences else "All"
+    search = f"beam {base.training.eval_beam_size}, alpha {base.decoding.length_penalty}"
+    minutes = sum(run.seconds for run in runs) / 60
+    languages = f"{base.data.source_language}-{base.data.target_language}"
+    return (
+        f"{len(runs)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
+        f"sentences of the validation split after the last step, {search}, no averaging; "
+        "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds.\n"
+    )
+
+
+def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
+    rows = []
+    for claim in CLAIMS:
+        rows.append(_claim(claim.statement, "BLEU", judge_bleu(claim, bleus), lambda value: f"{value:+.2f}"))
+        rows.append(_claim("", "PPL", judge_perplexity(claim, perplexities), lambda log: f"{math.expm1(log):+.1%}"))
+    return rows
+
+
+def _claim(statement: str, measure: str, verdict: Verdict | None, show) -> tuple[str, ...]:
+    if verdict is None:
+        return statement, measure, "", "", "", "not run"
+    here = show(verdict.contrast.value)
+    if verdict.contrast.freedom:
+        here += f" ± {show(verdict.contrast.error).lstrip('+')}"
+    p_value = f"{verdict.p_value:.3f}" if verdict.contrast.freedom else ""
+    return statement, measure, show(verdict.paper), here, p_value, verdict.holds
+
+
+def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
+    freedom = sum(len(values) - 1 for values in bleus.values())
+    return (
+        f"A claim holds if its p-value is below {LEVEL}, does not if that of the contrary is, and is else unclear. "
+        f"p-values are one-sided, by Student's t with the seeds' variance pooled over all rows ({freedom} degrees of "
+        f"freedom), not corrected for the number of claims. As good: within {BLEU_MARGIN} BLEU and "
+        f"{PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. ± is the standard error.\n"
+    )

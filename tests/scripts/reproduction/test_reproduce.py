@@ -1,0 +1,124 @@
+"""The command `scripts.reproduce`, with runs that train nothing, and with real ones in the slow suite."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from configs.table3 import ROWS
+from scripts import reproduce
+from scripts.reproduction import runs
+from tests.checkpoints.workdirs import run
+from tests.scripts.tiny_sweep import error
+from tests.training.tiny import RUN
+
+MINI = runs.SCALES["mini"]
+
+
+def pretend(study, task, jobs, until=None) -> None:
+    """Completes trials without training: BLEU is 20, and a tenth more for each seed and head."""
+    for number, trial in enumerate(study.sweep.trials[:until]):
+        workdir = task.folder.workdir(number)
+        workdir.mkdir(parents=True, exist_ok=True)
+        bleu = 20 + (trial["seed"] + trial.get("model.num_heads", 8)) / 10
+        valid = {"step": 1, "split": "valid", "perplexity": 10.0 + trial["seed"], "bleu": bleu}
+        lines = [{"step": 1, "split": "train", "seconds": 60.0}, valid]
+        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (workdir / "complete.json").touch()
+    if until:
+        raise KeyboardInterrupt("interrupted")
+
+
+def command(folder: Path, *flags: str) -> list[str]:
+    return ["table3", "--scale=mini", f"--data={folder}", f"--output={folder / 'out'}", *flags]
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    """Returns the cells of each row of the tables by its first cell."""
+    return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:] for line in text.splitlines() if "|" in line}
+
+
+def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsys, monkeypatch):
+    rows = "--rows=A_h1,A_h4"
+    monkeypatch.setattr(reproduce, "run_trials", lambda *arguments: pretend(*arguments, until=3))
+    assert run(reproduce, *command(tmp_path, rows)) == 130
+    assert run(reproduce, *command(tmp_path, rows, "--report")) == 0
+    table = capsys.readouterr().out
+    assert "3 of 7 runs, 3 minutes" in table  # each row once, and no second seed
+    assert [cells(table)[row][10:14] for row in ("base", "A_h1", "A_h4")] == [
+        ["10.00", "20.80", "0.95", "1"],
+        ["10.00", "20.10", "0.95", "1"],
+        ["10.00", "20.40", "0.95", "1"],
+    ]
+    assert cells(table)["(A) several heads are better than one"][:4] == ["BLEU", "+0.90", "+0.70", ""]
+
+    monkeypatch.setattr(reproduce, "run_trials", pretend)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table3: begin -->\nobsolete\n<!-- table3: end -->\nafter\n")
+    assert run(reproduce, *command(tmp_path, rows, f"--readme={page}")) == 0
+    assert capsys.readouterr().out == ""
+    assert cells(page.read_text())["A_h1"][10:12] == ["11.00 ± 1.00", "20.20 ± 0.10"]
+    # The spread 0.1 of both rows with three seeds: the error is 0.1 sqrt(2/3), with four degrees of freedom.
+    assert cells(page.read_text())["(A) several heads are better than one"][2:] == ["+0.70 ± 0.08", "0.001", "yes |"]
+    assert page.read_text().startswith("before\n<!--") and "obsolete" not in page.read_text()
+
+    assert run(reproduce, *command(tmp_path, rows, "--seeds=4")) == 0
+    assert "9 of 9 runs" in capsys.readouterr().out
+    assert run(reproduce, *command(tmp_path, "--rows=A_h16")) == 2
+    assert "holds another sweep" in error(capsys)
+
+
+def test_rows_with_an_effect_above_half_a_bleu_have_several_seeds():
+    assert {row for row in ROWS if runs.needs_seeds(row)} == {
+        *("base", "A_h1", "B_dk16", "C_N2", "C_d256", "D_dropout0", "big")
+    }
+    trials = runs.make_trials(runs.read_rows(MINI, "multi30k", None, []), 3, 1)
+    assert len(trials) == 7 * 3 + 13
+    assert [trial["seed"] for trial in trials] == [0] * 20 + [1] * 7 + [2] * 7
+
+
+def test_the_miniature_keeps_the_relations_between_rows():
+    mini, paper = (runs.read_rows(runs.SCALES[scale], runs.SCALES[scale].data, None, []) for scale in ("mini", "paper"))
+    for row in ROWS:
+        expected = {}
+        for key, value in runs.changes(paper, row).items():
+            if key != "training.steps":
+                is_width = re.fullmatch(r"model\.d_\w+", key)
+                expected[key] = value // 8 if is_width else value
+        assert runs.changes(mini, row) == expected, row
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rows=A_h3"], "there is no row A_h3; did you mean A_h"),
+        (["--rows=A_h3"], f"the rows are {', '.join(ROWS)}"),
+        (["--seeds=0"], "--seeds=0: must be at least 1"),
+        (["--data=nowhere"], "--data=nowhere: no such folder"),
+        (["--config.model.num_heads=7"], "num_heads=7"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, flags, message):
+    assert run(reproduce, *command(tmp_path, *flags)) == 2
+    assert message in error(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_real_runs_fill_the_table(tmp_path, capsys):
+    settings = [f"--config.{each}" for each in RUN.split() if "d_model" not in each and "num_heads" not in each]
+    settings += [
+        f"--config.data.cache_dir={tmp_path / 'cache'}",
+        "--config.batch.plan=buckets",
+        "--config.training.steps=4",
+    ]
+    settings += [
+        "--config.training.eval_bleu=true",
+        "--config.training.eval_sentences=4",
+        "--config.batch.plan=buckets",
+    ]
+    flags = ["--rows=D_dropout0", "--seeds=2", *settings]
+    assert run(reproduce, *command(tmp_path, *flags)) == 0
+    table = capsys.readouterr().out
+    assert "4 of 4 runs" in table and cells(table)["D_dropout0"][13] == "2"
