@@ -3,11 +3,12 @@
 # make slow         all tests, including training runs of minutes, with XLA's optimisations on
 # make hostile      broken and hostile input: thousands of new random examples
 # make lint         ruff
+# make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata
 
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: quickstart test slow hostile lint
+.PHONY: quickstart test slow hostile lint mtdata
 
 quickstart: .venv/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -28,6 +29,13 @@ hostile: .venv/installed-dev
 lint: .venv/installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+mtdata: .venv-mtdata/installed
+
+.venv-mtdata/installed: requirements-data.txt
+	$(PYTHON) -m venv .venv-mtdata
+	.venv-mtdata/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-data.txt
+	@touch $@
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

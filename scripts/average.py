@@ -64,9 +64,9 @@ def write_workdir(path: Path, models: Trained) -> None:
     """Writes a workdir with the files that describe the run, and one checkpoint with the first model's parameters."""
     source, workdir = models.workdir, Workdir(path)
     path.mkdir()
-    described = (source.config, source.environment, source.metrics, source.parent, source.events, source.complete)
+    described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
     vocabularies = source.path.glob("tokenizer*.model")
-    for file in (*described, source.path / fingerprints.FILE_NAME, *vocabularies):
+    for file in (*described, source.complete, source.path / fingerprints.FILE_NAME, *vocabularies):
         if file.exists():
             shutil.copy2(file, path)
     checkpoint = models.checkpoints[0]

@@ -36,6 +36,7 @@ class Workdir:
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
         self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random
+        self.data = path / "data.json"  # how the folder of the data was made; absent if that has no record
         self.events = path / "events.jsonl"  # the roll-backs, one a line; absent if there were none
         self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
         self.complete = path / "complete.json"
@@ -61,7 +62,7 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     """
     workdir = Workdir(path)
     make_folder(path)
-    for stale in (path / fingerprints.FILE_NAME, workdir.parent, *path.glob("tokenizer*.model")):
+    for stale in (path / fingerprints.FILE_NAME, workdir.parent, workdir.data, *path.glob("tokenizer*.model")):
         stale.unlink(missing_ok=True)
     loading.save(config, path)
     files.write_json(workdir.environment, describe_environment() | {"resumed": []})

@@ -12,13 +12,14 @@ import ml_collections
 from absl import logging
 
 from configs.rules import HOST
-from transformer import fingerprints
+from transformer import files, fingerprints
 from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import corpus, inspection
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.sources.origin import read_origin
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -104,7 +105,10 @@ def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, e
     if workdir.has_begun() or extend is not None:
         continuation.check(workdir, config, extend)
     else:
+        made = read_origin(config.data)
         create_workdir(workdir.path, config)
+        if made is not None:
+            files.write_json(workdir.data, made)
 
 
 def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:

@@ -91,7 +91,11 @@ def test_the_identity_includes_version_and_slice(data):
         ("source_language", "fr", r"data\.source_language.*has no fr; it has de, en"),
         ("name", "tiny_translat", r"data\.name=tiny_translat: not found in TFDS or in"),
         ("name", "wmt14_translate/xx-en", r"data\.name=wmt14_translate/xx-en: "),
-        ("name", "wmt14_translate/de-en", r"not prepared in .*; run: python -c .*file_format='array_record'"),
+        (
+            "name",
+            "wmt14_translate/de-en",
+            r"not prepared in .*; run: python -m scripts.get_data --tfds=wmt14_translate/de-en --output=",
+        ),
     ],
 )
 def test_an_invalid_value_is_an_error_of_one_line(data, key, value, message):

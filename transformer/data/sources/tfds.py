@@ -81,11 +81,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
         raise UserError(f"data.name={dataset}: not found in TFDS{place}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"data.name={dataset}: {_one_line(error)[:200]}") from error
-    arguments = ", ".join([repr(dataset), *(f"{key}={value!r}" for key, value in options.items())])
-    command = (
-        f"""python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; """
-        f"""tfds.builder({arguments}, file_format='array_record').download_and_prepare()\""""
-    )
+    command = f"python -m scripts.get_data --tfds={dataset} --output={data_dir or tfds.core.constants.DATA_DIR}"
     if not builder.info.splits:
         raise UserError(f"data.name={dataset}: not prepared in {builder.data_dir}; run: {command}")
     if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:

@@ -1,0 +1,67 @@
+"""Folders of parallel text, as `data.source=text` reads them, that appear only when they are complete."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer import files
+from transformer.data.sources import origin
+from transformer.data.sources.lines import read_lines
+from transformer.environment import now
+from transformer.errors import UserError
+from transformer.workdir import make_folder
+
+Pair = tuple[str, str]  # the codes of the source and the target language, such as ("en", "de")
+SPLITS = ("train", "validation", "test")  # the stems of the files, which are the default splits of configs/base.py
+
+
+def check_new(output: Path) -> None:
+    """Raises UserError if `output` exists."""
+    if output.exists():
+        raise UserError(f"--output={output}: exists; delete it, or name another folder")
+
+
+@contextlib.contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
+
+    Raises UserError if `output` exists or cannot be made.
+    """
+    check_new(output)
+    make_folder(output.parent, "--output")
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        unfinished.rename(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:
+    """Returns the number of lines, the bytes and the sha256 of every file of text by its name.
+
+    Raises UserError if a split has an empty file or two files of different lengths.
+    """
+    described = {}
+    for stem in sorted({path.stem for path in folder.glob(f"*.{languages[0]}")}):
+        paths = [folder / f"{stem}.{language}" for language in languages]
+        counts = [sum(1 for _ in read_lines(path)) for path in paths]
+        if counts[0] != counts[1] or not counts[0]:
+            raise UserError(f"{stem}: has {counts[0]} sentences of {languages[0]} and {counts[1]} of {languages[1]}")
+        for path, lines in zip(paths, counts, strict=True):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            described[path.name] = {"lines": lines, "bytes": path.stat().st_size, "sha256": digest}
+    return described
+
+
+def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
+    """Writes `data.json`, with the facts and the files, and returns it. Raises UserError as `describe_files` does."""
+    record = {"made": now(), "languages": list(languages)} | facts | {"files": describe_files(folder, languages)}
+    files.write_json(folder / origin.FILE_NAME, record)
+    return record

@@ -1,0 +1,48 @@
+"""A stand-in for the file functions of TensorFlow, with which TFDS extracts archives and shuffles more than 1 GB."""
+
+import contextlib
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest import mock
+
+
+class NeverRaised(Exception):
+    """Errors of TensorFlow that TFDS catches and local files do not cause."""
+
+
+TENSORFLOW = SimpleNamespace(
+    compat=SimpleNamespace(as_text=os.fsdecode),
+    io=SimpleNamespace(
+        gfile=SimpleNamespace(GFile=open, exists=os.path.exists, remove=os.remove, copy=shutil.copyfile)
+    ),
+    errors=SimpleNamespace(ResourceExhaustedError=NeverRaised, UnimplementedError=NeverRaised),
+)
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is installed.
+
+    After a failure, the block ends when the downloads and extractions that have begun do.
+    """
+    from tensorflow_datasets.core import shuffle
+    from tensorflow_datasets.core.download import download_manager, downloader, extractor
+
+    # TFDS keeps one of each, whose threads may outlive the block.
+    download, extract = downloader._Downloader(), extractor._Extractor()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # shuffling on disk keeps 1,000 files open
+    try:
+        with contextlib.ExitStack() as stack:
+            for module in (shuffle, downloader, extractor):
+                stack.enter_context(mock.patch.object(module, "tf", TENSORFLOW))
+            stack.enter_context(mock.patch.object(download_manager, "get_downloader", lambda **_: download))
+            stack.enter_context(mock.patch.object(extractor, "get_extractor", lambda: extract))
+            stack.callback(extract._executor.shutdown, cancel_futures=True)
+            stack.callback(download._executor.shutdown, cancel_futures=True)  # before: it starts extractions
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

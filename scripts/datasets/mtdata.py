@@ -1,0 +1,135 @@
+"""Corpora of OPUS, WMT and others by mtdata (Gowda et al. 2021), which runs in a separate Python environment."""
+
+import collections
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from scripts.datasets.folder import Pair, new_folder, write_record
+from transformer.config.keys import nearest
+from transformer.environment import REPOSITORY
+from transformer.errors import UserError
+
+PYTHON = REPOSITORY / ".venv-mtdata" / "bin" / "python"
+NAMES = {"train": "train", "validation": "dev", "test": "test"}  # mtdata's names of the splits
+INSTALL = "run make mtdata, or name the Python of an environment that has it with --mtdata=PYTHON"
+ADVICE = "its downloads stay in $MTDATA or ~/.mtdata; delete a damaged one there"
+SIGNATURE = "mtdata.signature.txt"
+
+
+class Failed(UserError):
+    """Raised if mtdata runs and fails."""
+
+
+def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, Any]:
+    """Makes the folder of one of mtdata's recipes. Returns its record. Raises UserError if that fails."""
+    codes = three_letter_codes(python, pair)
+    recipes = [json.loads(line) for line in call(python, "mtdata", "list-recipe", "-f", "json").splitlines()]
+    found = {each["id"]: each for each in recipes}
+    if recipe not in found:
+        raise UserError(
+            f"--recipe={recipe}: mtdata has no such recipe{nearest(recipe, list(found))}; it has {', '.join(found)}"
+        )
+    if sorted(found[recipe]["langs"].split("-")) != sorted(codes):
+        raise UserError(
+            f"--pair={'-'.join(pair)}: the recipe {recipe} is of {found[recipe]['langs']}, not of {'-'.join(codes)}"
+        )
+    datasets = {split: found[recipe][name] for split, name in NAMES.items() if name in found[recipe]}
+    facts = {"recipe": recipe, "datasets": datasets}
+    return make_folder(python, pair, codes, ["get-recipe", "-i", recipe, "-f"], facts, output)
+
+
+def get_datasets(python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path) -> dict[str, Any]:
+    """Makes the folder of the datasets with these identifiers, by split. Otherwise as `get_recipe`."""
+    codes = three_letter_codes(python, pair)
+    arguments = ["get", "-l", "-".join(codes), "--merge"]
+    for split, names in datasets.items():
+        arguments += [f"--{NAMES[split]}", *names]
+    return make_folder(python, pair, codes, arguments, {"datasets": dict(datasets)}, output)
+
+
+def three_letter_codes(python: str, pair: Pair) -> Pair:
+    """Returns the ISO 639-3 codes of the languages, with which mtdata names files. Raises UserError if it has none."""
+    try:
+        first, second = (line.split("\t")[0] for line in call(python, "mtdata.iso", "-b", *pair).splitlines())
+    except Failed as error:
+        raise UserError(f"--pair={'-'.join(pair)}: must be codes of ISO 639, such as en-de or eng-deu") from error
+    return first, second
+
+
+def make_folder(
+    python: str, pair: Pair, codes: Pair, arguments: list[str], facts: Mapping[str, Any], output: Path
+) -> dict[str, Any]:
+    """Runs mtdata and moves its files and signature to the folder `output`. Returns the record."""
+    with new_folder(output) as folder:
+        taken = folder / "mtdata"
+        call(python, "mtdata", "-no-pb", *arguments, "-o", str(taken))
+        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], facts["datasets"].get("test", []))
+        for language, code in zip(pair, codes, strict=True):
+            for stem, name in names.items():
+                if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it
+                    path.resolve().replace(folder / f"{stem}.{language}")
+        signature = (taken / SIGNATURE).read_text(encoding="utf-8")
+        (taken / SIGNATURE).replace(folder / SIGNATURE)
+        shutil.rmtree(taken)
+        return write_record(folder, pair, {"by": "mtdata"} | dict(facts) | {"signature": signature})
+
+
+def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str]:
+    """Returns mtdata's names of the test sets by ours: test, test2 and so on, in the order of `datasets`.
+
+    mtdata numbers its links in an order that changes between runs. A link leads to a file named after its dataset.
+    """
+    links = {path.resolve().stem: path.stem for path in sorted(taken.glob(f"test*.{code}"))}
+    ordered = sorted(links, key=lambda name: datasets.index(name) if name in datasets else len(datasets))
+    return {"test" if number == 1 else f"test{number}": links[name] for number, name in enumerate(ordered, 1)}
+
+
+def call(python: str, module: str, *arguments: str) -> str:
+    """Runs a module of mtdata, with its messages on standard error, and returns its output.
+
+    Raises UserError if mtdata is missing, and Failed, with its last error, if it fails.
+    """
+    command = [python, "-m", module, *arguments]
+    logging.info("Running %s", shlex.join(command))
+    # Else mtdata breaks its messages into lines of 80 columns, may import the project's packages, and concatenates
+    # datasets in an order that changes between runs.
+    environment = {**os.environ, "COLUMNS": "1000", "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
+    try:
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.PIPE, env=environment, errors="replace"
+            )
+            with process:
+                messages = relay(process.stderr)
+            output.seek(0)
+            found = output.read()
+    except OSError as error:
+        raise UserError(f"--mtdata={python}: {error.strerror}; {INSTALL}") from error
+    if process.returncode:
+        if any("No module named" in line for line in messages):
+            raise UserError(f"--mtdata={python}: this environment has no mtdata; {INSTALL}")
+        errors = [found[1] for line in messages if (found := re.match(r"\d{8} [\d:]+ ERROR +(.*)", line))]
+        raise Failed(f"mtdata failed: {(errors or messages)[-1]:.500} ({ADVICE})")
+    return found
+
+
+def relay(messages: Iterable[str]) -> list[str]:
+    """Writes the lines to standard error, without trailing spaces. Returns the last ones that are not empty."""
+    last = collections.deque(["no message"], maxlen=100)
+    for line in messages:
+        line = line.rstrip()
+        print(line, file=sys.stderr, flush=True)
+        if line:
+            last.append(line)
+    return list(last)

@@ -1,0 +1,111 @@
+"""Translation datasets in Parquet files, in the folders that Hugging Face's hub serves."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from absl import logging
+from pyarrow import compute, parquet
+
+from scripts.datasets.folder import SPLITS, Pair, new_folder, write_record
+from transformer.errors import UserError
+
+# A file belongs to the split that its name begins with, as in train-00000-of-00003.parquet, or that its folder has.
+NAMES = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
+ROWS = 10_000  # read at once
+
+
+def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
+    """Writes the splits in a folder of Parquet files as parallel text. Returns the record of the new folder.
+
+    Pairs with a missing side are dropped, and line breaks within a sentence become spaces. Raises UserError if a file
+    cannot be read or does not have the languages.
+    """
+    found = find_files(source, pair)
+    with new_folder(output) as folder:
+        dropped = {split: write_split(paths, pair, folder / split) for split, paths in found.items()}
+        for split, count in dropped.items():
+            if count:
+                logging.warning("%s: %d pairs have a missing side; dropped.", split, count)
+        read = {split: [str(path) for path in paths] for split, paths in found.items()}
+        return write_record(folder, pair, {"by": "parquet", "read": read, "dropped": dropped})
+
+
+def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
+    """Returns the files of each split. A subfolder named after the pair, such as de-en, is taken instead of `source`.
+
+    Raises UserError if there is no such file.
+    """
+    if not source.is_dir():
+        raise UserError(
+            f"--hf={source}: no such folder; download the dataset first: hf download --repo-type=dataset {source} "
+            "--local-dir=FOLDER"
+        )
+    subfolders = [source / "-".join(each) for each in (pair, pair[::-1])]
+    folder = next((each for each in subfolders if each.is_dir()), source)
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.parquet")):
+        words = (re.split(r"[-._]", path.name)[0], *path.relative_to(folder).parts[-2:-1])
+        if split := next((NAMES[word] for word in words if word in NAMES), None):
+            found.setdefault(split, []).append(path)
+    if not found:
+        raise UserError(
+            f"--hf={source}: no Parquet file of a split in {folder}; needs names such as train-00000-of-00001.parquet "
+            "or train/0000.parquet"
+        )
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def write_split(paths: list[Path], pair: Pair, stem: Path) -> int:
+    """Writes `stem`.LANGUAGE for both languages. Returns the number of pairs that were dropped."""
+    dropped = 0
+    with (
+        stem.with_suffix(f".{pair[0]}").open("w", encoding="utf-8", newline="\n") as first,
+        stem.with_suffix(f".{pair[1]}").open("w", encoding="utf-8", newline="\n") as second,
+    ):
+        for path in paths:
+            for texts in read_pairs(path, pair):
+                if None in texts:
+                    dropped += 1
+                    continue
+                for file, text in zip((first, second), texts, strict=True):
+                    file.write(" ".join(re.split(r"[\r\n]+", text)) + "\n")
+    return dropped
+
+
+def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]]:
+    """Yields the pairs of a file. Raises UserError if it is damaged or does not have the languages as text."""
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = find_columns(path, file.schema_arrow, pair)
+            for batch in file.iter_batches(ROWS, columns=[".".join(column) for column in columns]):
+                sides = []
+                for name, *field in columns:
+                    column = batch.column(name)
+                    sides.append((compute.struct_field(column, field) if field else column).to_pylist())
+                yield from zip(*sides, strict=True)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); download it again") from error
+
+
+def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[list[str]]:
+    """Returns the paths of the two columns: a field of a structure, such as ["translation", "de"], or ["de"]."""
+    leaves = {}
+    for field in schema:
+        if pyarrow.types.is_struct(field.type):
+            leaves |= {inner.name: ([field.name, inner.name], inner.type) for inner in field.type}
+        else:
+            leaves[field.name] = ([field.name], field.type)
+    texts = {
+        name: column
+        for name, (column, kind) in leaves.items()
+        if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    }
+    if missing := [language for language in pair if language not in texts]:
+        raise UserError(
+            f"--pair={'-'.join(pair)}: {path} has no text of {' or '.join(missing)}; "
+            f"it has {', '.join(texts) or 'none'}"
+        )
+    return [texts[language] for language in pair]

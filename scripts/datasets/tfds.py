@@ -1,0 +1,82 @@
+"""Preparation of TFDS datasets as array_record, without TensorFlow."""
+
+import contextlib
+import shutil
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from scripts.datasets.local_files import without_tensorflow
+from transformer.errors import UserError
+from transformer.workdir import make_folder
+
+
+def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:
+    """Downloads a dataset, unless it is prepared in `output`, and writes it there. Returns its sentences by split.
+
+    Args:
+      dataset: its name and config, such as "wmt14_translate/de-en".
+      archives: a folder with files that need no download, named as their URLs end. TFDS verifies their checksums.
+
+    Raises:
+      UserError: the dataset is unknown, or a file is missing, damaged, or cannot be downloaded. Files that were
+        downloaded completely stay in `output`/downloads; nothing else does.
+    """
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.translate  # noqa: F401  # see transformer.data.sources.tfds
+
+    if archives is not None and not archives.is_dir():
+        raise UserError(f"--archives={archives}: no such folder")
+    try:
+        builder = tfds.builder(dataset, data_dir=output, file_format="array_record")
+    except (tfds.core.DatasetNotFoundError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"--tfds={dataset}: {one_line(error)}") from error
+    if not builder.is_prepared():
+        download(builder, output, archives)
+    return {
+        "dataset": builder.info.full_name,
+        "data_dir": str(output),
+        "examples": {name: split.num_examples for name, split in builder.info.splits.items()},
+    }
+
+
+def download(builder: Any, output: Path, archives: Path | None) -> None:
+    """Downloads and prepares the dataset of a builder. Raises UserError as `prepare` does."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import download_manager, extractor, util
+
+    damaged = (download_manager.NonMatchingChecksumError, extractor.ExtractError, extractor.UnsafeArchiveError)
+    damaged += (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, AssertionError)
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    make_folder(output, "--output")
+    dataset_folder = output / builder.name
+    is_new = not dataset_folder.exists()
+    try:
+        # Extractions last only for the call: TFDS would take those of an archive that has been replaced since.
+        with (
+            contextlib.redirect_stdout(sys.stderr),  # of TFDS's messages
+            tempfile.TemporaryDirectory(prefix=".extracted.", dir=output) as extracted,
+            without_tensorflow(),
+        ):
+            config = tfds.download.DownloadConfig(extract_dir=extracted, manual_dir=archives, try_download_gcs=False)
+            builder.download_and_prepare(download_dir=output / "downloads", download_config=config)
+    except (*damaged, OSError, util.DownloadError) as error:
+        if is_new:
+            shutil.rmtree(dataset_folder, ignore_errors=True)
+        advice = "delete a damaged archive, or get a missing one, and give its folder with --archives=DIR"
+        raise UserError(f"--tfds={builder.info.full_name}: {one_line(error)}; {advice}") from error
+    finally:
+        for unfinished in (output / "downloads").rglob("*.tmp.*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty
+            (output / "downloads" / builder.name).rmdir()
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the type and the message of an error, shortened."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.400}"

@@ -1,0 +1,74 @@
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files on disk, or TFDS datasets.
+
+python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
+python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
+python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
+python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
+
+The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the record `data.json`,
+which runs on the data copy. The last one prepares array_record, for `data.source=tfds` with `data.path=DIR`. The record
+goes to standard output. If a command fails, it leaves no data.
+"""
+
+import argparse
+import json
+import re
+
+from scripts.datasets import mtdata, parquet, tfds
+from scripts.datasets.folder import SPLITS, Pair, check_new
+from transformer import cli, files
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    datasets = {split: getattr(arguments, split).split(",") for split in SPLITS if getattr(arguments, split)}
+    given = [f"--{name}" for name in ("recipe", "hf", "tfds") if getattr(arguments, name)]
+    given += [f"--{split}" for split in list(datasets)[:1]]
+    if len(given) != 1:
+        raise UserError(f"needs one of --recipe, --train, --hf and --tfds, not {' and '.join(given) or 'none'}")
+    if arguments.archives and not arguments.tfds:
+        raise UserError(f"--archives={arguments.archives}: belongs to --tfds")
+    output = files.expanded(arguments.output)
+    if arguments.tfds:
+        archives = files.expanded(arguments.archives) if arguments.archives else None
+        print(json.dumps(tfds.prepare(arguments.tfds, output, archives)))
+        return
+    pair = parse_pair(arguments.pair)
+    check_new(output)  # before mtdata starts, which takes seconds
+    if arguments.hf:
+        record = parquet.get_parquet(pair, files.expanded(arguments.hf), output)
+    elif arguments.recipe:
+        record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
+    else:
+        record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
+    print(json.dumps(record))
+
+
+def parse_pair(pair: str | None) -> Pair:
+    if pair is None:
+        raise UserError("--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de")
+    found = re.fullmatch(r"([a-z]{2,3}\w*)-([a-z]{2,3}\w*)", pair)
+    if not found or found[1] == found[2]:
+        raise UserError(f"--pair={pair}: must be the codes of two languages, such as en-de")
+    return found[1], found[2]
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.get_data", __doc__)
+    parser.add_argument("--pair", metavar="SOURCE-TARGET", help="codes of the two languages, such as en-de")
+    parser.add_argument("--recipe", metavar="ID", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
+    parser.add_argument(
+        "--train", metavar="ID,ID", help="datasets of mtdata to train on, such as OPUS-gnome-v1-eng-kan"
+    )
+    parser.add_argument("--validation", metavar="ID,ID", help="those to validate on")
+    parser.add_argument("--test", metavar="ID,ID", help="those to test on")
+    parser.add_argument("--hf", metavar="FOLDER", help="a folder of Parquet files, as on Hugging Face's hub")
+    parser.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
+    parser.add_argument("--archives", metavar="DIR", help="--tfds: folder of archives that need no download")
+    parser.add_argument("--output", metavar="DIR", required=True, help="the new folder; --tfds: TFDS's data_dir")
+    parser.add_argument("--mtdata", metavar="PYTHON", default=str(mtdata.PYTHON), help="Python that has mtdata")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)
