@@ -43,6 +43,7 @@ REJECTED = {
     "data.name": "",
     "data.path": "a\nb",
     "data.downloads": (("train.en", "https://a.example/train.en"),),
+    "data.train_pairs": -1,
     "data.source_language": "e n",
     "data.target_language": " ",
     "data.train_split": "",

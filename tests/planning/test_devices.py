@@ -90,11 +90,14 @@ def test_the_compiler_of_gpus_uses_cublas_after_triton_has_failed(monkeypatch):
 def test_the_assumed_lengths_have_the_stated_means():
     statistics = lengths.parse_statistics("50000:20:25")
     assert statistics == lengths.LengthStatistics(50_000, 20.0, 25.0)
-    corpus = lengths.AssumedCorpus(statistics, 1000)
+    corpus = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=1000).data)
     assert len(corpus) == 50_000 and corpus.lengths.min() >= 1
     np.testing.assert_allclose(corpus.lengths.mean(axis=0), [20, 25], rtol=0.01)
-    shorter = lengths.AssumedCorpus(statistics, 40).lengths
+    shorter = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=40).data).lengths
     assert shorter.max() == 40 and 0.8 * 50_000 < len(shorter) < 50_000
+    config = tiny.tiny_config(data__max_length=40, data__target_language="")
+    monolingual = lengths.AssumedCorpus(statistics, config.data).lengths
+    np.testing.assert_array_equal(monolingual, shorter * [1, 0])
     config = tiny.tiny_config()
     assert bucketing.choose_shapes(corpus, config) == bucketing.choose_shapes(corpus.epoch(3, 0), config)
 

@@ -39,7 +39,7 @@ def plan_for_device(config: Config, device: str, lengths: str | None, workdir: s
 def assume(config: Config, lengths: str | None) -> tuple[Corpus, tuple[int, int], str]:
     """Returns a corpus of stated lengths, the sizes of its vocabularies, and a description of both."""
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
-    data = AssumedCorpus(statistics, config.data.max_length)
+    data = AssumedCorpus(statistics, config.data)
     return data, (size, size), f"assumed: {statistics}; vocabulary of {size:,}"
 
 

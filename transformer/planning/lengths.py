@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
 from transformer.errors import UserError
 
@@ -33,9 +34,9 @@ WMT = LengthStatistics(4_500_966, 29.5, 30.6)
 
 
 class AssumedCorpus(Corpus):
-    """A corpus of lengths and no tokens, drawn from statistics with a fixed seed."""
+    """A corpus of lengths and no tokens, drawn from statistics with a fixed seed. Monolingual data has one side."""
 
-    def __init__(self, statistics: LengthStatistics, max_length: int) -> None:
+    def __init__(self, statistics: LengthStatistics, data: Config) -> None:
         random, count = np.random.default_rng(0), min(statistics.pairs, DRAWN)
         source = random.lognormal(0.0, SPREAD, count)
         target = source * random.lognormal(0.0, RATIO_SPREAD, count)
@@ -43,7 +44,8 @@ class AssumedCorpus(Corpus):
             side * (mean / side.mean()) for side, mean in ((source, statistics.source), (target, statistics.target))
         ]
         lengths = np.maximum(np.rint(np.stack(sides, axis=1)), 1).astype(np.int32)
-        self.lengths = lengths[(lengths <= max_length).all(axis=1)]
+        self.lengths = lengths[(lengths <= data.max_length).all(axis=1)]
+        self.lengths *= np.array([bool(data.source_language), bool(data.target_language)])
 
     def __len__(self) -> int:
         return len(self.lengths)

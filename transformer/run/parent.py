@@ -18,6 +18,7 @@ from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_parameters
 from transformer.workdir import Workdir
 
@@ -59,6 +60,10 @@ class Parent:
     @property
     def checksum(self) -> str:
         return checksums.digest(self.checkpoint)
+
+    @property
+    def is_bilingual(self) -> bool:
+        return all(OBJECTIVES[self.config.training.objective].sides)
 
     def takes(self, name: str) -> bool:
         return not any(is_part(name, prefix) for prefix in self.skipped)
@@ -171,7 +176,9 @@ def _check_vocabularies(config: Config, parent: Parent) -> tuple[int, int]:
     """
     taken = parent.token_parameters(config)
     advice = f"take that run's tokenizer, or set config.training.init_skip={','.join([*parent.skipped, *taken])}"
-    differing = [key for key in ("kind", "shared") if config.tokenizer[key] != parent.config.tokenizer[key]]
+    # The vocabulary of a monolingual parent is that of either side.
+    keys = ("kind", "shared") if parent.is_bilingual else ("kind",)
+    differing = [key for key in keys if config.tokenizer[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(config) if config.tokenizer.model_file else parent.tokenizer
     if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
         differing.append("model_file")

@@ -30,6 +30,19 @@ def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, conte
     assert list(read_lines(path)) == [line.removesuffix(b"\r") for line in expected]
 
 
+def test_only_the_first_training_pairs_are_used(tmp_path, data):
+    write_pairs(tmp_path, "train", PAIRS)
+    write_pairs(tmp_path, "valid", PAIRS)
+    whole = sources.open_source(data, "train")
+    data.train_pairs = 7
+    first = sources.open_source(data, "train")
+    assert list(first) == RAW[:7] and len(first) == 7
+    assert first.identity != whole.identity and first.where(6, 1) == whole.where(6, 1)
+    assert len(sources.open_source(data, "valid")) == 20
+    data.train_pairs = 1000
+    assert len(sources.open_source(data, "train")) == 20
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_monolingual_text_has_one_file(tmp_path, data, side):
     languages = ("en", "de")

@@ -1,6 +1,8 @@
 """The interface of data sources, and the table of their kinds."""
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from transformer.config_types import Config
@@ -40,7 +42,33 @@ class Source(Protocol):
 
 def open_source(data: Config, split: str) -> Source:
     """Opens the source that `data` describes, for one of SPLITS. Raises UserError if its data is missing."""
-    return SOURCES[data.source].open(data, split)
+    source = SOURCES[data.source].open(data, split)
+    return First(source, data.train_pairs) if split == "train" and data.train_pairs else source
+
+
+@dataclass(frozen=True)
+class First:
+    """The first `limit` pairs of a source."""
+
+    whole: Source
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.whole.name}, first {self.limit:,} pairs"
+
+    @property
+    def identity(self) -> dict:
+        return self.whole.identity | {"first": self.limit}
+
+    def __len__(self) -> int:
+        return min(len(self.whole), self.limit)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return itertools.islice(self.whole, self.limit)
+
+    def where(self, index: int, side: int) -> str:
+        return self.whole.where(index, side)
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
