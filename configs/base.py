@@ -83,6 +83,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # Activations that the backward pass computes again instead of storing them. none: none; layers: all within a layer,
     # which saves memory for a third more products
     model.remat = Key("none", listed_in("transformer.model.stack:REMATS"), MESH)
+    model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
     model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
 
     keys.data = data = ml_collections.ConfigDict()
@@ -147,7 +148,8 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.training = training = ml_collections.ConfigDict()
     # translation; masked_lm: the encoder predicts hidden tokens of the source (Devlin et al. 2019); causal_lm: the
-    # decoder predicts each target token from those before it. The latter two read monolingual text.
+    # decoder predicts each target token from those before it. These two read monolingual text. ctc: the encoder
+    # predicts all target tokens at once
     training.objective = Key("translation", listed_in("transformer.training.objectives:OBJECTIVES"))
     training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the share of tokens, or words, that are hidden
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: hide all tokens of a word, or none
@@ -182,6 +184,7 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
 
     keys.decoding = decoding = ml_collections.ConfigDict()
+    # beam; sample: drawn at random; ctc: prefix beam search, for objective=ctc
     decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
     decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of ((5 + length) / 6)^alpha; 0: none

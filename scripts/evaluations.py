@@ -16,6 +16,7 @@ from transformer.config.keys import flatten, keys_of
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
@@ -110,7 +111,7 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
 
     Those of language models have no scores of translations, and are not among them.
     """
-    if open_existing(workdir.path)[1].training.objective != "translation":
+    if not OBJECTIVES[open_existing(workdir.path)[1].training.objective].translates:
         return []
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
     own = [each for each in evaluations if each.result["split"] is not None and len(each.result["models"]) == 1]

@@ -32,6 +32,7 @@ from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.training.held_out import held_out_means
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing, split_names
 
 
@@ -45,7 +46,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     workdir, config = models.workdir, models.config
-    if config.training.objective != "translation":
+    if not OBJECTIVES[config.training.objective].translates:
         return evaluate_language_model(arguments, models)
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")

@@ -38,6 +38,7 @@ REJECTED = {
     "model.source_vectors": "a\nb",
     "model.target_vectors": "\n",
     "model.remat": "layer",
+    "model.ctc_frames": 0,
     "model.dtype": "float16",
     "data.source": "texts",
     "data.name": "",
@@ -119,6 +120,7 @@ IMPLEMENTATION = "model.attention_implementation"
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
 MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
+CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": 0.0}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
@@ -131,6 +133,10 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"training.objective": "causal_lm"}, ("objective=causal_lm", "source_language=en")),
     (MASKED | {"tokenizer.shared": False, "model.share_embeddings": "target"}, ("objective=masked_lm", "shared=False")),
     (MASKED | {"training.eval_bleu": True}, ("objective=masked_lm", "eval_bleu=True")),
+    ({"training.objective": "ctc", "training.label_smoothing": 0.0}, ("objective=ctc", "strategy=beam")),
+    ({"decoding.strategy": "ctc"}, ("objective=translation", "strategy=ctc")),
+    (CTC | {"training.label_smoothing": 0.1}, ("objective=ctc", "label_smoothing=0.1")),
+    (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     *(
         ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
@@ -197,6 +203,7 @@ POSSIBLE_COMBINATIONS = (
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
     MASKED | {"data.source": "synthetic"},
+    CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
     {"batch.tokens": 2048},
     {"batch.tokens": 2304, "batch.length_multiple": 96},

@@ -22,7 +22,6 @@ from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
 from transformer.training.loss import LossSums, Objective
 from transformer.training.projected_loss import ProjectedLoss
-from transformer.training.step import batch_loss
 
 VOCAB = 20
 LOSS = ProjectedLoss(Objective(0.1, "uniform", 0.0, reads_once=False), one_device())
@@ -84,7 +83,7 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
     """Returns the LossSums of the batch, its logits, and the gradients of the summed loss, without dropout."""
 
     def loss(parameters):
-        return batch_loss(LOSS, model.graph, parameters, batch, None)
+        return LOSS.of_batch(nnx.merge(model.graph, nnx.State(parameters)), batch, None)
 
     gradients, sums = jax.grad(loss, has_aux=True)(model.parameters)
     return sums, np.asarray(logits_of(model.graph, model.parameters, batch)), gradients

@@ -8,7 +8,6 @@ from flax import nnx
 from tests.model.models import LARGE, LOSS, ROUNDING, batch_of, sentences, tiny_transformer
 from tests.training.tiny import distance
 from transformer.model.transformer import attention_weights
-from transformer.training.step import batch_loss
 
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
 BATCH = batch_of(sentences([(16, 12), (3, 5), (9, 12), (1, 1), (14, 7)]), list(range(5)), LARGE)
@@ -19,7 +18,9 @@ def differentiate(remat: str, dtype: str) -> tuple[jax.Array, dict, int]:
     model = tiny_transformer(remat=remat, dtype=dtype, **DROPOUT)
 
     def loss(parameters: dict) -> jax.Array:
-        return batch_loss(LOSS, model.graph, parameters, BATCH, nnx.Rngs(dropout=jax.random.key(0)))[0]
+        return LOSS.of_batch(nnx.merge(model.graph, nnx.State(parameters)), BATCH, nnx.Rngs(dropout=jax.random.key(0)))[
+            0
+        ]
 
     value, backward = jax.vjp(loss, model.parameters)
     return value, backward(jnp.ones(()))[0], sum(leaf.nbytes for leaf in jax.tree.leaves(backward))

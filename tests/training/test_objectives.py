@@ -215,3 +215,16 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     assert set(arrays) == set(found.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed
     assert stats.target_tokens == 0 and stats.source_tokens == np.count_nonzero(arrays["source"])
     assert stats.positions == arrays["source"].size
+
+
+def test_ctc_runs_from_text_to_bleu(tmp_path, capsys):
+    changes = {"training__label_smoothing": 0.0, "decoding__strategy": "ctc", "training__eval_bleu": True}
+    assert run(tmp_path / "run", training__objective="ctc", training__steps=12, **changes) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    first, *_, last = (line for line in lines if line["split"] == "valid")
+    assert last["nll"] < first["nll"] and "bleu" in last
+    flags = [f"--workdir={tmp_path / 'run'}", "--split=valid"]
+    assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
+    assert json.loads(capsys.readouterr().out)["sentences"] == 200
+    assert cli.execute(evaluate.make_parser(), evaluate.main, [*flags, "--decoding.strategy=beam"]) == 2
+    assert "objective=ctc needs strategy=ctc" in capsys.readouterr().err

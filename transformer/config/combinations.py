@@ -137,13 +137,28 @@ COMBINATIONS = (
     ),
     Combination(
         ("training.objective", "training.eval_bleu"),
-        lambda c: not all(_objective(c).sides) and c.training.eval_bleu,
+        lambda c: not _objective(c).translates and c.training.eval_bleu,
         "only translations have BLEU; set eval_bleu=false and checkpoint.best_metric=loss",
     ),
     Combination(
+        ("training.objective", "decoding.strategy"),
+        lambda c: (c.training.objective == "ctc") != (c.decoding.strategy == "ctc"),
+        "objective=ctc needs strategy=ctc, which no other objective has; set both or neither",
+    ),
+    Combination(
+        ("training.objective", "batch.plan"),
+        lambda c: c.training.objective == "ctc" and c.batch.plan == "packed",
+        "ctc reads one sentence a row; set plan=buckets",
+    ),
+    Combination(
+        ("training.objective", "training.label_smoothing"),
+        lambda c: c.training.objective == "ctc" and c.training.label_smoothing > 0,
+        "ctc has no label smoothing; set label_smoothing=0",
+    ),
+    Combination(
         ("training.objective", "training.r_drop"),
-        lambda c: c.training.objective == "masked_lm" and c.training.r_drop > 0,
-        "the two passes of R-Drop would hide different tokens; set r_drop=0",
+        lambda c: c.training.objective in ("masked_lm", "ctc") and c.training.r_drop > 0,
+        "R-Drop compares the distributions of two passes at the same target token; set r_drop=0",
     ),
     Combination(
         ("tokenizer.kind", "tokenizer.subword_sampling"),

@@ -36,7 +36,7 @@ class AutoregressiveModel(Protocol):
 Caches = tuple[Cache, ...]
 
 
-def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[AutoregressiveModel]:
+def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
     """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
     return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool
 
 from transformer.config_types import Config
 from transformer.decoding.beam_search import Hypotheses, beam_search
+from transformer.decoding.ctc_search import ctc_search
 from transformer.decoding.sampling import sample, sample_keys
 
 
@@ -50,7 +51,20 @@ def _sample(models, source, limits, lines, config, n_best, max_length):
     )
 
 
+def _ctc(models, source, limits, lines, config, n_best, max_length):
+    return ctc_search(
+        models,
+        source,
+        limits,
+        beam_size=config.beam_size,
+        n_best=n_best,
+        length_penalty=config.length_penalty,
+        forbid_unk=config.forbid_unk,
+    )
+
+
 STRATEGIES = {
     "beam": Strategy(lambda config, n_best: config.beam_size, _beam),
     "sample": Strategy(lambda config, n_best: n_best, _sample),
+    "ctc": Strategy(lambda config, n_best: config.beam_size, _ctc),
 }

@@ -63,7 +63,7 @@ class Parent:
 
     @property
     def is_bilingual(self) -> bool:
-        return all(OBJECTIVES[self.config.training.objective].sides)
+        return OBJECTIVES[self.config.training.objective].translates
 
     def takes(self, name: str) -> bool:
         return not any(is_part(name, prefix) for prefix in self.skipped)

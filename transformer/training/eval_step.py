@@ -17,10 +17,8 @@ from transformer.distributed.sharding import BATCH
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record, means
-from transformer.training.objectives import Inputs
+from transformer.training.objectives import OBJECTIVES, Inputs
 from transformer.training.programs import Batch, Programs, abstract_batch
-from transformer.training.projected_loss import ProjectedLoss
-from transformer.training.step import batch_loss
 
 
 class EvalStep:
@@ -32,7 +30,7 @@ class EvalStep:
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
         """`inputs` is that of the objective `config.training.objective`."""
         self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
-        self.loss = ProjectedLoss.from_config(config.training, mesh).without_r_drop()
+        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh).without_r_drop()
         self.sums = jax.jit(self._sums)
         self.programs = Programs()
 
@@ -57,4 +55,4 @@ class EvalStep:
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             batch = self.inputs(batch, jax.random.key(self.config.seed))
-            return batch_loss(self.loss, self.graph, parameters, batch, None)[1]
+            return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]

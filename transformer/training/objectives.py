@@ -7,13 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key
 
 from transformer.config_types import Config
+from transformer.model.ctc import CtcTransformer
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, PAD, SPECIAL
+from transformer.training.ctc_loss import CtcLoss
 from transformer.training.programs import Batch
+from transformer.training.projected_loss import ProjectedLoss
 
 MASK = BOS  # stands for a hidden token; no source has BOS
 # Of the chosen tokens, the shares that become MASK and a random token; the others stay (Devlin et al. 2019, 3.1).
@@ -30,12 +34,18 @@ class TrainingObjective(NamedTuple):
     make_inputs(config.training, pieces): the function from batches of the loader to those of the model; `pieces` are
       the strings of the source's tokens.
     generates_text: whether the model can be searched for translations or continuations.
+    make_loss(config.training, mesh): the loss as a function of the model and its inputs and targets.
     """
 
     sides: tuple[bool, bool]
     make_model: Callable[[Config, int, int, nnx.Rngs], nnx.Module]
     make_inputs: Callable[[Config, Sequence[str]], Inputs]
     generates_text: bool
+    make_loss: Callable[[Config, Mesh], ProjectedLoss | CtcLoss] = ProjectedLoss.from_config
+
+    @property
+    def translates(self) -> bool:
+        return all(self.sides)
 
 
 def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
@@ -102,5 +112,13 @@ OBJECTIVES = {
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
         lambda training, pieces: keep_batch,
         generates_text=True,
+    ),
+    # Predicts all target tokens at once, with the encoder alone.
+    "ctc": TrainingObjective(
+        (True, True),
+        lambda model, source, target, rngs: CtcTransformer(model, source, target, rngs=rngs),
+        lambda training, pieces: keep_batch,
+        generates_text=True,
+        make_loss=lambda training, mesh: CtcLoss(),
     ),
 }

@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
@@ -14,6 +15,7 @@ from transformer.config_types import Config
 from transformer.distributed.sharding import BATCH
 from transformer.model.linear import FLOAT32
 from transformer.training.loss import LossSums, Objective
+from transformer.training.programs import Batch
 
 _COLUMN_MULTIPLE = 128  # tiles of matrix units
 # Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches, TPUs in their vector memory.
@@ -37,6 +39,11 @@ class ProjectedLoss:
     def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
         return cls(Objective.from_config(training, _platform(mesh)), mesh)
 
+    @property
+    def passes(self) -> int:
+        """The number of rows for each sentence."""
+        return self.objective.passes
+
     def without_r_drop(self) -> "ProjectedLoss":
         """Returns the loss of single passes, as in evaluation."""
         return dataclasses.replace(self, objective=dataclasses.replace(self.objective, r_drop=0.0))
@@ -46,6 +53,11 @@ class ProjectedLoss:
     ) -> tuple[Float[Array, ""], LossSums]:
         """Products take operands in the dtype of `hidden`. Logits and the table's gradient are float32."""
         return _projected_loss(self, hidden, table, targets)
+
+    def of_batch(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
+        """Returns the objective of a model with `hidden` and `output_table`, whose inputs are in the batch."""
+        inputs = {name: array for name, array in batch.items() if name != "target_output"}
+        return self(model.hidden(**inputs, rngs=rngs), model.output_table, batch["target_output"])
 
     def over_devices(self, hidden: jax.Array, table: jax.Array, targets: jax.Array, with_gradients: bool) -> tuple:
         """Returns (objective, sums), and the gradients of hidden and table if requested."""

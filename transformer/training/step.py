@@ -17,23 +17,13 @@ from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardi
 from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.objectives import Inputs, keep_batch
+from transformer.training.objectives import OBJECTIVES, Inputs, keep_batch
 from transformer.training.optimizer import count_updates
 from transformer.training.programs import Batch, Programs, abstract_batch
-from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
 NOT_A_PLACE = 2**31 - 1  # of dropout, whose places are numbered from 0
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
-
-
-def batch_loss(
-    loss: ProjectedLoss, graph: nnx.GraphDef, parameters: dict, batch: Batch, rngs: nnx.Rngs | None
-) -> tuple[jax.Array, LossSums]:
-    """Returns the summed objective of a batch of the loader, and what a step reports."""
-    model = nnx.merge(graph, nnx.State(parameters))
-    inputs = {name: array for name, array in batch.items() if name != "target_output"}
-    return loss(model.hidden(**inputs, rngs=rngs), model.output_table, batch["target_output"])
 
 
 class TrainStep:
@@ -56,7 +46,7 @@ class TrainStep:
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
-        self.loss = ProjectedLoss.from_config(config.training, mesh)
+        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
@@ -116,11 +106,11 @@ class TrainStep:
 
     def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
-        rows = {name: jnp.repeat(array, self.loss.objective.passes, axis=0) for name, array in batch.items()}
+        rows = {name: jnp.repeat(array, self.loss.passes, axis=0) for name, array in batch.items()}
         rows = self.inputs(rows, jax.random.fold_in(key, NOT_A_PLACE))
 
         def loss(parameters):
-            return batch_loss(self.loss, self.graph, parameters, rows, nnx.Rngs(dropout=key))
+            return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), rows, nnx.Rngs(dropout=key))
 
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             return self._constrain(jax.grad(loss, has_aux=True)(state.parameters))

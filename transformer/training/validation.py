@@ -44,7 +44,8 @@ class Validation:
         self.translator = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
-            decoding.update(strategy="beam", beam_size=config.training.eval_beam_size)
+            strategy = "ctc" if config.decoding.strategy == "ctc" else "beam"
+            decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
             self.own_translator = Translator([graph], tokenizer, decoding, n_best=1, devices=jax.local_devices())
             self.translator = SharedTranslator(self.own_translator, config.data.wait_seconds)
             texts, references = source.read_pairs(config.data, "valid")

@@ -1,0 +1,18 @@
+"""The quickstart's sentences by CTC: an encoder predicts all target tokens at once.
+
+Command:   python -m transformer.train --config=configs/ctc.py --workdir=runs/ctc
+"""
+
+import ml_collections
+
+from configs import quickstart
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = quickstart.get_config()
+    config.training.objective = "ctc"
+    config.decoding.strategy = "ctc"
+    config.training.label_smoothing = 0.0
+    config.model.num_layers = 4  # as many as the quickstart's encoder and decoder together
+    config.model.ctc_frames = 3
+    return config

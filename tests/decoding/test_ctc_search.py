@@ -1,0 +1,115 @@
+"""CTC: loss and search against sums over all labels of a few frames."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.decoding.ctc_search import ctc_search
+from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.special_tokens import EOS, PAD
+from transformer.training.ctc_loss import CtcLoss, needed_frames
+
+TOKENS, FRAMES = 3, 6
+VOCAB = 4 + TOKENS
+LABELS = [BLANK, *range(4, VOCAB)]
+
+
+def model_of(logits: np.ndarray) -> CtcTransformer:
+    """Returns a model with these logits and one frame for each source token."""
+
+    class Fixed(CtcTransformer):
+        def __init__(self):
+            self.frames_per_token = 1
+
+        def __call__(self, source, rngs=None):
+            return jnp.asarray(logits)
+
+    return Fixed()
+
+
+def probabilities(log_p: np.ndarray) -> dict[tuple[int, ...], float]:
+    """Returns the probability of each token sequence: the sum over all labels of the frames that give it."""
+    found = {}
+    for labels in itertools.product(LABELS, repeat=len(log_p)):
+        tokens = tuple(label for label, _ in itertools.groupby(labels) if label != BLANK)
+        found[tokens] = found.get(tokens, 0.0) + np.exp(sum(log_p[i, label] for i, label in enumerate(labels)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def logits() -> np.ndarray:
+    values = np.random.default_rng(4).normal(size=(5, FRAMES, VOCAB)).astype(np.float32) * 2
+    values[:, :, 1:4] = -40.0  # UNK, BOS and EOS
+    return values
+
+
+SOURCE = jnp.full((5, FRAMES), 9).at[3, 4:].set(PAD)
+LENGTHS = [6, 6, 6, 4, 6]
+
+
+def search(logits: np.ndarray, beam_size: int, n_best: int):
+    options = {"length_penalty": 0.0, "forbid_unk": True}
+    limits = jnp.array([1, 1, 1, 1, -1])
+    found, done = ctc_search([model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options)
+    assert done.all()
+    return jax.device_get(found)
+
+
+def test_a_wide_beam_finds_the_most_probable_sequences_and_their_probabilities(logits):
+    found = search(logits, beam_size=1100, n_best=5)
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    for row in range(4):
+        exact = probabilities(log_p[row, : LENGTHS[row]])
+        best = sorted(exact, key=exact.get, reverse=True)[:5]
+        for n, tokens in enumerate(best):
+            assert found.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
+            assert (found.tokens[row, n][len(tokens) + 1 :] == PAD).all()
+            assert found.scores[row, n] == pytest.approx(np.log(exact[tokens]), abs=1e-4)
+    assert np.isneginf(found.scores[4]).all()  # a filler row
+
+
+def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):
+    found = search(logits, beam_size=1, n_best=1)
+    for row in range(4):
+        best = logits[row, : LENGTHS[row]].argmax(-1).tolist()
+        tokens = [label for label, _ in itertools.groupby(best) if label != BLANK]
+        assert found.tokens[row, 0][: len(tokens) + 1].tolist() == [*tokens, EOS]
+
+
+def test_the_loss_sums_over_all_alignments(logits):
+    targets = [
+        [4, 5, EOS, PAD, PAD],
+        [6, EOS, PAD, PAD, PAD],
+        [4, 4, EOS, PAD, PAD],
+        [5, 6, 4, EOS, PAD],
+        [EOS, *[PAD] * 4],
+    ]
+    batch = {"source": SOURCE, "target_output": jnp.array(targets)}
+    loss, sums = CtcLoss().of_batch(model_of(logits), batch, None)
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    expected = 0.0
+    for row, target in enumerate(targets):
+        tokens = tuple(token for token in target if token > EOS)
+        expected -= np.log(probabilities(log_p[row, : LENGTHS[row]])[tokens])
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert (sums.tokens, sums.sentences) == (8, 5)
+
+
+def test_targets_that_need_too_many_frames_have_no_loss(logits):
+    possible = jnp.array([[4, 5, 6, EOS]] * 5)
+    impossible = possible.at[3].set(jnp.array([4, 4, 4, EOS]))  # five frames of four
+    assert needed_frames(jnp.where(impossible == EOS, PAD, impossible)).tolist() == [3, 3, 3, 5, 3]
+    losses = [
+        CtcLoss().of_batch(model_of(logits), {"source": SOURCE, "target_output": targets}, None)
+        for targets in (possible, impossible)
+    ]
+    assert losses[1][1].tokens == losses[0][1].tokens - 3 == 12
+    assert 0 < losses[1][0] < losses[0][0] < 1000
+
+
+def test_repeated_labels_merge_unless_a_blank_separates_them():
+    labels = jnp.array([[4, 4, 0, 4, 5, 0], [0, 6, 6, 6, 0, 0]])
+    assert compact(labels, is_kept(labels)).tolist() == [[4, 4, 5, 0, 0, 0], [6, 0, 0, 0, 0, 0]]

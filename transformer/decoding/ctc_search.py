@@ -1,0 +1,133 @@
+"""Prefix beam search for models of training.objective=ctc (Graves et al. 2006; Hannun et al. 2014).
+
+A prefix is a sequence of tokens. Its probability sums over all labels of the frames so far that give it. There are two
+parts, since they continue differently: the labels that end in BLANK, and those that end in the last token.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.decoding import ensemble
+from transformer.decoding.beam_search import Hypotheses, gather, penalty
+from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+
+class Prefixes(NamedTuple):
+    """The K best prefixes of each source, each with its number of tokens and log-probabilities."""
+
+    tokens: Int[Array, "*B K L"]
+    lengths: Int[Array, "*B K"]
+    ends_blank: Float[Array, "*B K"]
+    ends_token: Float[Array, "*B K"]
+
+    @property
+    def log_p(self) -> Float[Array, "*B K"]:
+        return jnp.logaddexp(self.ends_blank, self.ends_token)
+
+
+def ctc_search(
+    models: Sequence[CtcTransformer],
+    source: Int[Array, "B S"],
+    limits: Int[Array, "B"],
+    *,
+    beam_size: int,
+    n_best: int,
+    length_penalty: float,
+    forbid_unk: bool,
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """Returns the `n_best` translations of each row of `source`, and that all rows are done.
+
+    A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known separately from
+    those of their frames: `token_log_probabilities` has the whole log-probability at the end of a hypothesis.
+
+    Args:
+      models: the ensemble, all with the same number of frames.
+      limits: negative for a filler row, which gets no hypotheses; others have no meaning here.
+      beam_size, n_best, length_penalty, forbid_unk: see `beam_search`.
+    """
+    log_p = ensemble.log_probabilities([model(source) for model in models])
+    log_p = log_p.at[:, :, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
+    is_frame = models[0].frames(source) != PAD
+    found = _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
+    scores = jnp.where((limits < 0)[:, None], -jnp.inf, found.log_p / penalty(found.lengths + 1, length_penalty))
+    scores, best = jax.lax.top_k(scores, n_best)
+    tokens, lengths, totals = gather(found.tokens, best), gather(found.lengths, best), gather(found.log_p, best)
+    is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]
+    hypotheses = Hypotheses(jnp.where(is_end, EOS, tokens), scores, jnp.where(is_end, totals[:, :, None], 0.0))
+    return hypotheses, jnp.ones(len(source), bool)
+
+
+def _greedy(log_p: Float[Array, "B F V"], is_frame: Bool[Array, "B F"]) -> Prefixes:
+    labels = jnp.where(is_frame, jnp.argmax(log_p, axis=-1), BLANK)
+    kept = is_kept(labels)
+    tokens = jnp.pad(compact(labels, kept), ((0, 0), (0, 1)))[:, None]
+    total = jnp.sum(jnp.where(is_frame, jnp.max(log_p, axis=-1), 0.0), axis=1)[:, None]
+    return Prefixes(tokens, jnp.sum(kept, axis=1)[:, None], total, jnp.full_like(total, -jnp.inf))
+
+
+def _search(log_p: Float[Array, "B F V"], is_frame: Bool[Array, "B F"], beam_size: int) -> Prefixes:
+    rows, frames, _ = log_p.shape
+    nothing = jnp.full((rows, beam_size), -jnp.inf)
+    start = Prefixes(
+        jnp.full((rows, beam_size, frames + 1), PAD),
+        jnp.zeros((rows, beam_size), jnp.int32),
+        nothing.at[:, 0].set(0.0),
+        nothing,
+    )
+
+    def advance(prefixes: Prefixes, frame: tuple[jax.Array, jax.Array]) -> tuple[Prefixes, None]:
+        of_frame, is_real = frame
+        after = jax.vmap(_advance)(prefixes, of_frame)
+
+        def choose(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(is_real.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return Prefixes(*map(choose, after, prefixes)), None
+
+    return jax.lax.scan(advance, start, (jnp.moveaxis(log_p, 1, 0), is_frame.T))[0]
+
+
+def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
+    """Returns the best prefixes of one source after one more frame."""
+    count, length = prefixes.tokens.shape
+    index = jnp.arange(count)
+    last = prefixes.tokens[index, prefixes.lengths - 1]  # PAD for the empty prefix, which is padded to its end
+    last_log_p = jnp.where(prefixes.lengths > 0, log_p[last], -jnp.inf)
+
+    # Extensions by the likeliest tokens. A repeated token needs a BLANK before it.
+    choices = min(count + 1, len(log_p))
+    gained, tokens = jax.lax.top_k(log_p.at[BLANK].set(-jnp.inf), choices)
+    is_repeated = tokens[None] == last[:, None]
+    extended = gained[None] + jnp.where(is_repeated, prefixes.ends_blank[:, None], prefixes.log_p[:, None])
+
+    # An extension may be a prefix that is there already.
+    is_equal = prefixes.tokens[None] == prefixes.tokens[:, None]
+    is_beyond = jnp.arange(length)[None, None] >= prefixes.lengths[:, None, None]
+    is_next = (is_equal | is_beyond).all(axis=2) & (prefixes.lengths[None] == prefixes.lengths[:, None] + 1)
+    is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
+    from_other = (
+        jnp.where(last[None] == last[:, None], prefixes.ends_blank[:, None], prefixes.log_p[:, None]) + last_log_p[None]
+    )
+    merged = jax.nn.logsumexp(jnp.where(is_next, from_other, -jnp.inf), axis=0)
+    is_there = (is_next[:, :, None] & (last[None, :, None] == tokens[None, None])).any(axis=1)
+    extended = jnp.where(is_there, -jnp.inf, extended)
+
+    stays_blank = prefixes.log_p + log_p[BLANK]
+    stays_token = jnp.logaddexp(prefixes.ends_token + last_log_p, merged)
+    scores = jnp.concatenate([jnp.logaddexp(stays_blank, stays_token), extended.reshape(-1)])
+    _, best = jax.lax.top_k(scores, count)
+    is_extension = best >= count
+    parent = jnp.where(is_extension, (best - count) // choices, best)
+    token = tokens[(best - count) % choices]
+    lengths, rows = prefixes.lengths[parent], prefixes.tokens[parent]
+    return Prefixes(
+        rows.at[index, lengths].set(jnp.where(is_extension, token, rows[index, lengths])),
+        lengths + is_extension,
+        jnp.where(is_extension, -jnp.inf, stays_blank[parent]),
+        jnp.where(is_extension, scores[best], stays_token[parent]),
+    )
