@@ -31,7 +31,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.progress_bar import bar
-from transformer.training.held_out import held_out_means
+from transformer.run.held_out import held_out_means
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing, split_names
 

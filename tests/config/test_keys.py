@@ -105,8 +105,20 @@ def diverging_tfds(folder: Path) -> None:
     run_training(folder, settings, {"data.path": str(folder), **parent}, code=2)
 
 
+def objectives(folder: Path) -> None:
+    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.eval_bleu=false "
+    settings += "checkpoint.best_metric=loss "
+    masked = settings + "training.objective=masked_lm data.target_language="
+    for name, objective in (("masked", masked), ("ctc", settings + CTC)):
+        (folder / name).mkdir()
+        run_training(folder / name, objective, {})
+
+
+CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0"
+
+
 def test_every_key_is_read(reads, tmp_path):
-    for branch in (synthetic, text_by_download, ids, diverging_tfds):
+    for branch in (synthetic, text_by_download, ids, objectives, diverging_tfds):
         (tmp_path / branch.__name__).mkdir()
         branch(tmp_path / branch.__name__)
     assert set(flatten(DEFAULTS)) - reads == set()
