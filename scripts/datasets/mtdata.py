@@ -111,7 +111,11 @@ def call(python: str, module: str, *arguments: str) -> str:
                 command, stdout=output, stderr=subprocess.PIPE, env=environment, errors="replace"
             )
             with process:
-                messages = relay(process.stderr)
+                try:
+                    messages = relay(process.stderr)
+                except BaseException:  # an interruption, which the end of `with` would delay until mtdata ends
+                    process.kill()
+                    raise
             output.seek(0)
             found = output.read()
     except OSError as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 CODES = {"en": "eng", "de": "deu", "fr": "fra", "eng": "eng", "deu": "deu"}
@@ -26,6 +27,8 @@ def get(arguments: list[str]) -> None:
     out = Path(arguments[arguments.index("-o") + 1])
     (out / "tests").mkdir(parents=True)
     print("20261123 08:00:00 INFO     Downloading", " " * 40, file=sys.stderr)
+    if "SLOW" in os.environ:
+        time.sleep(60)
     if "DAMAGED" in os.environ:
         print("20261123 08:00:00 ERROR    Unable to add Tiny-web-1-eng-deu: Compressed file ended", file=sys.stderr)
         raise EOFError("Compressed file ended")

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import ml_collections
@@ -12,6 +14,7 @@ from pyarrow import parquet
 
 from configs import base
 from scripts import get_data
+from scripts.datasets import mtdata as datasets_mtdata
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.scripts import fake_mtdata
@@ -111,6 +114,20 @@ def test_mistakes_and_damage_are_errors_of_one_line_and_leave_nothing(mtdata, tm
     assert not list(tmp_path.iterdir())
     (tmp_path / "data").mkdir()
     assert f"{output}: exists; delete it" in error(capsys, "--pair=en-de", *recipe)
+
+
+def test_an_interruption_ends_mtdata_and_leaves_nothing(mtdata, tmp_path, capsys, monkeypatch):
+    def interrupt(messages: Iterable[str]) -> list[str]:
+        if "Downloading" in next(iter(messages), ""):  # not of the quick commands before
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setenv("SLOW", "1")
+    monkeypatch.setattr(datasets_mtdata, "relay", interrupt)
+    began = time.monotonic()
+    assert run(get_data, "--pair=en-de", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata) == 130
+    assert time.monotonic() - began < 30
+    assert not list(tmp_path.iterdir())
 
 
 def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
