@@ -35,7 +35,7 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
 
     config.optimizer.name = "muon"
     config.optimizer.schedule = "cosine"
-    config.optimizer.learning_rate = 0.01  # at 0.025 the base row does not learn
+    config.optimizer.learning_rate = 0.003  # validation perplexity of the base row 42; at 0.0015 52, at 0.01 74
     config.optimizer.warmup_steps = 100
     config.training.steps = 2000  # 1.9 epochs
     config.training.eval_every = 2000
