@@ -15,6 +15,7 @@ from transformer import evaluate, train, translate
 from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import flatten
+from transformer.run import flags as flags_of_train
 from transformer.workdir import open_existing
 
 BASE = flatten(base.get_config())
@@ -169,7 +170,7 @@ def test_command_lines(module, argv):
 
     def main(arguments) -> None:
         if module is train:
-            train.read_config(arguments)
+            flags_of_train.read_config(arguments)
         else:
             for name in arguments.workdir.split(","):
                 open_existing(Path(name))
