@@ -1,0 +1,135 @@
+"""Layers of Table 1: self-attention, restricted self-attention, a recurrent layer and a convolution.
+
+Each is a module from (B, n, d) to (B, n, d). Attention is that of one head, without projections, as in Table 1.
+"""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer.model.attention import dot_product_score, masked_softmax
+
+Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
+
+NEIGHBOURS = 16  # r: positions that restricted self-attention reads
+WIDTH = 3  # k: positions that the convolution reads
+
+
+def self_attention(d: int) -> Layer:
+    def layer(x):
+        everything = jnp.ones((1, 1, 1, x.shape[1]), bool)
+        weights = masked_softmax(dot_product_score(x[:, :, None], x[:, :, None]), everything)
+        return jnp.einsum("bhts,bsd->btd", weights, x)
+
+    return layer
+
+
+def restricted_self_attention(d: int) -> Layer:
+    """Attends to the NEIGHBOURS positions around each one."""
+
+    def layer(x):
+        n, before = x.shape[1], NEIGHBOURS // 2
+        padded = jnp.pad(x, ((0, 0), (before, NEIGHBOURS - 1 - before), (0, 0)))
+        places = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
+        is_real = (places >= before) & (places < n + before)
+        around = padded[:, places]  # (B, n, r, d)
+        scores = jnp.einsum("btd,btrd->btr", x, around) / math.sqrt(d)
+        weights = jax.nn.softmax(jnp.where(is_real[None], scores, -jnp.inf), axis=-1)
+        return jnp.einsum("btr,btrd->btd", weights, around)
+
+    return layer
+
+
+def recurrent(d: int) -> Layer:
+    graph, state = nnx.split(nnx.GRUCell(d, d, rngs=nnx.Rngs(0)))
+
+    def layer(x):
+        def step(hidden, x):
+            return nnx.merge(graph, state)(hidden, x)
+
+        return jnp.moveaxis(jax.lax.scan(step, jnp.zeros((len(x), d)), jnp.moveaxis(x, 1, 0))[1], 0, 1)
+
+    return layer
+
+
+def convolution(d: int) -> Layer:
+    layer = nnx.Conv(d, d, kernel_size=(WIDTH,), rngs=nnx.Rngs(0))
+    return lambda x: layer(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of layer, and what Table 1 states of it: complexity, sequential operations, longest path.
+
+    exponents: those of n and d in the complexity.
+    steps: operations of a layer that wait for each other, for n positions.
+    """
+
+    make: Callable[[int], Layer]
+    complexity: str
+    exponents: tuple[int, int]
+    sequential: str
+    path: str
+    steps: Callable[[int], int]
+
+
+KINDS = {
+    "self-attention": Kind(self_attention, "n^2 d", (2, 1), "1", "1", lambda n: 1),
+    "recurrent": Kind(recurrent, "n d^2", (1, 2), "n", "n", lambda n: n),
+    "convolutional": Kind(convolution, "k n d^2", (1, 2), "1", "n / k", lambda n: 1),
+    "self-attention (restricted)": Kind(restricted_self_attention, "r n d", (1, 1), "1", "n / r", lambda n: 1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The cost of one application of a layer: seconds (a median), and bytes of its result and intermediate arrays."""
+
+    seconds: float
+    bytes: int
+
+
+def measure(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> Cost:
+    """Measures a layer on `rows` sequences of n vectors of d dimensions, in float32."""
+    x = jax.random.normal(jax.random.key(0), (rows, n, d))
+    program = jax.jit(kind.make(d)).lower(x).compile()
+    jax.block_until_ready(program(x))
+    seconds = []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        jax.block_until_ready(program(x))
+        seconds.append(time.perf_counter() - began)
+    memory = program.memory_analysis()
+    return Cost(statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes)
+
+
+def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Returns the slope of log(cost) over log(size), by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def longest_path(kind: Kind, n: int, d: int) -> int:
+    """Returns the operations on the shortest way from the first input to the last output of a stack of layers.
+
+    It is the number of layers that make the gradient of the last output with respect to the first input nonzero, times
+    the sequential operations of a layer.
+    """
+    layer = kind.make(d)
+    x = jax.random.normal(jax.random.key(1), (1, n, d))
+    reached = jnp.zeros((n,), bool).at[0].set(True)
+    # Which outputs of a layer depend on which of its inputs; every layer of a stack has the same pattern.
+    depends = jax.jacobian(lambda x: layer(x).sum(axis=-1))(x)[0, :, 0]  # (n outputs, n inputs, d)
+    depends = jnp.any(depends != 0.0, axis=-1)
+    for layers in range(1, n + 1):
+        reached = (depends & reached[None]).any(axis=1)
+        if reached[-1]:
+            return layers * kind.steps(n)
+    raise ValueError("the last output never depends on the first input")
