@@ -92,8 +92,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
     data.path = Key("", TEXT, PATH)  # tfds: data_dir, "" for TFDS's own; text, ids: folder with STEM.LANG[.gz] files
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
-    # Language codes: file endings and TFDS features. "": the sentences have no such side, as objectives other than
-    # translation allow.
+    # Language codes: file endings and TFDS features. "": the sentences have no such side, as for language models
     data.source_language = Key("en", LANGUAGE)
     data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM

@@ -56,6 +56,8 @@ def annotated_transformer() -> ml_collections.ConfigDict:
     config.tokenizer.kind = "word"
     config.tokenizer.shared = False
     config.batch.tokens = 32 * 72
+    config.batch.length_multiple = 72
+    config.batch.max_buckets = 1
 
     config.optimizer.learning_rate = 10**-0.5
     config.optimizer.warmup_steps = 300

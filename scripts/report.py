@@ -25,6 +25,7 @@ from scripts.evaluations import (
 from scripts.systems import System, group_systems
 from transformer import cli
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
 SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty")
@@ -39,9 +40,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on its own splits. Raises UserError if it is not complete or has none."""
-    workdir, _ = open_existing(path)
+    workdir, config = open_existing(path)
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
+    if not OBJECTIVES[config.training.objective].translates:
+        raise UserError(f"{path}: a language model has no scores of translations; transformer.evaluate prints its own")
     if not (found := read_evaluations(workdir)):
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
     return found

@@ -1,6 +1,6 @@
 """Trains every row of the paper's Table 3, and tests what the paper concludes from it.
 
-    python -m scripts.reproduce table3 --scale=mini --data=FOLDER [--output=DIR] [--readme=docs/table3.md]
+    python -m scripts.reproduce table3 --scale=mini --data=FOLDER [--output=DIR] [--readme=docs/results.md]
     python -m scripts.reproduce table3 --scale=paper --data=wmt14 --output=DIR [--jobs=N]
     python -m scripts.reproduce table3 --scale=mini --output=DIR --report
 

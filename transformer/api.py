@@ -78,6 +78,7 @@ class Model:
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
+        self._check_objective("translate", ("translation", "causal_lm", "ctc"))
         with self._lock, _python_names():
             if n_best not in self._translators:
                 self._translators[n_best] = Translator(
@@ -99,6 +100,7 @@ class Model:
             max_source_length + max_extra_length of `config.decoding`. The message names the item.
         """
         pairs = _pairs(pairs)
+        self._check_objective("score", ("translation",))
         with self._lock:
             return self._scorer.score(self._replicas, pairs)
 
@@ -113,6 +115,7 @@ class Model:
         """
         source, target = _text(source, "source"), _text(target, "target")
         self._check_single("attention")
+        self._check_objective("attention", ("translation",))
         with self._lock:
             return self._inspector.attention(self._replicas, source, target)
 
@@ -126,8 +129,14 @@ class Model:
         """
         texts = _texts(texts)
         self._check_single("encode")
+        self._check_objective("encode", ("translation", "masked_lm", "ctc"))
         with self._lock:
             return self._inspector.encode(self._replicas, texts)
+
+    def _check_objective(self, method: str, allowed: tuple[str, ...]) -> None:
+        objective = self.config.training.objective
+        if objective not in allowed:
+            raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
 
     def _check_single(self, method: str) -> None:
         if len(self.checkpoints) > 1:

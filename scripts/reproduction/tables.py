@@ -41,9 +41,7 @@ def make_text(configs: Mapping[str, Config], runs: Sequence[Run], planned: int) 
     rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
     parts = [markdown.table([("row", *SETTINGS, *MEASURED), *rows]), _conditions(configs["base"], runs, planned)]
     if runs:
-        parts.append(
-            markdown.table([("claim", "measure", "paper", "here", "p", "holds"), *_claims(perplexities, bleus)])
-        )
+        parts.append(markdown.table([CLAIM_HEADER, *_claims(perplexities, bleus)]))
         parts.append(_explanation(bleus))
     return "\n".join(parts)
 

@@ -14,6 +14,7 @@ from transformer.config.keys import flatten, keys_of, show
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir
 
 
@@ -75,6 +76,8 @@ class Decoding:
         return {"from": str(self.source.resolve()), "step": self.step}
 
     def check(self, values: Values, objective: str) -> None:
+        if not OBJECTIVES[self.config.training.objective].translates:
+            raise UserError(f"--from={self.source}: a language model has no scores of translations to sweep")
         for key, value in values.items():
             if not key.startswith("decoding."):
                 raise UserError(f"{key}={show(value)}: --from varies only decoding keys; use --config to train")

@@ -136,6 +136,11 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"training.objective": "ctc", "training.label_smoothing": 0.0}, ("objective=ctc", "strategy=beam")),
     ({"decoding.strategy": "ctc"}, ("objective=translation", "strategy=ctc")),
     (CTC | {"training.label_smoothing": 0.1}, ("objective=ctc", "label_smoothing=0.1")),
+    (
+        CTC | {"model.positions": "learned", "model.max_positions": 767, "model.ctc_frames": 3},
+        ("objective=ctc", "ctc_frames=3", "max_positions=767"),
+    ),
+    (MASKED | {"model.target_vectors": "vectors.txt"}, ("objective=masked_lm", "target_vectors=vectors.txt")),
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     *(

@@ -104,3 +104,7 @@ def test_a_window_of_skipped_updates_has_no_summary_and_skipped_updates_no_part_
     window.add(SECOND, [STATS])
     values = window.summary(0.0)
     assert (values["loss"], values["gradient_norm"], values["skipped"]) == (3 / 5, 5.0, 1)
+
+
+def test_no_predicted_token_gives_a_loss_of_zero():
+    assert means({"loss": 0.0, "nll": 0.0, "correct": 0.0, "tokens": 0.0})["perplexity"] == 1.0

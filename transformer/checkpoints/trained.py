@@ -65,11 +65,12 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
                 "translate together need the same (give the second run the first one's by "
                 "--config.tokenizer.model_file)"
             )
-        if settings.training.objective != config.training.objective:
-            raise UserError(
-                f"--workdir={','.join(workdirs)}: {first.path} has training.objective={config.training.objective} and "
-                f"{other.path} has {settings.training.objective}; an ensemble needs models of one objective"
-            )
+        for group, key in (("training", "objective"), ("model", "ctc_frames")):
+            if settings[group][key] != config[group][key]:
+                raise UserError(
+                    f"--workdir={','.join(workdirs)}: {first.path} has {group}.{key}={config[group][key]} and "
+                    f"{other.path} has {settings[group][key]}; the models of an ensemble need the same"
+                )
         try:
             with_values(settings, decoding)
         except UserError as error:

@@ -127,7 +127,7 @@ COMBINATIONS = (
     Combination(
         ("training.objective", "data.source_language", "data.target_language"),
         lambda c: _sides(c) != _objective(c).sides,
-        "translation needs both languages, masked_lm the source's only and causal_lm the target's only; "
+        "translation and ctc need both languages, masked_lm the source's only, causal_lm the target's only; "
         "a side that is not there has an empty language",
     ),
     Combination(
@@ -144,6 +144,21 @@ COMBINATIONS = (
         ("training.objective", "decoding.strategy"),
         lambda c: (c.training.objective == "ctc") != (c.decoding.strategy == "ctc"),
         "objective=ctc needs strategy=ctc, which no other objective has; set both or neither",
+    ),
+    Combination(
+        ("training.objective", "model.positions", "model.ctc_frames", "model.max_positions", "data.max_length"),
+        lambda c: (
+            c.training.objective == "ctc"
+            and c.model.positions == "learned"
+            and c.model.ctc_frames * max(c.data.max_length, c.decoding.max_source_length) > c.model.max_positions
+        ),
+        "learned positions must cover ctc_frames for each token of max_length and decoding.max_source_length; "
+        "raise max_positions or lower the others",
+    ),
+    Combination(
+        ("training.objective", "model.source_vectors", "model.target_vectors"),
+        lambda c: c.training.objective != "translation" and bool(c.model.source_vectors or c.model.target_vectors),
+        "only translation models read word vectors; leave source_vectors and target_vectors empty",
     ),
     Combination(
         ("training.objective", "batch.plan"),

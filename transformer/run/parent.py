@@ -160,7 +160,7 @@ def check_parent(config: Config, parent: Parent) -> None:
                 f"config.training.init_skip={config.training.init_skip}: no parameter's name is or begins with {prefix}"
                 f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
             )
-    if unfit := [f"{name}: {text}" for name, text in differing.items() if parent.takes(name)]:
+    if unfit := [f"{name}: {text}" for name, text in differing.items() if name in wanted or parent.takes(name)]:
         more = f" and {len(unfit) - 3} more" if len(unfit) > 3 else ""
         raise UserError(
             f"config.training.init_from={config.training.init_from}: its parameters do not fit this model "

@@ -54,5 +54,5 @@ class EvalStep:
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            batch = self.inputs(batch, jax.random.key(self.config.seed))
+            batch = self.inputs(batch, jax.random.key(0))
             return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]

@@ -25,7 +25,7 @@ def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
     """
     if config.tokenizer.subword_sampling == 0:
         return choose_buckets(corpus.lengths, config.batch)
-    longest = (config.data.max_length, config.data.max_length)
+    longest = tuple(config.data.max_length if side.any() else 0 for side in corpus.lengths.T)
     return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)
 
 
