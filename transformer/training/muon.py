@@ -39,7 +39,7 @@ def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
 
 
 def _orthogonalize_tree(tree, epsilon: float):
-    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators.
+    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU, each by itself.
 
     Every stack is split over all devices. One all-to-all exchanges sharded matrices for whole ones, so that no device
     gathers a matrix in every iteration.
@@ -47,10 +47,13 @@ def _orthogonalize_tree(tree, epsilon: float):
     dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_turn(path, leaf) for path, leaf in paths_leaves]
+    mesh = jax.sharding.get_abstract_mesh()
+    # XLA's batched products on CPUs are slower than single ones.
+    is_alone = target_platform() == "cpu" and (mesh.empty or mesh.size == 1)
     numbers = defaultdict(list)
     for number, leaf in enumerate(leaves):
-        numbers[leaf.shape].append(number)
-    for shape, equal in numbers.items():
+        numbers[leaf.shape, number if is_alone else None].append(number)
+    for (shape, _), equal in numbers.items():
         stack = jnp.stack([leaves[number].astype(dtype) for number in equal])
         result = _orthogonalize(stack, epsilon)
         for number, matrix in zip(equal, result, strict=True):
