@@ -14,7 +14,7 @@ from transformer.special_tokens import BOS, PAD, UNK
 
 @runtime_checkable
 class Cache(Protocol):
-    """What a model keeps of its hypotheses: a pytree of arrays."""
+    """The arrays that a model keeps of its hypotheses, a pytree."""
 
     def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
         """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""

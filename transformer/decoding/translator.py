@@ -24,7 +24,7 @@ from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
-FIRST_EXTRA_LENGTH = 8  # of the first pass
+FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
 
 
 class Translator:

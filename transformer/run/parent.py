@@ -27,9 +27,8 @@ INDEPENDENT_KEYS = (
     *("model.dropout", "model.attention_dropout", "model.activation_dropout"),
     *("model.dtype", "model.source_vectors", "model.target_vectors"),
 )
-
-
-EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}  # with the sides that they belong to
+# The tables of token vectors, with the sides that they belong to.
+EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
 
 @dataclass(frozen=True)
