@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.decoding.ctc_search import ctc_search
+from transformer.distributed.mesh import one_device
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
 from transformer.training.ctc_loss import CtcLoss, needed_frames
@@ -24,8 +25,13 @@ def model_of(logits: np.ndarray) -> CtcTransformer:
         def __init__(self):
             self.frames_per_token = 1
 
-        def __call__(self, source, rngs=None):
+        def hidden(self, source, rngs=None):
             return jnp.asarray(logits)
+
+        def __call__(self, source, rngs=None):
+            return self.hidden(source)
+
+        output_table = jnp.eye(VOCAB)
 
     return Fixed()
 
@@ -88,7 +94,7 @@ def test_the_loss_sums_over_all_alignments(logits):
         [EOS, *[PAD] * 4],
     ]
     batch = {"source": SOURCE, "target_output": jnp.array(targets)}
-    loss, sums = CtcLoss().of_batch(model_of(logits), batch, None)
+    loss, sums = CtcLoss(one_device()).of_batch(model_of(logits), batch, None)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     expected = 0.0
     for row, target in enumerate(targets):
@@ -103,7 +109,7 @@ def test_targets_that_need_too_many_frames_have_no_loss(logits):
     impossible = possible.at[3].set(jnp.array([4, 4, 4, EOS]))  # five frames of four
     assert needed_frames(jnp.where(impossible == EOS, PAD, impossible)).tolist() == [3, 3, 3, 5, 3]
     losses = [
-        CtcLoss().of_batch(model_of(logits), {"source": SOURCE, "target_output": targets}, None)
+        CtcLoss(one_device()).of_batch(model_of(logits), {"source": SOURCE, "target_output": targets}, None)
         for targets in (possible, impossible)
     ]
     assert losses[1][1].tokens == losses[0][1].tokens - 3 == 12

@@ -6,12 +6,22 @@ products in float32. The report also has one update in bfloat16, and translation
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
 from tests.checkpoints.saved_runs import read_run
-from tests.distributed.on_meshes import LENGTHS, Shape, bfloat16_update, largest_error, mesh_of, muon_update, translate
+from tests.distributed.on_meshes import (
+    LENGTHS,
+    Shape,
+    bfloat16_update,
+    ctc_update,
+    largest_error,
+    mesh_of,
+    muon_update,
+    translate,
+)
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -90,9 +100,9 @@ def in_bfloat16(shapes: list[Shape]) -> dict:
     }
 
 
-def with_muon(shapes: list[Shape]) -> dict[str, float]:
-    """Returns the difference that each mesh makes to the parameters after an update by Muon, relative to the first."""
-    states = {str(shape): muon_update(shape) for shape in shapes}
+def differences(update: Callable[[Shape], TrainState], shapes: list[Shape]) -> dict[str, float]:
+    """Returns the difference that each mesh makes to the parameters after an update, relative to the first."""
+    states = {str(shape): update(shape) for shape in shapes}
     expected = states[str(shapes[0])].parameters
     return {shape: distance(expected, state.parameters) for shape, state in states.items()}
 
@@ -119,7 +129,8 @@ def main(folder: Path, shapes: list[Shape]) -> None:
     sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
     translations = {dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES}
     resumption = resumed(folder, state, setups[shapes[-2]])
-    parts = {"bfloat16": in_bfloat16(shapes), "muon": with_muon(shapes)}
+    parts = {"bfloat16": in_bfloat16(shapes), "muon": differences(muon_update, shapes)}
+    parts["ctc"] = differences(ctc_update, shapes)
     parts |= {"translations": translations, "resumed": resumption}
     print(json.dumps({"meshes": report, "sizes": sizes, **parts}))
 

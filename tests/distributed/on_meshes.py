@@ -19,6 +19,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
+from transformer.training import ctc_loss
 from transformer.training.optimizer import make_optimizer
 from transformer.training.state import TrainState
 
@@ -52,6 +53,13 @@ def muon_update(shape: Shape) -> TrainState:
     schedule = optax.constant_schedule(0.1)
     here = setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
     return here.after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
+
+
+def ctc_update(shape: Shape) -> TrainState:
+    """Returns the state after an update by CTC, in chunks of the fewest rows that the devices can share."""
+    config = tiny_config(model__dropout=0.2, training__objective="ctc")
+    ctc_loss.CHUNK_BYTES["cpu"] = 1
+    return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
 def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

@@ -62,9 +62,10 @@ def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh):
     assert here["gradient_error"] < (5e-4 if mesh[-1] <= 2 else 2**-6)
 
 
+@pytest.mark.parametrize("update", ["muon", "ctc"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_muon_does_not_depend_on_the_mesh(found, mesh):
-    assert found["muon"][str(mesh)] < 1e-4
+def test_an_update_does_not_depend_on_the_mesh(found, mesh, update):
+    assert found[update][str(mesh)] < 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -81,7 +82,8 @@ def test_other_meshes(tmp_path):
     for mesh in OTHERS:
         test_the_losses_do_not_depend_on_the_mesh(found, mesh)
         test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh)
-        test_muon_does_not_depend_on_the_mesh(found, mesh)
+        for update in ("muon", "ctc"):
+            test_an_update_does_not_depend_on_the_mesh(found, mesh, update)
         for dtype in ("float32", "bfloat16"):
             test_translations_do_not_depend_on_the_mesh(found, mesh, dtype)
         test_each_device_holds_its_share(found, mesh)

@@ -34,8 +34,16 @@ class CtcTransformer(nnx.Module):
 
     def __call__(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F V"]:
         """Returns the logits of the label of each frame."""
-        x = self.encoder(self.frames(source), rngs=rngs)
+        x = self.hidden(source, rngs)
         return self.encoder.embedding.logits(x) if self.projection is None else self.projection(x)
+
+    def hidden(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F D"]:
+        """Returns the encoder's output, whose products with the rows of `output_table` are the logits."""
+        return self.encoder(self.frames(source), rngs=rngs)
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        return self.encoder.embedding.table[...] if self.projection is None else self.projection.kernel[...].T
 
     def frames(self, source: Int[Array, "B S"]) -> Int[Array, "B F"]:
         """Returns the token that each frame reads."""

@@ -81,7 +81,7 @@ def estimate(
     lengths = corpus.epoch(0, config.seed).lengths
     stats = module.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     compiler = Compiler()
-    largest = compile_shape(step, state, by_memory(config.model, buckets)[0], target, compiler)
+    largest = compile_shape(step, state, by_memory(config, buckets)[0], target, compiler)
     common = max(stats, key=lambda each: each.positions).bucket
     typical = largest if common == largest.bucket else compile_shape(step, state, common, target, compiler)
     seconds = [seconds_of(each.bucket, typical, largest) for each in stats]

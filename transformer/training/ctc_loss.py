@@ -1,43 +1,69 @@
 """The loss of connectionist temporal classification: over all alignments of frames and target (Graves et al. 2006)."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.linear import FLOAT32, flat_product
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
 from transformer.training.programs import Batch
 
+# Float32 logits of a chunk, on each device. A few arrays of their size exist at once.
+CHUNK_BYTES = {"cpu": 2**26}
+DEFAULT_CHUNK_BYTES = 2**29
 
+
+@dataclasses.dataclass(frozen=True)
 class CtcLoss:
     """Maps a model and a batch to -log p(target) and to what a step reports.
 
-    Targets that need more frames than there are have no loss, and their tokens do not count.
+    The logits of all frames never exist at once: the backward pass computes each chunk's again. Targets that need more
+    frames than there are have no loss, and their tokens do not count.
     """
 
+    mesh: Mesh
     passes = 1
 
     def without_r_drop(self) -> "CtcLoss":
         return self
 
     def of_batch(self, model: CtcTransformer, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        labels = jnp.where(batch["target_output"] == EOS, PAD, batch["target_output"])
-        logits, frames = model(batch["source"], rngs), model.frames(batch["source"])
-        loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)
-        is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
-        loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
-        is_token = (labels != PAD) & is_possible[:, None]
-        sums = LossSums(
-            loss=loss,
-            nll=loss,
-            correct=jnp.sum(is_token & (_greedy(logits, frames, labels.shape[1]) == labels)),
-            tokens=jnp.sum(is_token),
-            sentences=jnp.sum((batch["target_output"] == EOS) & is_possible[:, None]),
-        )
-        return loss, jax.tree.map(lambda x: x.astype(jnp.float32), sums)
+        hidden, table = model.hidden(batch["source"], rngs), model.output_table
+        arrays = hidden, model.frames(batch["source"]), batch["target_output"]
+        chunk_bytes = CHUNK_BYTES.get(self.mesh.devices.flat[0].platform, DEFAULT_CHUNK_BYTES)
+        most_rows = max(chunk_bytes // (4 * hidden.shape[1] * len(table)), 1)
+        chunks = [_split(array, most_rows, self.mesh.shape["data"] * self.mesh.shape["fsdp"]) for array in arrays]
+        sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(*chunk, table)), chunks)
+        sums = jax.tree.map(jnp.sum, sums)
+        return sums.loss, sums
+
+
+def chunk_sums(
+    hidden: Float[Array, "B F D"], frames: Int[Array, "B F"], targets: Int[Array, "B T"], table: Float[Array, "V D"]
+) -> LossSums:
+    """Returns the sums over some rows, from the logits of all their frames."""
+    labels = jnp.where(targets == EOS, PAD, targets)
+    logits = flat_product(hidden, table.T, hidden.dtype, FLOAT32)
+    loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)
+    is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
+    loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
+    is_token = (labels != PAD) & is_possible[:, None]
+    sums = LossSums(
+        loss=loss,
+        nll=loss,
+        correct=jnp.sum(is_token & (_greedy(logits, frames, labels.shape[1]) == labels)),
+        tokens=jnp.sum(is_token),
+        sentences=jnp.sum((targets == EOS) & is_possible[:, None]),
+    )
+    return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 
 
 def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
@@ -51,3 +77,15 @@ def _greedy(logits: Float[Array, "B F V"], frames: Int[Array, "B F"], length: in
     best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
     tokens = compact(best, is_kept(best))[:, :length]
     return jnp.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
+
+
+def _split(x: Array, most_rows: int, devices: int) -> Array:
+    """Splits rows into equal chunks of at most `most_rows` on each device, filled up with padding.
+
+    A chunk of N has every N-th row, so that devices which share the rows also share those of each chunk.
+    """
+    of_device = math.ceil(len(x) / devices)
+    count = math.ceil(of_device / most_rows)
+    rows = devices * math.ceil(of_device / count)
+    x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
+    return jnp.swapaxes(x.reshape(rows, count, *x.shape[1:]), 0, 1)

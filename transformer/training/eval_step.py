@@ -49,7 +49,7 @@ class EvalStep:
     def compilations(self, parameters: dict, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile the program for a bucket, the one that needs most memory first."""
         sharding = NamedSharding(self.mesh, BATCH)
-        batches = [abstract_batch(each, False, sharding) for each in by_memory(self.config.model, buckets)]
+        batches = [abstract_batch(each, False, sharding) for each in by_memory(self.config, buckets)]
         return [functools.partial(self.programs.compile, self.sums, parameters, batch) for batch in batches]
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:

@@ -7,14 +7,17 @@ import jax.numpy as jnp
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.model.attention import head_widths
+from transformer.training.objectives import OBJECTIVES
 
 
-def activation_bytes(model: Config, rows: int, source_length: int, target_length: int) -> int:
+def activation_bytes(config: Config, bucket: Bucket) -> int:
     """Estimates the bytes of the arrays that a batch of this shape creates in the model, gradients included.
 
-    `model` is the group `config.model`. Attention scores are float32 and have a gradient of the same size. They, and
-    not the number of positions, decide which shape is largest. Logits do not count, since only a chunk's exist.
+    Attention scores are float32 and have a gradient of the same size. They, and not the number of positions, decide
+    which shape is largest. Logits do not count, since only a chunk's exist.
     """
+    model, stack_lengths = config.model, OBJECTIVES[config.training.objective].stack_lengths
+    source_length, target_length = stack_lengths(model, bucket.source_length, bucket.target_length)
     decoder_layers = model.num_layers if model.num_decoder_layers is None else model.num_decoder_layers
     pairs = model.num_layers * source_length**2 + decoder_layers * target_length * (target_length + source_length)
     d_k, d_v = head_widths(model)
@@ -24,13 +27,9 @@ def activation_bytes(model: Config, rows: int, source_length: int, target_length
     # and three vectors of the inner layer.
     positions = model.num_layers * source_length + decoder_layers * target_length
     activations = positions * (6 * model.d_model + 2 * model.num_heads * (d_k + d_v) + 3 * model.d_ff)
-    return rows * (4 * scores + jnp.dtype(model.dtype).itemsize * activations)
+    return bucket.rows * (4 * scores + jnp.dtype(model.dtype).itemsize * activations)
 
 
-def by_memory(model: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
+def by_memory(config: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
     """Returns the shapes, the one that needs most memory first."""
-
-    def size(bucket: Bucket) -> int:
-        return activation_bytes(model, bucket.rows, bucket.source_length, bucket.target_length)
-
-    return sorted(buckets, key=size, reverse=True)
+    return sorted(buckets, key=lambda bucket: activation_bytes(config, bucket), reverse=True)

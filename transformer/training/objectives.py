@@ -35,6 +35,8 @@ class TrainingObjective(NamedTuple):
       the strings of the source's tokens.
     generates_text: whether the model can be searched for translations or continuations.
     make_loss(config.training, mesh): the loss as a function of the model and its inputs and targets.
+    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0
+      in a stack that the model does not have.
     """
 
     sides: tuple[bool, bool]
@@ -42,6 +44,7 @@ class TrainingObjective(NamedTuple):
     make_inputs: Callable[[Config, Sequence[str]], Inputs]
     generates_text: bool
     make_loss: Callable[[Config, Mesh], ProjectedLoss | CtcLoss] = ProjectedLoss.from_config
+    stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 
     @property
     def translates(self) -> bool:
@@ -119,6 +122,7 @@ OBJECTIVES = {
         lambda model, source, target, rngs: CtcTransformer(model, source, target, rngs=rngs),
         lambda training, pieces: keep_batch,
         generates_text=True,
-        make_loss=lambda training, mesh: CtcLoss(),
+        make_loss=lambda training, mesh: CtcLoss(mesh),
+        stack_lengths=lambda model, source, target: (model.ctc_frames * source, 0),
     ),
 }

@@ -73,7 +73,7 @@ class TrainStep:
         The first is for the shape that needs most memory, so that a step that does not fit fails at once. The programs
         that start and end an accumulation have no activations and are last.
         """
-        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config.model, buckets)]
+        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets)]
         if self.config.training.accumulation == 1:
             return [functools.partial(self.executable, state, batch) for batch in batches]
         totals = self.abstract_totals(state)

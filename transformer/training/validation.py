@@ -64,7 +64,7 @@ class Validation:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
 
         plan = loader.plan_in_order(self.corpus, self.config)
-        largest = by_memory(self.config.model, [each.bucket for each in plan.stats if each.batches])[0]
+        largest = by_memory(self.config, [each.bucket for each in plan.stats if each.batches])[0]
         batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
         if self.translator is not None:

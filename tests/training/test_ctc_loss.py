@@ -1,0 +1,65 @@
+"""The loss of CTC in chunks of rows equals that of all rows at once. Alignments: tests/decoding/test_ctc_search.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.training.tiny import make_batch, tiny_config
+from transformer.distributed.mesh import one_device
+from transformer.model.ctc import CtcTransformer
+from transformer.training import ctc_loss
+from transformer.training.ctc_loss import CtcLoss, chunk_sums
+
+VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
+ONE_ROW = 4 * FRAMES * VOCAB  # bytes of float32 logits
+# The second target needs more frames than there are; the last row is filler.
+LENGTHS = [(8, 6), (1, 8), (3, 3), (8, 8), (2, 0), (5, 4)]
+BATCH = {name: jnp.asarray(array) for name, array in make_batch(LENGTHS, ROWS, 9, seed=0).items()}
+
+
+def gradients(share: str):
+    """Returns the functions of the parameters by which the loss trains: in chunks, and of all rows at once."""
+    config = tiny_config(training__objective="ctc", model__share_embeddings=share, model__ctc_frames=3)
+    graph, state = nnx.split(CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0)))
+
+    def chunked(state):
+        return CtcLoss(one_device()).of_batch(nnx.merge(graph, state), BATCH, nnx.Rngs(dropout=1))
+
+    def whole(state):
+        model = nnx.merge(graph, state)
+        hidden, frames = model.hidden(BATCH["source"], nnx.Rngs(dropout=1)), model.frames(BATCH["source"])
+        sums = chunk_sums(hidden, frames, BATCH["target_output"], model.output_table)
+        return sums.loss, sums
+
+    return [jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)], state
+
+
+@pytest.mark.parametrize("share", ["all", "none"])
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):
+    monkeypatch.setitem(ctc_loss.CHUNK_BYTES, "cpu", rows * ONE_ROW)
+    (chunked, whole), state = gradients(share)
+    found, expected = chunked(state), whole(state)
+    assert expected[0][1].tokens == 6 + 3 + 8 + 4
+    assert expected[0][1].sentences == 5
+    for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(each, other, rtol=1e-4, atol=1e-5)
+
+
+def test_no_array_has_the_logits_of_all_rows(monkeypatch):
+    monkeypatch.setitem(ctc_loss.CHUNK_BYTES, "cpu", 2 * ONE_ROW)
+    (chunked, whole), state = gradients("all")
+    of_chunk, of_all = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
+    texts = [function.lower(state).compile().as_text() for function in (chunked, whole)]
+    assert of_chunk in texts[0] and of_all not in texts[0]
+    assert of_all in texts[1]
+
+
+def test_logits_are_those_of_the_hidden_vectors_and_the_output_table():
+    for share in ("all", "target", "none"):
+        config = tiny_config(model__share_embeddings=share)
+        model = CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0))
+        source = BATCH["source"]
+        np.testing.assert_allclose(model(source), model.hidden(source) @ model.output_table.T, rtol=1e-5, atol=1e-5)
