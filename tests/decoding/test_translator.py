@@ -172,6 +172,21 @@ def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
         assert once[0].score == pytest.approx(twice[0].score, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [
+        ({"max_extra_length": 9}, 2),
+        ({"max_extra_length": 8}, 1),
+        ({"max_extra_length": 9, "strategy": "ctc"}, 1),
+        ({"max_extra_length": 9, "strategy": "ctc", "beam_size": 1}, 1),
+    ],
+)
+def test_each_pass_that_can_find_more_is_compiled_once(changes, passes):
+    translator = make_translator(**changes)
+    texts = random_texts(40, longest=15, seed=3)  # one padded length
+    assert len(translator.compilations([MODEL.parameters], texts)) == passes
+
+
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_unk_is_generated_only_if_allowed(strategy):
     model = tiny_model(VOCAB_SIZE, seed=7)

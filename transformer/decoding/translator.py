@@ -31,9 +31,9 @@ class Translator:
     """Translates with one model, or with an ensemble of models that share a tokenizer.
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
-    So there are two passes. The first allows outputs slightly longer than the sources. The second searches the few
-    unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and so
-    neither does its translation.
+    So a search by steps has two passes. The first allows outputs slightly longer than the sources. The second searches
+    the few unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and
+    so neither does its translation.
 
     The devices share the batches, so a slow sentence delays one device only. One function is compiled for each padded
     source length and pass, when a device first needs it or ahead. Parameters are arguments, so that training can
@@ -97,10 +97,12 @@ class Translator:
         return translations
 
     @property
-    def extra_lengths(self) -> tuple[int, int]:
+    def extra_lengths(self) -> tuple[int, ...]:
         """Tokens by which an output may exceed its batch's source length, in each pass."""
+        if not self.strategy.takes_steps:
+            return (0,)
         longest = self.config.max_extra_length
-        return min(FIRST_EXTRA_LENGTH, longest), longest
+        return (longest,) if longest <= FIRST_EXTRA_LENGTH else (FIRST_EXTRA_LENGTH, longest)
 
     def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
         """Returns functions that each compile a program that `translate` may need for the texts, by either pass.
