@@ -25,7 +25,7 @@ from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import bleu_language
+from transformer.decoding.bleu import MEASURES, bleu_language
 from transformer.decoding.evaluation import ScoredTranslations, translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
@@ -56,7 +56,8 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     replicas = Replicas(models.graphs, models.parameters, devices[0])
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:
-        translated = translate_and_score(translator, replicas, texts, references, bleu_language(config.data), report)
+        language = bleu_language(config.data)
+        translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
     result = save(arguments, models, references, translated)
     log_scores(result)
     return result
@@ -136,7 +137,7 @@ def save(
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
     hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
     first = models.checkpoints[0]
-    measured = dataclasses.asdict(translated.scores) | {
+    measured = translated.scores | {
         "seconds": translated.seconds,
         "output_tokens_per_second": translated.output_tokens / translated.seconds,
     }

@@ -12,6 +12,11 @@ HYPOTHESES = ["Der Hund, „Rex“, läuft.", "Ein Mann schläft."]
 REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 
+def score(hypotheses: list[str], references: list[str], language: str | None) -> dict:
+    """Returns all measures."""
+    return bleu.score(hypotheses, references, language, bleu.MEASURES)
+
+
 def test_preparation_by_hand():
     # Moses replaces German quotes by escaped straight ones and splits off punctuation.
     assert bleu.lowercase_tokenize(HYPOTHESES, "de") == [
@@ -21,23 +26,23 @@ def test_preparation_by_hand():
 
 
 def test_lowercase_tokenized_bleu_by_hand():
-    scores = bleu.score(HYPOTHESES, REFERENCES, "de")
+    scores = score(HYPOTHESES, REFERENCES, "de")
     # Both sides have 9 + 4 tokens. In the first pair all 9 + 8 + 7 + 6 n-grams match; in the second "ein", "mann", "."
     # and "ein mann" do.
     precisions = [12 / 13, 9 / 11, 7 / 9, 6 / 7]
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
-    assert scores.bleu_lowercase_tokenized == pytest.approx(expected)
-    assert "tok:none" in scores.bleu_lowercase_tokenized_signature
-    assert "sacremoses" in scores.bleu_lowercase_tokenized_signature
+    assert scores["bleu_lowercase_tokenized"] == pytest.approx(expected)
+    assert "tok:none" in scores["bleu_lowercase_tokenized_signature"]
+    assert "sacremoses" in scores["bleu_lowercase_tokenized_signature"]
 
 
 def test_cased_bleu_and_chrf_equal_sacrebleu_on_raw_text():
-    scores = bleu.score(HYPOTHESES, REFERENCES, "de")
-    assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
-    assert scores.bleu < scores.bleu_lowercase_tokenized
-    assert scores.chrf == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
-    assert "tok:13a" in scores.bleu_signature and "case:mixed" in scores.bleu_signature
-    assert scores.chrf_signature.startswith("nrefs:1|case:mixed")
+    scores = score(HYPOTHESES, REFERENCES, "de")
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
+    assert scores["bleu"] < scores["bleu_lowercase_tokenized"]
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
+    assert "tok:13a" in scores["bleu_signature"] and "case:mixed" in scores["bleu_signature"]
+    assert scores["chrf_signature"].startswith("nrefs:1|case:mixed")
 
 
 PAPER_HYPOTHESES = ["Der „Science-Fiction“-Film läuft.", "Es kostet 5,30 Euro."]
@@ -72,44 +77,50 @@ def test_preparation_of_the_papers_measure_by_hand():
 
 
 def test_the_papers_measure_by_hand():
-    scores = bleu.score(PAPER_HYPOTHESES, PAPER_REFERENCES, "de")
+    scores = score(PAPER_HYPOTHESES, PAPER_REFERENCES, "de")
     # Tokens: Der „ Science @ Fiction " -Film läuft . and Es kostet 5,30 Euro . (9 + 5), against
     #         Der " Science @ Fiction " -Film läuft ! and Es kostet 5,30 Dollar . (9 + 5).
     # The first pair matches in 7, 5, 4 and 3 n-grams, the second in 4, 2, 1 and 0.
     precisions = [11 / 14, 7 / 12, 5 / 10, 3 / 8]
-    assert scores.bleu_paper == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
+    assert scores["bleu_paper"] == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
     assert re.fullmatch(
         r"nrefs:1\|case:mixed\|eff:no\|tok:none\|smooth:none\|version:[\d.]+\|"
         r"prepared:sacremoses\.[\d.]+\.plain-punctuation\.tokenized\.compounds-split",
-        scores.bleu_paper_signature,
+        scores["bleu_paper_signature"],
     )
 
 
 def test_the_papers_measure_penalizes_brevity_and_does_not_smooth():
     # 4 of 4 tokens, against 6: the penalty is exp(1 - 6 / 4).
-    assert bleu.score(["a b c d"], ["a b c d e f"], "fr").bleu_paper == pytest.approx(100 * math.exp(-0.5))
-    assert bleu.score(["a b c x"], ["a b c d"], "fr").bleu_paper == 0.0
-    assert "compounds-split" not in bleu.score(["a"], ["a"], "fr").bleu_paper_signature
+    assert score(["a b c d"], ["a b c d e f"], "fr")["bleu_paper"] == pytest.approx(100 * math.exp(-0.5))
+    assert score(["a b c x"], ["a b c d"], "fr")["bleu_paper"] == 0.0
+    assert "compounds-split" not in score(["a"], ["a"], "fr")["bleu_paper_signature"]
 
 
 def test_perfect_translations():
-    scores = bleu.score(REFERENCES, [f" {reference} " for reference in REFERENCES], "de")
-    assert scores.bleu == scores.bleu_lowercase_tokenized == scores.bleu_paper == pytest.approx(100.0)
-    assert scores.exact_match == 1.0
-    assert bleu.score(HYPOTHESES, [HYPOTHESES[0], "other"], "de").exact_match == 0.5
+    scores = score(REFERENCES, [f" {reference} " for reference in REFERENCES], "de")
+    assert scores["bleu"] == scores["bleu_lowercase_tokenized"] == scores["bleu_paper"] == pytest.approx(100.0)
+    assert scores["exact_match"] == 1.0
+    assert score(HYPOTHESES, [HYPOTHESES[0], "other"], "de")["exact_match"] == 0.5
+
+
+def test_only_the_measures_that_are_named_are_computed(monkeypatch):
+    monkeypatch.setitem(bleu.MEASURES, "bleu_paper", None)
+    found = bleu.score(HYPOTHESES, REFERENCES, "de", ("chrf",))
+    assert set(found) == {"chrf", "chrf_signature", "exact_match"}
 
 
 def test_integers_are_not_tokenized_further():
-    scores = bleu.score(["1 2 3 4 15", "7 8"], ["1 2 3 4 5", "7 8"], None)
+    scores = score(["1 2 3 4 15", "7 8"], ["1 2 3 4 5", "7 8"], None)
     precisions = [6 / 7, 4 / 5, 2 / 3, 1 / 2]
-    assert scores.bleu == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
-    assert scores.bleu == scores.bleu_lowercase_tokenized == scores.bleu_paper
-    assert "tok:none" in scores.bleu_signature
+    assert scores["bleu"] == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
+    assert scores["bleu"] == scores["bleu_lowercase_tokenized"] == scores["bleu_paper"]
+    assert "tok:none" in scores["bleu_signature"]
 
 
 @pytest.mark.parametrize(
     ("language", "tokenizer"), [("de", "13a"), ("fr", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("ja", "char|ja-mecab.*")]
 )
 def test_tokenizer_follows_the_language(language, tokenizer):
-    signature = bleu.score(["a b c d"], ["a b c d"], language).bleu_signature
+    signature = score(["a b c d"], ["a b c d"], language)["bleu_signature"]
     assert re.search(rf"tok:({tokenizer})\|", signature)

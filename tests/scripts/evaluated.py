@@ -1,6 +1,5 @@
 """Workdirs of evaluated runs, made without training or translating, and runs of `scripts.compare` on them."""
 
-import dataclasses
 import json
 import random
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ def make_run(path: Path, **changes: str) -> Path:
 def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
     """Writes an evaluation as transformer.evaluate does. `saved`: changes of the JSON object, in `decoding` by key."""
     config = loading.load(path)
-    result = dataclasses.asdict(bleu.score(hypotheses, references, "de")) | {
+    result = bleu.score(hypotheses, references, "de", bleu.MEASURES) | {
         "split": "valid",
         "step": 9,
         "averaged": 1,

@@ -56,9 +56,9 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
     parameters, decoded = prepared.initializer().parameters, []
 
-    def evaluate(translator, replicas, texts, references, language, report):
-        decoded.append((replicas, texts, references, language))
-        return SimpleNamespace(scores=SimpleNamespace(bleu=12.0, chrf=34.0, exact_match=0.5))
+    def evaluate(translator, replicas, texts, references, language, measures, report):
+        decoded.append((replicas, texts, references, language, measures))
+        return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5})
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
     values = prepared.validation(parameters, lambda: None)
@@ -70,7 +70,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
-    assert rest == [texts[:5], references[:5], "de"]
+    assert rest == [texts[:5], references[:5], "de", ("bleu", "chrf")]
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (jax.device_get(parameters),)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]

@@ -10,8 +10,7 @@ get_ende_bleu.sh, whose tokenised reference is made here from the raw one.
 
 import importlib.metadata
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -24,45 +23,52 @@ PREPARATION = f"{MOSES}.normalized.tokenized.lowercased"
 COMPOUND_SPLIT = ("de",)  # the target languages whose published scores split compounds
 
 
-@dataclass(frozen=True)
-class Scores:
-    """BLEU and chrF from 0 to 100; exact_match is the fraction of sentences equal to their references."""
-
-    bleu: float
-    bleu_signature: str
-    bleu_lowercase_tokenized: float
-    bleu_lowercase_tokenized_signature: str
-    bleu_paper: float
-    bleu_paper_signature: str
-    chrf: float
-    chrf_signature: str
-    exact_match: float
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> Scores:
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], language: str | None, measures: Iterable[str]
+) -> dict[str, float | str]:
     """Returns the scores of at least one hypothesis, with one reference each.
 
-    language: code of the target language, such as "de". None: the texts are tokens separated by spaces.
+    Args:
+      language: code of the target language, such as "de". None: the texts are tokens separated by spaces.
+      measures: names of MEASURES, each from 0 to 100 and computed only if it is named.
+
+    Returns:
+      For each measure NAME its value and, as NAME_signature, how it was computed; and `exact_match`, the fraction of
+      sentences equal to their references.
     """
-    bleu, bleu_signature = corpus_score(make_bleu(language), hypotheses, references)
-    chrf, chrf_signature = corpus_score(CHRF(), hypotheses, references)
+    scores: dict[str, float | str] = {}
+    for name in measures:
+        scores[name], scores[f"{name}_signature"] = MEASURES[name](hypotheses, references, language)
+    pairs = zip(hypotheses, references, strict=True)
+    equal = [hypothesis.strip() == reference.strip() for hypothesis, reference in pairs]
+    scores["exact_match"] = sum(equal) / len(equal)
+    return scores
+
+
+def lowercase_tokenized_score(
+    hypotheses: Sequence[str], references: Sequence[str], language: str | None
+) -> tuple[float, str]:
+    """Returns `bleu_lowercase_tokenized` and its signature."""
     prepared = [lowercase_tokenize(texts, language) for texts in (hypotheses, references)]
-    lowercase, lowercase_signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
+    value, signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
+    return value, f"{signature}|{PREPARATION}"
+
+
+def paper_score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> tuple[float, str]:
+    """Returns `bleu_paper` and its signature."""
     tokenized = [paper_tokenize(texts, language) for texts in (hypotheses, references)]
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
-    paper, paper_signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), *tokenized)
-    pairs = zip(hypotheses, references, strict=True)
-    return Scores(
-        bleu=bleu,
-        bleu_signature=bleu_signature,
-        bleu_lowercase_tokenized=lowercase,
-        bleu_lowercase_tokenized_signature=f"{lowercase_signature}|{PREPARATION}",
-        bleu_paper=paper,
-        bleu_paper_signature=f"{paper_signature}|{paper_preparation(language)}",
-        chrf=chrf,
-        chrf_signature=chrf_signature,
-        exact_match=sum(hypothesis.strip() == reference.strip() for hypothesis, reference in pairs) / len(hypotheses),
-    )
+    value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), *tokenized)
+    return value, f"{signature}|{paper_preparation(language)}"
+
+
+# (hypotheses, references, language) to the value and its signature.
+MEASURES = {
+    "bleu": lambda hypotheses, references, language: corpus_score(make_bleu(language), hypotheses, references),
+    "bleu_lowercase_tokenized": lowercase_tokenized_score,
+    "bleu_paper": paper_score,
+    "chrf": lambda hypotheses, references, language: corpus_score(CHRF(), hypotheses, references),
+}
 
 
 def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:

@@ -1,7 +1,7 @@
 """Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from transformer.decoding import bleu
@@ -15,7 +15,7 @@ class ScoredTranslations:
     """Translations with their scores, the seconds that decoding took, and the tokens decoded, EOS included."""
 
     hypotheses: list[str]
-    scores: bleu.Scores
+    scores: dict[str, float | str]
     seconds: float
     output_tokens: int
 
@@ -26,12 +26,13 @@ def translate_and_score(
     texts: Sequence[str],
     references: Sequence[str],
     language: str | None,
+    measures: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:
     """Translates the texts and scores the best translation of each.
 
     Args:
-      language: see `bleu.score`.
+      language, measures: see `bleu.score`.
       report: see `Translator.translate`.
     """
     began = time.perf_counter()
@@ -39,4 +40,5 @@ def translate_and_score(
     seconds = time.perf_counter() - began
     hypotheses = [translation.text for translation in best]
     tokens = sum(len(translation.tokens) for translation in best)
-    return ScoredTranslations(hypotheses, bleu.score(hypotheses, references, language), seconds, tokens)
+    scores = bleu.score(hypotheses, references, language, measures)
+    return ScoredTranslations(hypotheses, scores, seconds, tokens)

@@ -23,6 +23,8 @@ from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
 from transformer.training.objectives import Inputs
 
+MEASURES = ("bleu", "chrf")  # of `bleu.MEASURES`
+
 
 class Validation:
     """Teacher-forced loss of the whole split, and BLEU of its translations by the functions that `evaluate` calls.
@@ -78,12 +80,10 @@ class Validation:
         if self.translator is not None:
             language = bleu_language(self.config.data)
             translated = translate_and_score(
-                *(self.translator, self._replicas(parameters), self.texts, self.references, language),
+                *(self.translator, self._replicas(parameters), self.texts, self.references, language, MEASURES),
                 lambda _: between_batches(),
             )
-            values["bleu"] = translated.scores.bleu
-            values["chrf"] = translated.scores.chrf
-            values["exact_match"] = translated.scores.exact_match
+            values |= {name: translated.scores[name] for name in (*MEASURES, "exact_match")}
         return values
 
     def _replicas(self, parameters: dict) -> Replicas:
