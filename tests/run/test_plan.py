@@ -66,6 +66,19 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("objective", "absent", "side", "language"),
+    [("masked_lm", "target", "source", "en"), ("causal_lm", "source", "target", "de")],
+)
+def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objective, absent, side, language):
+    flags = ["eval_bleu=false", f"objective={objective}"]
+    flags = [f"--config.training.{flag}" for flag in flags] + [f"--config.data.{absent}_language="]
+    plan = print_plan(*flags, "--config.checkpoint.best_metric=loss")
+    assert re.search(rf"batches     \d+ rows x \d+ {side}: \d+ an epoch", plan)
+    assert re.search(rf"epoch       400 sentences, [1-9][\d,]+ {side} tokens", plan)
+    assert absent not in plan and f"{language}: " in plan
+
+
 def test_checkpoints_of_keep_every_are_counted(print_plan):
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.

@@ -48,7 +48,8 @@ def read(config: Config, workdir: Path) -> tuple[Corpus, tuple[int, int], str]:
     open_existing(workdir)
     vocabulary = tokenizer.prepare(config, workdir)
     data = corpus.prepare(config, vocabulary, "train")
-    source, target = data.lengths.mean(axis=0).tolist()
-    means = f"{len(data):,} pairs with means of {source:.1f} source and {target:.1f} target tokens"
+    sides = zip(("source", "target"), data.lengths.mean(axis=0), strict=True)
+    means = " and ".join(f"{mean:.1f} {side}" for side, mean in sides if mean)
+    lengths = f"{len(data):,} {data.unit} with means of {means} tokens"
     sizes = " and ".join(f"{size:,}" for size in sorted(set(vocabulary.vocab_sizes)))
-    return data, vocabulary.vocab_sizes, f"of {workdir}: {means}; vocabulary of {sizes}"
+    return data, vocabulary.vocab_sizes, f"of {workdir}: {lengths}; vocabulary of {sizes}"

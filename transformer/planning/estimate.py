@@ -91,14 +91,14 @@ def estimate(
 
 def compile_shape(step: TrainStep, state, bucket: Bucket, target: Target, compiler: Compiler) -> CompiledShape:
     """Compiles what an update from batches of this shape executes."""
-    logging.info("Compiling the step for %s: batches of %s.", target.text, bucket_text(bucket))
+    logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
     began = time.perf_counter()
     try:
         programs = [(compiler(lowered), times) for lowered, times in lower(step, state, bucket)]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise UserError(explain_compiler(step.config, target, bucket_text(bucket), str(error))) from None
+        raise UserError(explain_compiler(step.config, target, str(bucket), str(error))) from None
     compile_seconds = time.perf_counter() - began
     parsed = [(hlo.parse(program.as_text()), times) for program, times in programs]
     number = max(range(len(programs)), key=lambda i: bytes_used(programs[i][0].memory_analysis()))
@@ -126,8 +126,4 @@ def seconds_of(bucket: Bucket, *compiled: CompiledShape) -> float:
 def require_fit(config: Config, target: Target, found: Estimate) -> None:
     """Raises UserError if the step does not fit, with the largest parts of its memory and the keys that reduce it."""
     if not found.largest.memory.fits:
-        raise UserError(explain(config, target, bucket_text(found.largest.bucket), found.largest.memory))
-
-
-def bucket_text(bucket: Bucket) -> str:
-    return f"{bucket.rows} rows x {bucket.source_length} source, {bucket.target_length} target"
+        raise UserError(explain(config, target, str(found.largest.bucket), found.largest.memory))

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config_types import Config
 from transformer.planning.devices import Target
-from transformer.planning.estimate import CompiledShape, Estimate, bucket_text
+from transformer.planning.estimate import CompiledShape, Estimate
 from transformer.planning.memory import Arrays
 
 TOP = 10  # kernels and arrays
@@ -91,12 +91,12 @@ def to_lines(config: Config, target: Target, found: Estimate, lengths: str) -> I
         verdict = "fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
     yield (
         f"memory      {verdict}: {memory.used / GIB:.2f} of {memory.available / GIB:.2f} GiB a device, for batches of "
-        f"{bucket_text(found.largest.bucket)}"
+        f"{found.largest.bucket}"
     )
     state = ", ".join(f"{name} {size / GIB:.2f}" for name, size in memory.state.items())
     yield f"memory      GiB of {state}, activations, gradients and other temporaries {memory.temporaries / GIB:.2f}"
     yield from (f"array       {line}" for line in map(array_line, memory.largest[:TOP]))
-    yield f"step        of {bucket_text(found.typical.bucket)}, on each device:"
+    yield f"step        of {found.typical.bucket}, on each device:"
     uncounted = f" ({cost.uncounted} of them with FLOPs that the program does not state)" if cost.uncounted else ""
     yield (
         f"step        {cost.flops / 1e12:.2f} TFLOP of products, {cost.float32_flops / 1e12:.2f} of float32; "
@@ -134,7 +134,7 @@ def run_lines(config: Config, target: Target, found: Estimate) -> Iterator[str]:
         yield f"run         at {share}: {hours:,.2f} hours, {device_hours:,.2f} device-hours; validation is extra"
     for each in compiled:
         note = f"; {each.note}" if each.note else ""
-        yield f"compiled    in {each.compile_seconds:.0f} s: {bucket_text(each.bucket)}{note}"
+        yield f"compiled    in {each.compile_seconds:.0f} s: {each.bucket}{note}"
 
 
 def array_line(arrays: Arrays) -> str:

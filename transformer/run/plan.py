@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import jax
+import numpy as np
 
 from transformer.checkpoints.manager import max_checkpoints
 from transformer.checkpoints.restore import steps_in
@@ -39,15 +40,13 @@ def parameter_lines(parameters: dict) -> Iterator[str]:
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
-        bucket, padding = use.bucket, 100 * (1 - use.tokens / use.positions) if use.positions else 0.0
-        yield (
-            f"batches     {bucket.rows} rows x {bucket.source_length} source, {bucket.target_length} target: "
-            f"{use.batches} an epoch, {padding:.1f} % padding"
-        )
+        padding = 100 * (1 - use.tokens / use.positions) if use.positions else 0.0
+        yield f"batches     {use.bucket}: {use.batches} an epoch, {padding:.1f} % padding"
     per_epoch = len(loader.plan) / run.config.training.accumulation
-    target_tokens = int(run.corpus.lengths[:, 1].sum())
+    source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
+    tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
     yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %"
-    yield f"epoch       {len(run.corpus):,} pairs, {target_tokens:,} target tokens, {per_epoch:,.1f} steps"
+    yield f"epoch       {len(run.corpus):,} {run.corpus.unit}, {tokens} tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 
 

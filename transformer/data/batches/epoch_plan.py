@@ -21,11 +21,18 @@ KEPT = 2  # earlier epochs whose plans stay, since another process may be that f
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The padded shape of a batch: source (rows, source_length), target (rows, target_length)."""
+    """The padded shape of a batch: source (rows, source_length), target (rows, target_length).
+
+    The length of a side that monolingual sentences do not have is 0.
+    """
 
     rows: int
     source_length: int
     target_length: int
+
+    def __str__(self) -> str:
+        sides = {"source": self.source_length, "target": self.target_length}
+        return f"{self.rows} rows x " + ", ".join(f"{length} {side}" for side, length in sides.items() if length)
 
     @property
     def width(self) -> int:
