@@ -8,17 +8,15 @@ written to the workdir's folder `evaluations`. A language model has no hypothese
 """
 
 import argparse
-import dataclasses
-import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
 from absl import logging
 
-from transformer import cli, files
+from transformer import cli
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.compilation_cache import enable_compilation_cache
@@ -26,11 +24,12 @@ from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import MEASURES, bleu_language
-from transformer.decoding.evaluation import ScoredTranslations, translate_and_score
+from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.progress_bar import bar
+from transformer.run.evaluations import save_means, save_translations
 from transformer.run.held_out import held_out_means
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing, split_names
@@ -58,24 +57,23 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
         translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
-    result = save(arguments, models, references, translated)
+    result = save_translations(arguments, models, references, translated)
     log_scores(result)
     return result
 
 
 def evaluate_language_model(arguments: argparse.Namespace, models: Trained) -> dict[str, Any]:
     """Returns and writes the loss and perplexity of a split. Raises UserError for flags that are for translations."""
+    objective = f"a model of training.objective={models.config.training.objective}"
     if arguments.source is not None or arguments.data is not None or len(models.graphs) > 1:
         raise UserError(
-            f"--workdir={arguments.workdir}: a model of training.objective={models.config.training.objective} is "
-            "evaluated by itself on a split of its own data; give --split only"
+            f"--workdir={arguments.workdir}: {objective} is evaluated by itself on a split of its own data; give "
+            "--split only"
         )
-    checkpoint = models.checkpoints[0]
-    values = held_out_means(models, arguments.split)
-    facts = {"split": arguments.split, "step": checkpoint.step, "averaged": len(checkpoint.averaged)}
-    result = files.six_digits(values) | facts
-    models.workdir.evaluations.mkdir(exist_ok=True)
-    files.write_json(models.workdir.evaluations / f"{evaluation_name(arguments, models)}.json", result)
+    if arguments.overrides:
+        key, text = arguments.overrides[0]
+        raise UserError(f"--{key}={text}: has no meaning for the perplexity of {objective}; leave it out")
+    result = save_means(arguments, models, held_out_means(models, arguments.split))
     logging.info(
         "%s: perplexity %.3f, accuracy %.1f %%", arguments.split, result["perplexity"], 100 * result["accuracy"]
     )
@@ -121,44 +119,6 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
     return texts, references
 
 
-def save(
-    arguments: argparse.Namespace, models: Trained, references: Sequence[str], translated: ScoredTranslations
-) -> dict[str, Any]:
-    """Writes hypotheses, references and the result, and returns the result. Repeating an evaluation overwrites it."""
-    folder = models.workdir.evaluations
-    folder.mkdir(exist_ok=True)
-    evaluated = {
-        "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
-        "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
-        "source": arguments.source,
-        "reference": arguments.reference,
-        "models": [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints],
-    }
-    name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
-    hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
-    first = models.checkpoints[0]
-    measured = translated.scores | {
-        "seconds": translated.seconds,
-        "output_tokens_per_second": translated.output_tokens / translated.seconds,
-    }
-    result = (
-        files.six_digits(measured)
-        | evaluated
-        | {
-            "sentences": len(references),
-            "step": first.step,
-            "averaged": len(first.averaged),
-            "decoding": models.config.decoding.to_dict(),
-            "hypotheses": str(hypotheses_path),
-            "references": str(references_path),
-        }
-    )
-    files.write_text(hypotheses_path, "".join(f"{line}\n" for line in translated.hypotheses))
-    files.write_text(references_path, "".join(f"{line}\n" for line in references))
-    files.write_json(folder / f"{name}.json", result)
-    return result
-
-
 def log_scores(result: Mapping[str, Any]) -> None:
     """Logs the scores for a person to read."""
     logging.info(
@@ -177,37 +137,6 @@ def log_scores(result: Mapping[str, Any]) -> None:
 def describe_model(model: Mapping[str, Any]) -> str:
     mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
     return f"{model['workdir']} at step {model['step']}{mean}"
-
-
-def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
-    """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
-    first, *others = models.checkpoints
-    # File names have at most 255 bytes, and a character can have four.
-    parts = [arguments.split or Path(arguments.source).name[:32]]
-    parts += [f"of-{Path(arguments.data).name[:20]}"] if arguments.data else []
-    parts += [f"step{first.step}"]
-    parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
-    parts += ["with-" + "+".join(Path(each.workdir).name for each in others)[:20]] if others else []
-    parts += [f"{key.removeprefix('decoding.')}{value}" for key, value in sorted(arguments.overrides)]
-    return "-".join(parts)
-
-
-def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
-    """Returns the name, with a number if it belongs to an evaluation of other files or models.
-
-    Args:
-      evaluated: the split, the data, the files and the models, as in the result.
-    """
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(each for each in names if not is_other_evaluation(folder / f"{each}.json", evaluated))
-
-
-def is_other_evaluation(path: Path, evaluated: Mapping[str, Any]) -> bool:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return json.dumps({key: found[key] for key in evaluated}) != json.dumps(evaluated)
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it may be overwritten
-        return False
 
 
 def make_parser() -> cli.Parser:

@@ -1,5 +1,6 @@
 """Objectives: which tokens masking hides, what language models read and predict, and runs from text to perplexity."""
 
+import dataclasses
 import io
 import json
 import math
@@ -14,9 +15,13 @@ from flax import nnx
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
 from transformer import cli, evaluate, translate
+from transformer.checkpoints.trained import load
+from transformer.config.loading import with_values
 from transformer.data.batches.loader import Loader, Position
 from transformer.decoding.beam_search import beam_search
+from transformer.errors import UserError
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.run.held_out import held_out_means
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.training.objectives import MASK, make_masking, mask_tokens, word_starts
 
@@ -183,7 +188,25 @@ def test_a_run_on_one_side_learns_and_is_evaluated_as_validation_does(trained, c
     assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["perplexity"] == pytest.approx(last["perplexity"], rel=1e-4)
-    assert (workdir / "evaluations" / "valid-step24.json").exists()
+    assert result["models"] == [{"workdir": str(workdir), "step": 24, "averaged": [24]}]
+    assert json.loads((workdir / "evaluations" / "valid-step24.json").read_text()) == result
+
+
+def test_decoding_flags_are_refused_where_nothing_is_decoded(trained, capsys):
+    objective, workdir = trained
+    flags = [f"--workdir={workdir}", "--split=valid", "--decoding.beam_size=2"]
+    assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 2
+    message = f"--decoding.beam_size=2: has no meaning for the perplexity of a model of training.objective={objective}"
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""
+
+
+def test_held_out_text_must_fit_the_learned_positions(trained):
+    models = load([str(trained[1])], "last", 1, [])
+    lengths = {"data.max_length": 2, "decoding.max_source_length": 2, "decoding.max_extra_length": 0}
+    config = with_values(models.config, lengths | {"model.positions": "learned", "model.max_positions": 2})
+    with pytest.raises(UserError, match="model.max_positions=2: data.valid_split=validation has a sentence that needs"):
+        held_out_means(dataclasses.replace(models, config=config), "valid")
 
 
 def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monkeypatch):

@@ -9,14 +9,16 @@ import pytest
 
 from tests.data.files import pair_tokens
 from tests.model.models import logits_of
-from tests.training.tiny import distance, flags
+from tests.training.tiny import distance, flags, tiny_config
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
+from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
+from transformer.training.eval_step import check_positions
 from transformer.training.objectives import keep_batch
 from transformer.workdir import create_workdir
 
@@ -126,7 +128,14 @@ def test_too_few_learned_positions_for_validation_are_refused(prepared):
     make("learned", longest), make("sinusoidal", longest - 1)
     with pytest.raises(UserError) as raised:
         make("learned", longest - 1)
-    assert str(raised.value).startswith(
-        f"model.max_positions={longest - 1}: data.valid_split=validation has a sentence"
-    )
-    assert f"raise it to {longest} or more" in str(raised.value)
+    message = f"model.max_positions={longest - 1}: data.valid_split=validation has a sentence that needs {longest};"
+    assert str(raised.value).startswith(message)
+
+
+def test_a_model_of_ctc_needs_a_position_for_each_frame():
+    corpus = Corpus.__new__(Corpus)
+    corpus.lengths = np.array([[4, 9], [5, 2]])
+    changes = {"training__objective": "ctc", "model__ctc_frames": 3, "model__positions": "learned"}
+    check_positions(tiny_config(**changes, model__max_positions=15), corpus, "test")
+    with pytest.raises(UserError, match="data.test_split=test has a sentence that needs 15;"):
+        check_positions(tiny_config(**changes, model__max_positions=14), corpus, "test")

@@ -20,7 +20,7 @@ from transformer.planning.devices import Target
 from transformer.planning.memory import Memory, bytes_used, measure
 from transformer.planning.oom import explain, explain_compiler
 from transformer.training.memory import by_memory
-from transformer.training.objectives import OBJECTIVES
+from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, abstract_model
 from transformer.training.step import TrainStep
@@ -74,7 +74,7 @@ def estimate(
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     state = Initializer(config, optimizer, mesh, vocab_sizes).abstract_state
-    inputs = OBJECTIVES[config.training.objective].make_inputs(config.training, [""] * vocab_sizes[0])
+    inputs = inputs_of(config, [""] * vocab_sizes[0])
     step = TrainStep(config, abstract_model(config, *vocab_sizes), optimizer, schedule, mesh, inputs)
     module = PLANS[config.batch.plan]
     buckets = module.choose_shapes(corpus, config)

@@ -7,20 +7,20 @@ from transformer.checkpoints.trained import Trained
 from transformer.config.loading import with_values
 from transformer.data.corpus import corpus
 from transformer.distributed.mesh import make_mesh
-from transformer.training.eval_step import EvalStep
+from transformer.training.eval_step import EvalStep, check_positions
 from transformer.training.metrics import Record
-from transformer.training.objectives import OBJECTIVES
+from transformer.training.objectives import inputs_of
 
 
 def held_out_means(models: Trained, split: str) -> Record:
     """Returns the means over the tokens of a split of the run's data, computed as validation does, on one device.
 
-    Raises UserError if the data is missing.
+    Raises UserError if the data is missing, or has a sentence that is longer than the learned positions.
     """
     config = with_values(models.config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
+    found = corpus.prepare(config, models.tokenizer, split)
+    check_positions(config, found, split)
     mesh = make_mesh(config, jax.local_devices()[:1])
-    objective = OBJECTIVES[config.training.objective]
-    inputs = objective.make_inputs(config.training, models.tokenizer.source.pieces)
-    step = EvalStep(config, models.graphs[0], mesh, inputs)
+    step = EvalStep(config, models.graphs[0], mesh, inputs_of(config, models.tokenizer.source.pieces))
     parameters = jax.device_put(models.parameters[0], NamedSharding(mesh, PartitionSpec()))
-    return step.over_corpus(parameters, corpus.prepare(config, models.tokenizer, split), lambda: None)
+    return step.over_corpus(parameters, found, lambda: None)

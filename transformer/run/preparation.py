@@ -30,7 +30,7 @@ from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
-from transformer.training.objectives import OBJECTIVES
+from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
 from transformer.training.progress import Progress
@@ -156,7 +156,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
-    inputs = OBJECTIVES[config.training.objective].make_inputs(config.training, vocabulary.source.pieces)
+    inputs = inputs_of(config, vocabulary.source.pieces)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info("Model: %d parameters; vocabulary %d and %d; devices: %d.", parameters, *sizes, mesh.size)
     return Run(

@@ -14,11 +14,24 @@ from transformer.data.batches import loader
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
 from transformer.distributed.sharding import BATCH
+from transformer.errors import UserError
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record, means
 from transformer.training.objectives import OBJECTIVES, Inputs
 from transformer.training.programs import Batch, Programs, abstract_batch
+
+
+def check_positions(config: Config, corpus: Corpus, split: str) -> None:
+    """Raises UserError if the model has too few learned positions for a held-out split, which keeps long sentences."""
+    stack_lengths = OBJECTIVES[config.training.objective].stack_lengths
+    longest = max(stack_lengths(config.model, *corpus.lengths.max(axis=0).tolist()))
+    if config.model.positions == "learned" and longest > config.model.max_positions:
+        raise UserError(
+            f"model.max_positions={config.model.max_positions}: data.{split}_split={config.data[f'{split}_split']} has "
+            f"a sentence that needs {longest}; shorten it, or train with at least so many or with "
+            "model.positions=sinusoidal"
+        )
 
 
 class EvalStep:
@@ -28,7 +41,7 @@ class EvalStep:
     """
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
-        """`inputs` is that of the objective `config.training.objective`."""
+        """`inputs` is that of `inputs_of`."""
         self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
         self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh).without_r_drop()
         self.sums = jax.jit(self._sums)

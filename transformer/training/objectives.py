@@ -31,8 +31,7 @@ class TrainingObjective(NamedTuple):
 
     sides: whether the pairs have a source and a target; the other side of monolingual text is absent.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs): a module with `hidden` and `output_table`.
-    make_inputs(config.training, pieces): the function from batches of the loader to those of the model; `pieces` are
-      the strings of the source's tokens.
+    make_inputs(config.training, pieces): see `inputs_of`.
     generates_text: whether the model can be searched for translations or continuations.
     make_loss(config.training, mesh): the loss as a function of the model and its inputs and targets.
     stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0
@@ -49,6 +48,11 @@ class TrainingObjective(NamedTuple):
     @property
     def translates(self) -> bool:
         return all(self.sides)
+
+
+def inputs_of(config: Config, pieces: Sequence[str]) -> Inputs:
+    """Returns the function from batches of the loader to those of the model. `pieces`: the source's tokens."""
+    return OBJECTIVES[config.training.objective].make_inputs(config.training, pieces)
 
 
 def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:

@@ -42,7 +42,7 @@ class TrainStep:
         mesh: Mesh,
         inputs: Inputs = keep_batch,
     ):
-        """`inputs` is that of the objective `config.training.objective`."""
+        """`inputs` is that of `inputs_of`. Every objective that hides no tokens has the default."""
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)

@@ -17,8 +17,7 @@ from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
-from transformer.errors import UserError
-from transformer.training.eval_step import EvalStep
+from transformer.training.eval_step import EvalStep, check_positions
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
 from transformer.training.objectives import Inputs
@@ -35,12 +34,7 @@ class Validation:
     def __init__(
         self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus, inputs: Inputs
     ):
-        longest = int(corpus.lengths.max())
-        if config.model.positions == "learned" and longest > config.model.max_positions:
-            raise UserError(
-                f"model.max_positions={config.model.max_positions}: data.valid_split={config.data.valid_split} has a "
-                f"sentence of {longest} tokens; raise it to {longest} or more, or take model.positions=sinusoidal"
-            )
+        check_positions(config, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.eval_step = EvalStep(config, graph, mesh, inputs)
         self.translator = None

@@ -1,0 +1,97 @@
+"""The files of evaluations, in the workdir's folder `evaluations`."""
+
+import argparse
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer import files
+from transformer.checkpoints.trained import Trained
+from transformer.decoding.evaluation import ScoredTranslations
+from transformer.training.metrics import Record
+
+
+def save_translations(
+    arguments: argparse.Namespace, models: Trained, references: Sequence[str], translated: ScoredTranslations
+) -> dict[str, Any]:
+    """Writes hypotheses, references and the result, and returns the result. Repeating an evaluation overwrites it."""
+    folder = models.workdir.evaluations
+    folder.mkdir(exist_ok=True)
+    described = describe_models(models)
+    evaluated = {
+        "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
+        "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
+        "source": arguments.source,
+        "reference": arguments.reference,
+        "models": described["models"],
+    }
+    name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
+    hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
+    measured = translated.scores | {
+        "seconds": translated.seconds,
+        "output_tokens_per_second": translated.output_tokens / translated.seconds,
+    }
+    result = (
+        files.six_digits(measured)
+        | evaluated
+        | {
+            "sentences": len(references),
+            **described,
+            "decoding": models.config.decoding.to_dict(),
+            "hypotheses": str(hypotheses_path),
+            "references": str(references_path),
+        }
+    )
+    files.write_text(hypotheses_path, "".join(f"{line}\n" for line in translated.hypotheses))
+    files.write_text(references_path, "".join(f"{line}\n" for line in references))
+    files.write_json(folder / f"{name}.json", result)
+    return result
+
+
+def save_means(arguments: argparse.Namespace, models: Trained, means: Record) -> dict[str, Any]:
+    """Writes the result of a language model on a split, and returns it. Repeating an evaluation overwrites it."""
+    result = files.six_digits(means) | {"split": arguments.split} | describe_models(models)
+    models.workdir.evaluations.mkdir(exist_ok=True)
+    files.write_json(models.workdir.evaluations / f"{evaluation_name(arguments, models)}.json", result)
+    return result
+
+
+def describe_models(models: Trained) -> dict[str, Any]:
+    """Returns the checkpoints of the models; `step` and `averaged`, the number in a mean, are those of the first."""
+    first = models.checkpoints[0]
+    described = [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints]
+    return {"models": described, "step": first.step, "averaged": len(first.averaged)}
+
+
+def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
+    """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
+    first, *others = models.checkpoints
+    # File names have at most 255 bytes, and a character can have four.
+    parts = [arguments.split or Path(arguments.source).name[:32]]
+    parts += [f"of-{Path(arguments.data).name[:20]}"] if arguments.data else []
+    parts += [f"step{first.step}"]
+    parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
+    parts += ["with-" + "+".join(Path(each.workdir).name for each in others)[:20]] if others else []
+    parts += [f"{key.removeprefix('decoding.')}{value}" for key, value in sorted(arguments.overrides)]
+    return "-".join(parts)
+
+
+def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
+    """Returns the name, with a number if it belongs to an evaluation of other files or models.
+
+    Args:
+      evaluated: the split, the data, the files and the models, as in the result.
+    """
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if not is_other_evaluation(folder / f"{each}.json", evaluated))
+
+
+def is_other_evaluation(path: Path, evaluated: Mapping[str, Any]) -> bool:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.dumps({key: found[key] for key in evaluated}) != json.dumps(evaluated)
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it may be overwritten
+        return False
