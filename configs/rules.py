@@ -121,11 +121,13 @@ def listed_in(table: str) -> NameRule:
         is all it takes to make a name valid.
     """
 
-    def list_names() -> tuple[str, ...]:
-        module, _, dictionary = table.partition(":")
-        return tuple(getattr(importlib.import_module(module), dictionary))
+    return NameRule(lambda: tuple(implementations(table)))
 
-    return NameRule(list_names)
+
+def implementations(table: str) -> Mapping[str, Any]:
+    """Imports and returns the table "MODULE:DICTIONARY"."""
+    module, _, dictionary = table.partition(":")
+    return getattr(importlib.import_module(module), dictionary)
 
 
 def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:

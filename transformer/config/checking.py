@@ -6,10 +6,11 @@ import ml_collections
 from absl import logging
 
 from configs.rules import Key
-from transformer.config.combinations import COMBINATIONS
+from transformer.config import combinations, model_combinations, objective_combinations
 from transformer.config.keys import declared_keys, freeze, nearest, show, type_name, unknown_key
 from transformer.errors import UserError
 
+COMBINATIONS = model_combinations.COMBINATIONS + objective_combinations.COMBINATIONS + combinations.COMBINATIONS
 LARGEST = 1 << 1000  # larger integers may overflow as floats
 
 

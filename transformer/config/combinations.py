@@ -1,8 +1,10 @@
-"""Combinations of values that no run can have, although each value is allowed. `checking.checked` applies the table."""
+"""Combinations of values that no run can have, although each value is allowed: data, tokenizer, batch and training.
 
-import importlib
+`checking.checked` applies this table and those of the model and of the objectives.
+"""
+
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer.config_types import Config
 
@@ -15,102 +17,11 @@ class Combination(NamedTuple):
     advice: str
 
 
-def _head_widths(c: Config) -> tuple[int, int]:
-    share = c.model.d_model // c.model.num_heads
-    return c.model.d_k or share, c.model.d_v or share
-
-
-def _sides(c: Config) -> tuple[bool, bool]:
-    return bool(c.data.source_language), bool(c.data.target_language)
-
-
-def _objective(c: Config) -> Any:
-    # Imported when a configuration is checked, as the tables of allowed names are.
-    return importlib.import_module("transformer.training.objectives").OBJECTIVES[c.training.objective]
-
-
-def _is_fused(c: Config) -> bool:
-    return c.model.attention_implementation in ("cudnn", "splash")
-
-
 def _longest_bucket(c: Config) -> int:
     return -(-c.data.max_length // c.batch.length_multiple) * c.batch.length_multiple
 
 
 COMBINATIONS = (
-    Combination(
-        ("model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
-        lambda c: c.model.d_model % c.model.num_heads != 0 and None in (c.model.d_k, c.model.d_v),
-        "d_model must be divisible by num_heads, or set both d_k and d_v",
-    ),
-    Combination(
-        ("model.positions", "model.d_model"),
-        lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0,
-        "sinusoidal positions need an even d_model; make it even, or use positions=learned or rotary",
-    ),
-    Combination(
-        ("model.positions", "model.attention"),
-        lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product",
-        "rotary positions need dot-product attention; use attention=dot_product or other positions",
-    ),
-    Combination(
-        ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: c.model.positions == "rotary" and _head_widths(c)[0] % 2 != 0,
-        "rotary positions need an even head width; make d_k, or d_model / num_heads, even",
-    ),
-    Combination(
-        ("model.attention_implementation", "model.attention", "model.attention_dropout", "model.dtype"),
-        lambda c: (
-            _is_fused(c)
-            and (c.model.attention, c.model.attention_dropout, c.model.dtype) != ("dot_product", 0.0, "bfloat16")
-        ),
-        "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain",
-    ),
-    Combination(
-        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
-        lambda c: _is_fused(c) and len(set(_head_widths(c))) > 1,
-        "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain",
-    ),
-    Combination(
-        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: (
-            c.model.attention_implementation == "cudnn" and (_head_widths(c)[0] % 8 != 0 or _head_widths(c)[0] > 128)
-        ),
-        "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto",
-    ),
-    Combination(
-        ("model.attention_implementation", "batch.plan", "batch.packed_length"),
-        lambda c: (
-            c.model.attention_implementation == "splash"
-            and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
-        ),
-        "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length",
-    ),
-    Combination(
-        ("batch.packed_length", "batch.plan", "model.attention_implementation"),
-        lambda c: (
-            c.model.attention_implementation == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
-        ),
-        "cudnn needs packed rows of an even length; change packed_length, or use auto or plain",
-    ),
-    Combination(
-        ("model.positions", "model.max_positions", "data.max_length"),
-        lambda c: c.model.positions == "learned" and c.data.max_length > c.model.max_positions,
-        "learned positions must cover max_length; raise max_positions or lower max_length",
-    ),
-    Combination(
-        ("model.positions", "model.max_positions", "decoding.max_source_length", "decoding.max_extra_length"),
-        lambda c: (
-            c.model.positions == "learned"
-            and c.decoding.max_source_length + c.decoding.max_extra_length > c.model.max_positions
-        ),
-        "learned positions must cover max_source_length + max_extra_length; raise max_positions or lower the other two",
-    ),
-    Combination(
-        ("model.share_embeddings", "tokenizer.shared"),
-        lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared,
-        "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true",
-    ),
     Combination(
         ("data.source", "tokenizer.kind"),
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids"),
@@ -123,57 +34,6 @@ COMBINATIONS = (
             and not (c.data.source_language in ("en", "") and c.data.target_language in ("de", ""))
         ),
         "synthetic data is en to de; set source_language=en and target_language=de",
-    ),
-    Combination(
-        ("training.objective", "data.source_language", "data.target_language"),
-        lambda c: _sides(c) != _objective(c).sides,
-        "translation and ctc need both languages, masked_lm the source's only, causal_lm the target's only; "
-        "a side that is not there has an empty language",
-    ),
-    Combination(
-        ("training.objective", "tokenizer.shared"),
-        lambda c: not all(_sides(c)) and not c.tokenizer.shared,
-        "monolingual text has one vocabulary; set shared=true",
-    ),
-    Combination(
-        ("training.objective", "training.eval_bleu"),
-        lambda c: not _objective(c).translates and c.training.eval_bleu,
-        "only translations have BLEU; set eval_bleu=false and checkpoint.best_metric=loss",
-    ),
-    Combination(
-        ("training.objective", "decoding.strategy"),
-        lambda c: (c.training.objective == "ctc") != (c.decoding.strategy == "ctc"),
-        "objective=ctc needs strategy=ctc, which no other objective has; set both or neither",
-    ),
-    Combination(
-        ("training.objective", "model.positions", "model.ctc_frames", "model.max_positions", "data.max_length"),
-        lambda c: (
-            c.training.objective == "ctc"
-            and c.model.positions == "learned"
-            and c.model.ctc_frames * max(c.data.max_length, c.decoding.max_source_length) > c.model.max_positions
-        ),
-        "learned positions must cover ctc_frames for each token of max_length and decoding.max_source_length; "
-        "raise max_positions or lower the others",
-    ),
-    Combination(
-        ("training.objective", "model.source_vectors", "model.target_vectors"),
-        lambda c: c.training.objective != "translation" and bool(c.model.source_vectors or c.model.target_vectors),
-        "only translation models read word vectors; leave source_vectors and target_vectors empty",
-    ),
-    Combination(
-        ("training.objective", "batch.plan"),
-        lambda c: c.training.objective == "ctc" and c.batch.plan == "packed",
-        "ctc reads one sentence a row; set plan=buckets",
-    ),
-    Combination(
-        ("training.objective", "training.label_smoothing"),
-        lambda c: c.training.objective == "ctc" and c.training.label_smoothing > 0,
-        "ctc has no label smoothing; set label_smoothing=0",
-    ),
-    Combination(
-        ("training.objective", "training.r_drop"),
-        lambda c: c.training.objective in ("masked_lm", "ctc") and c.training.r_drop > 0,
-        "R-Drop compares the distributions of two passes at the same target token; set r_drop=0",
     ),
     Combination(
         ("tokenizer.kind", "tokenizer.subword_sampling"),
