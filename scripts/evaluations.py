@@ -22,6 +22,7 @@ from transformer.workdir import Workdir, open_existing
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
 RESULT_TYPES |= {name: float | int for name in SCORES} | {f"{name}_signature": str for name in SCORES}
+PAPER_TYPES = {"bleu_paper": float | int, "bleu_paper_signature": str}  # older evaluations lack them
 ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 
@@ -103,7 +104,8 @@ def read_evaluation(path: Path) -> Evaluation:
 
 def read_result(path: Path) -> dict[str, Any]:
     """Reads a JSON object that transformer.evaluate printed or saved. Raises UserError if it is damaged."""
-    return _read_object(path, RESULT_TYPES)
+    result = _read_object(path, RESULT_TYPES)
+    return _read_object(path, PAPER_TYPES) if "bleu_paper" in result else result
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
@@ -133,9 +135,10 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_search(decoding: Mapping[str, Any]) -> str:
-    if decoding["strategy"] == "beam":
-        return f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
-    return f"strategy {decoding['strategy']}"
+    """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
+    beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
+    return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
 
 
 def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:

@@ -30,7 +30,7 @@ from transformer.workdir import open_existing
 
 SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty")
 SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
-HEADER = ("config", "split", "sentences", "decoding", "seeds", *SCORES, "training", "commit", "device")
+COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are left out
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -52,12 +52,15 @@ def read_results(path: Path) -> list[Evaluation]:
 
 def make_table(evaluations: Sequence[Evaluation]) -> str:
     """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
-    table = markdown.table([HEADER, *map(make_row, group_systems(evaluations))])
-    signatures = {f"`{signature}`" for each in evaluations for signature in each.signatures.values()}
+    scores = [name for name in COLUMNS if any(name in each.result for each in evaluations)]
+    header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
+    table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
+    names = [f"{name}_signature" for name in scores]
+    signatures = {f"`{each.result[name]}`" for each in evaluations for name in names if name in each.result}
     return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
 
 
-def make_row(system: System) -> tuple[str, ...]:
+def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     first, result = system.evaluations[0], system.evaluations[0].result
     config, decoding = [first.config.data.name], [describe_search(first.decoding)]
     for key, value in system.differences.items():
@@ -72,11 +75,17 @@ def make_row(system: System) -> tuple[str, ...]:
         str(result["sentences"]),
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(each.config.seed for each in system.evaluations)),
-        *(mean_and_spread([each.result[name] for each in system.evaluations]) for name in SCORES),
+        *(make_score(system, name) for name in scores),
         f"{statistics.mean(each.training_seconds for each in system.evaluations) / 60:.0f} min",
         ", ".join(sorted({each.commit for each in system.evaluations})),
         f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
+
+
+def make_score(system: System, name: str) -> str:
+    """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
+    values = [each.result[name] for each in system.evaluations if name in each.result]
+    return mean_and_spread(values) if len(values) == len(system.evaluations) else ""
 
 
 def make_parser() -> cli.Parser:

@@ -18,6 +18,7 @@ from scripts.sweeping.description import Sweep, Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, is_interrupted, values
 from transformer.config.keys import show
+from transformer.training.validation import validation_strategy
 
 SEED = "seed"
 
@@ -90,7 +91,8 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
         sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
     elif sweep.objective == "bleu":  # as transformer/training/validation.py decodes
         config = task | varied
-        search = {"strategy": "beam", "beam_size": config["training.eval_beam_size"]}
+        strategy = validation_strategy(config["decoding.strategy"])
+        search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}
         search["length_penalty"] = config["decoding.length_penalty"]
         first = config["training.eval_sentences"]
         sentences, checkpoint = f"the first {first}" if first else "all", "best validation of each trial"

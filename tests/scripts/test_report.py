@@ -7,6 +7,7 @@ import pytest
 
 from configs import base
 from scripts import report
+from scripts.evaluations import describe_search
 from transformer import cli
 from transformer.workdir import Workdir, create_workdir
 
@@ -58,6 +59,33 @@ def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
     assert other[4:7] == ["0", "26.00", "25.00"]
     assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [["model.dropout=0.1"], ["model.dropout=0.3"]]
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
+
+
+def test_the_papers_bleu_is_a_column_if_an_evaluation_has_it(finished, capsys):
+    folders = [finished("a", 0, 30.0), finished("b", 1, 33.0), finished("c", 0, 25.0, dropout=0.3)]
+    paper = {"bleu_paper_signature": "p"}
+    for folder, value in zip(folders, (28.0, 29.0, None), strict=True):
+        file = folder / "evaluations" / "test-step9.json"
+        scores = {} if value is None else paper | {"bleu_paper": value}
+        file.write_text(json.dumps(json.loads(file.read_text()) | scores))
+    argv = [str(folder) for folder in folders]
+    assert cli.execute(report.make_parser(), report.main, argv) == 0
+    output = capsys.readouterr().out
+    header, _, both, other = rows(output)
+    assert header[5:9] == ["bleu_lowercase_tokenized", "bleu", "chrf", "bleu_paper"]
+    assert (both[8], other[8]) == ("28.50 ± 0.71", "")
+    assert output.rstrip().endswith("Signatures: `b`, `c`, `l`, `p`.")
+    file.write_text(json.dumps(json.loads(file.read_text()) | paper | {"bleu_paper": "high"}))
+    assert cli.execute(report.make_parser(), report.main, argv) == 2
+    assert "bleu_paper=high" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("strategy", "beam_size", "text"),
+    [("ctc", 1, "ctc greedy"), ("ctc", 4, "ctc beam 4, alpha 0.6"), ("beam", 1, "beam 1, alpha 0.6")],
+)
+def test_the_search_is_named(strategy, beam_size, text):
+    assert describe_search({"strategy": strategy, "beam_size": beam_size, "length_penalty": 0.6}) == text
 
 
 def test_other_settings_and_steps_make_other_rows(finished, capsys):

@@ -25,6 +25,11 @@ from transformer.training.objectives import Inputs
 MEASURES = ("bleu", "chrf")  # of `bleu.MEASURES`
 
 
+def validation_strategy(strategy: str) -> str:
+    """Returns the strategy of validation for that of decoding: samples are no measure of a model."""
+    return "beam" if strategy == "sample" else strategy
+
+
 class Validation:
     """Teacher-forced loss of the whole split, and BLEU of its translations by the functions that `evaluate` calls.
 
@@ -40,7 +45,7 @@ class Validation:
         self.translator = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
-            strategy = "ctc" if config.decoding.strategy == "ctc" else "beam"
+            strategy = validation_strategy(config.decoding.strategy)
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
             self.own_translator = Translator([graph], tokenizer, decoding, n_best=1, devices=jax.local_devices())
             self.translator = SharedTranslator(self.own_translator, config.data.wait_seconds)

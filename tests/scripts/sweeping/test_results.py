@@ -71,16 +71,18 @@ def test_the_file_has_a_row_for_each_trial(study):
 
 
 @pytest.mark.parametrize(
-    ("key", "line"),
+    ("config", "key", "line"),
     [
-        ("model.dropout", "the first 40 sentences; beam 1, alpha 0.6"),
-        ("decoding.length_penalty", "the first 40 sentences; beam 1, alpha (varied)"),
-        ("training.eval_sentences", "the first (varied) sentences; beam 1, alpha 0.6"),
+        ("base", "model.dropout", "the first 40 sentences; beam 1, alpha 0.6"),
+        ("base", "decoding.length_penalty", "the first 40 sentences; beam 1, alpha (varied)"),
+        ("base", "training.eval_sentences", "the first (varied) sentences; beam 1, alpha 0.6"),
+        ("ctc", "model.dropout", "the first 40 sentences; ctc greedy"),
+        ("ctc", "training.eval_beam_size", "the first 40 sentences; ctc beam (varied), alpha 0.6"),
     ],
 )
-def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, key, line):
+def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, config, key, line):
     folder = Folder(tmp_path)
-    training = Training(loading.load_file("configs/base.py", [("training.eval_sentences", "40")]), folder)
+    training = Training(loading.load_file(f"configs/{config}.py", [("training.eval_sentences", "40")]), folder)
     sweep = listed(product({key: [1]}), objective="bleu", pruner=None)
     folder.record.write_text(json.dumps(folder.describe(sweep, training.identity)))
     expected = f"bleu: valid, {line}, best validation of each trial."
