@@ -43,11 +43,11 @@ class Source(Protocol):
 def open_source(data: Config, split: str) -> Source:
     """Opens the source that `data` describes, for one of SPLITS. Raises UserError if its data is missing."""
     source = SOURCES[data.source].open(data, split)
-    return First(source, data.train_pairs) if split == "train" and data.train_pairs else source
+    return FirstPairs(source, data.train_pairs) if split == "train" and data.train_pairs else source
 
 
 @dataclass(frozen=True)
-class First:
+class FirstPairs:
     """The first `limit` pairs of a source."""
 
     whole: Source
