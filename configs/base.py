@@ -64,7 +64,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
     model.final_norm = optional(bool, SWITCH)  # a LayerNorm after each stack; None: only with norm_position=pre
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
-    # dot_product: scaled by 1/sqrt(d_k); additive: v . tanh(q + k)
+    # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Of dot-product attention in bfloat16, in training and validation. cudnn: for NVIDIA GPUs; splash: packed rows on
     # TPUs; auto: splash, and cudnn for rows that are not packed, where they can be used; plain elsewhere

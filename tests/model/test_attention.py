@@ -41,7 +41,7 @@ def naive(module: MultiHeadAttention, queries, keys_values, mask, kind: str) -> 
                 if kind == "additive":
                     scores.append(sum(parameters["score/v"][h] * np.tanh(query + key)))
                 else:
-                    scores.append(query @ key / math.sqrt(D_K))
+                    scores.append(query @ key / (math.sqrt(D_K) if kind == "dot_product" else 1.0))
                 values.append(project("value", keys_values[b, s])[h * D_V : (h + 1) * D_V])
             exponentials = np.exp(scores)
             heads.append(sum(e * value for e, value in zip(exponentials, values, strict=True)) / sum(exponentials))
@@ -49,7 +49,7 @@ def naive(module: MultiHeadAttention, queries, keys_values, mask, kind: str) -> 
     return out
 
 
-@pytest.mark.parametrize("kind", ["dot_product", "additive"])
+@pytest.mark.parametrize("kind", ["dot_product", "dot_product_unscaled", "additive"])
 def test_attention_equals_a_loop_over_queries_heads_and_keys(kind):
     random = np.random.default_rng(0)
     queries = random.normal(size=(2, 3, D_MODEL)).astype(np.float32)

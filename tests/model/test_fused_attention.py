@@ -224,7 +224,9 @@ def test_logits_of_the_model_are_those_of_plain_attention(packed, monkeypatch):
     np.testing.assert_allclose(logits["cudnn"], logits["plain"], rtol=0, atol=2**-6 * np.abs(logits["plain"]).max())
 
 
-@pytest.mark.parametrize("change", [{"attention": "additive"}, {"attention_dropout": 0.1}])
+@pytest.mark.parametrize(
+    "change", [{"attention": "additive"}, {"attention": "dot_product_unscaled"}, {"attention_dropout": 0.1}]
+)
 def test_other_scores_and_dropout_of_weights_are_plain(change, monkeypatch):
     monkeypatch.setattr(attention, "fused_attention", lambda *arguments: pytest.fail("a kernel was tried"))
     module = attention.MultiHeadAttention(tiny_config(dtype="bfloat16", **change), rngs=nnx.Rngs(0))

@@ -97,6 +97,13 @@ def head_widths(config: Config) -> tuple[int, int]:
 def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
     """Returns q . k / sqrt(d_k) in float32 (equation 1)."""
     queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
+    return unscaled_dot_product_score(queries, keys)
+
+
+def unscaled_dot_product_score(
+    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+) -> Float[Array, "B H T S"]:
+    """Returns q . k in float32, whose variance grows with d_k (section 3.2.1, footnote 4)."""
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
 
 
@@ -119,6 +126,7 @@ class AdditiveScore(nnx.Module):
 
 ATTENTION_SCORES = {
     "dot_product": lambda num_heads, d_k, rngs: dot_product_score,
+    "dot_product_unscaled": lambda num_heads, d_k, rngs: unscaled_dot_product_score,
     "additive": AdditiveScore,
 }
 

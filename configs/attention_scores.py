@@ -1,0 +1,19 @@
+"""The quickstart with one head, to compare additive and dot-product attention by its width (section 3.2.1).
+
+Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py \\
+               --workdir=runs/attention-scores
+"""
+
+import ml_collections
+
+from configs import quickstart
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = quickstart.get_config()
+    config.model.num_heads = 1  # additive attention keeps d_k numbers for each head and pair of positions
+    config.batch.max_buckets = 1  # one shape to compile
+    config.training.steps = 300
+    config.training.eval_bleu = False
+    config.checkpoint.best_metric = "loss"
+    return config
