@@ -147,10 +147,8 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent
         assert (array != random[name]).any() or array.std() == 0
     with Checkpoints(encoder.workdir, encoder.config) as checkpoints:
         checkpoints.save(encoder.initial_state(), Progress(step=5, best_step=5))
-    run = prepared(
-        tmp_path / "run",
-        child(tmp_path / "encoder", data__path=parent.parent / "data", data__cache_dir=tmp_path / "cache"),
-    )
+    data = {"data__path": parent.parent / "data", "data__cache_dir": tmp_path / "cache"}
+    run = prepared(tmp_path / "run", child(tmp_path / "encoder", **data))
     back = named_leaves(jax.device_get(run.initial_state().parameters))
     start = named_leaves(jax.device_get(run.initializer().parameters))
     for name, array in back.items():
@@ -159,6 +157,10 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent
     assert "what training.objective=masked_lm does not have" in run.parent.describe(
         run.config, run.initializer().parameters
     )
+    deeper = child(tmp_path / "encoder", model__num_layers=2, **data)
+    message = refusal(tmp_path / "deeper", deeper)
+    assert "(encoder.layers.1.feed_forward.inner.bias: found none, expected (8,); " in message
+    assert "make the models equal (model.num_layers: 1 -> 2)" in message
 
 
 def test_parts_that_are_not_taken_are_random(parent, tmp_path):

@@ -13,7 +13,8 @@ from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
-from transformer.run.parent import Parent, check_parent, named
+from transformer.run.parent import Parent, named
+from transformer.run.parent_fit import check_parent
 from transformer.workdir import Workdir, open_existing, read_environment
 
 
@@ -72,6 +73,7 @@ def record(config: Config, workdir: Workdir, parent: Parent) -> None:
             "step": parent.step,
             "item": parent.item,
             "checksum": parent.checksum,
+            "objective": parent.config.training.objective,
             "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
             "not_taken": list(parent.skipped),
         }

@@ -1,20 +1,20 @@
 """The parent of a run: another run whose parameters it starts from (`training.init_from`, `training.init_skip`)."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import ml_collections
 from absl import logging
 
 from transformer.checkpoints import checksums
-from transformer.checkpoints.restore import differing_arrays, eval_item, load_parameters, named_leaves, readable
-from transformer.config.keys import nearest, show
+from transformer.checkpoints.restore import eval_item, load_parameters, named_leaves
 from transformer.config.loading import difference
 from transformer.config_types import Config
-from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
@@ -73,15 +73,13 @@ class Parent:
     def origins(self, config: Config) -> dict[str, str]:
         """Returns the names of the run's parameters that are taken, with their names in the parent.
 
-        A parent of the same objective has them all. Of another one, those that both models have are taken. The only
-        embedding of a model belongs to the decoder if there is one, else to the encoder.
+        A parent of another objective gives the parameters that a model of both objectives has. The only embedding of
+        a model belongs to the decoder if there is one, else to the encoder.
         """
-        names = [name for name in parameter_names(config) if self.takes(name)]
-        if self.has_objective_of(config):
-            return {name: name for name in names}
-        known, all_names = parameter_names(self.config), parameter_names(config)
-        origins = {name: name for name in names if name in known}
-        tables = [[name for name in EMBEDDINGS if name in each] for each in (all_names, known)]
+        own, parents = parameter_names(config), parameter_names(config, self.config.training.objective)
+        names = [name for name in own if self.takes(name)]
+        origins = {name: name for name in names if name in parents}
+        tables = [[name for name in EMBEDDINGS if name in each] for each in (own, parents)]
         if len(tables[0]) == len(tables[1]) == 1 and tables[0][0] in names:
             origins[tables[0][0]] = tables[1][0]
         return origins
@@ -137,58 +135,12 @@ class Parent:
         )
 
 
-def parameter_names(config: Config) -> list[str]:
-    return list(named_leaves(abstract_parameters(config, SPECIAL, SPECIAL)))
-
-
-def check_parent(config: Config, parent: Parent) -> None:
-    """Raises UserError if the parent's parameters do not fit the run. Reads no array."""
-    expected = abstract_parameters(config, *_check_vocabularies(config, parent))
-    origins, shapes = parent.origins(config), named_leaves(expected)
-    wanted = {origin: shapes[name] for name, origin in origins.items()}
-    with named(config), readable(parent.checkpoint, "name another step"):
-        differing = differing_arrays(parent.checkpoint, parent.item, wanted)
-    if not parent.has_objective_of(config):
-        differing = {name: text for name, text in differing.items() if name in wanted}
-    names = shapes | differing
-    for prefix in parent.skipped:
-        if not any(is_part(name, prefix) for name in names):
-            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
-            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
-            raise UserError(
-                f"config.training.init_skip={config.training.init_skip}: no parameter's name is or begins with {prefix}"
-                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
-            )
-    if unfit := [f"{name}: {text}" for name, text in differing.items() if name in wanted or parent.takes(name)]:
-        more = f" and {len(unfit) - 3} more" if len(unfit) > 3 else ""
-        raise UserError(
-            f"config.training.init_from={config.training.init_from}: its parameters do not fit this model "
-            f"({'; '.join(unfit[:3])}{more}); make the models equal ({parent.model_difference(config)}) or list what "
-            "is not to be taken in config.training.init_skip"
-        )
-
-
-def _check_vocabularies(config: Config, parent: Parent) -> tuple[int, int]:
-    """Returns the vocabulary sizes of the run, as far as they are known: a vocabulary to be trained has the parent's.
-
-    Raises UserError if parameters are taken that belong to another vocabulary.
-    """
-    taken = parent.token_parameters(config)
-    advice = f"take that run's tokenizer, or set config.training.init_skip={','.join([*parent.skipped, *taken])}"
-    # The vocabulary of a monolingual parent is that of either side.
-    keys = ("kind", "shared") if parent.is_bilingual else ("kind",)
-    differing = [key for key in keys if config.tokenizer[key] != parent.config.tokenizer[key]]
-    own = tokenizer.read_model_files(config) if config.tokenizer.model_file else parent.tokenizer
-    if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
-        differing.append("model_file")
-    if taken and differing:
-        key, value = differing[0], show(config.tokenizer[differing[0]])
-        raise UserError(
-            f"config.tokenizer.{key}={value}: {parent.workdir.path} has another tokenizer, so its embeddings would get "
-            f"other tokens; {advice}"
-        )
-    source, target = own.vocab_sizes
-    return source, source if config.tokenizer.shared else target
+@functools.lru_cache
+def parameter_names(config: Config, objective: str | None = None) -> tuple[str, ...]:
+    """Returns the names of a model's parameters, if it were trained for `objective`."""
+    changed = ml_collections.ConfigDict(config)
+    changed.training.objective = objective or config.training.objective
+    return tuple(named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))
 
 
 def is_part(name: str, prefix: str) -> bool:
