@@ -3,6 +3,7 @@
 Command:   python -m transformer.train --config=configs/pretrain.py --workdir=runs/pretrain
            python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm \\
                --config.training.init_from=runs/pretrain
+           docs/experiments.md compares such a run with one that starts from random parameters.
 Data:      the English side of Multi30k, as for configs/multi30k.py. Any file STEM.en will do.
 """
 

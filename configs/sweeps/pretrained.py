@@ -1,6 +1,7 @@
 """Random parameters against those of a pre-trained encoder, three seeds each.
 
-Command:   python -m scripts.sweep --config=configs/low_resource.py --sweep=configs/sweeps/pretrained.py --workdir=DIR
+Command:   python -m scripts.sweep --config=configs/low_resource.py --sweep=configs/sweeps/pretrained.py \\
+               --workdir=runs/pretrained, after runs/pretrain is made (docs/experiments.md)
 """
 
 
