@@ -105,6 +105,8 @@ LONG = "1 " * 30
         (Model.score, ([("1", "2"), ("1", LONG)],), "pairs[1][1]: has 31 tokens including end-of-sentence"),
         (Model.encode, (["1", LONG],), "texts[1]: has 31 tokens including end-of-sentence, must have at most 19"),
         (Model.attention, ("1", ["2"]), "target=['2']: must be a str"),
+        (Model.beam_tree, (LONG,), "text: has 31 tokens including end-of-sentence"),
+        (Model.beam_tree, (["1"],), "text=['1']: must be a str"),
         (Model.attention, (LONG, "2"), "source: has 31 tokens including end-of-sentence"),
     ],
 )
@@ -128,6 +130,11 @@ def test_loading_errors_name_the_argument(workdirs):
         with pytest.raises(UserError) as caught:
             api.load(*arguments, settings)
         assert str(caught.value).startswith(message)
+
+
+def test_a_beam_tree_is_that_of_a_beam_search(workdirs):
+    with pytest.raises(UserError, match="beam_tree: is not defined for decoding.strategy=sample"):
+        transformer.load(workdirs[0], strategy="sample").beam_tree("1")
 
 
 def test_an_ensemble_has_no_single_encoder(workdirs):

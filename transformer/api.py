@@ -1,4 +1,4 @@
-"""The Python interface: a trained model that translates, scores, and shows its attention and encoder states."""
+"""The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
 import contextlib
 import os
@@ -11,6 +11,7 @@ import jax
 from transformer import logs
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.decoding.beam_tree import BeamTracer, BeamTree
 from transformer.decoding.inspection import Attention, Encoding, Inspector
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import Scorer
@@ -55,6 +56,7 @@ class Model:
         self._translators: dict[int, Translator] = {}  # by n_best, which is compiled in
         self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding, self._devices)
         self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding, self._devices)
+        self._tracer = BeamTracer(models.graphs, models.tokenizer, models.config.decoding, self._devices[0])
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -118,6 +120,19 @@ class Model:
         self._check_objective("attention", ("translation",))
         with self._lock:
             return self._inspector.attention(self._replicas, source, target)
+
+    def beam_tree(self, text: str) -> BeamTree:
+        """Returns the hypotheses that a beam search for the text's translation considers, and what became of each.
+
+        Raises:
+          UserError: the argument is not a text or too long (see `score`), or the strategy is not a beam search.
+        """
+        text = _text(text, "text")
+        self._check_objective("beam_tree", ("translation", "causal_lm"))
+        if self.config.decoding.strategy != "beam":
+            raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
+        with self._lock:
+            return self._tracer.trace(self._replicas, text)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.

@@ -7,7 +7,8 @@ Lengths in scores count EOS.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,22 +42,29 @@ class State(NamedTuple):
     caches: ensemble.Caches
 
 
-def beam_search(
-    models: Sequence[ensemble.AutoregressiveModel],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    *,
-    beam_size: int,
-    n_best: int,
-    length_penalty: float,
-    max_length: int,
-    forbid_unk: bool,
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns the `n_best` translations of each row of `source`, and which rows are done.
+class Extensions(NamedTuple):
+    """The K best extensions of the live hypotheses of a state, and which of these hypotheses end.
 
-    Args:
+    log_p: of the next token. end_log_p: of each hypothesis with EOS. live_log_p: of each extension.
+    parents, tokens, gained: the hypothesis that it extends, its last token, and the log-probability of that.
+    """
+
+    log_p: Float[Array, "B K V"]
+    end_log_p: Float[Array, "B K"]
+    ends: Bool[Array, "B K"]
+    live_log_p: Float[Array, "B K"]
+    parents: Int[Array, "B K"]
+    tokens: Int[Array, "B K"]
+    gained: Float[Array, "B K"]
+    caches: ensemble.Caches
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """A search of several sentences, step by step.
+
+    Attributes:
       models: the ensemble.
-      source: tokens and EOS, padded with PAD.
       limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
         no hypotheses.
       beam_size: K, the number of live hypotheses.
@@ -67,39 +75,62 @@ def beam_search(
       forbid_unk: whether UNK is never generated.
     """
 
-    def advance(state: State) -> State:
-        tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
-        log_p, caches = ensemble.decode_step(models, tokens, state.position, state.caches, forbid_unk)
-        end_log_p = state.live_log_p + log_p[:, :, EOS]
-        live_log_p, parents, tokens, gained = best_extensions(state.live_log_p, log_p, beam_size)
-        live_log_p = jnp.where((state.position < limits)[:, None], live_log_p, -jnp.inf)
+    models: Sequence[ensemble.AutoregressiveModel]
+    limits: Int[Array, "B"]
+    beam_size: int
+    n_best: int
+    length_penalty: float
+    max_length: int
+    forbid_unk: bool
 
-        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), beam_size)
-        ends = (best[:, :, None] == jnp.arange(beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
+    def extend(self, state: State) -> Extensions:
+        tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
+        log_p, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches, self.forbid_unk)
+        end_log_p = state.live_log_p + log_p[:, :, EOS]
+        live_log_p, parents, tokens, gained = best_extensions(state.live_log_p, log_p, self.beam_size)
+        live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
+        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
+        ends = (best[:, :, None] == jnp.arange(self.beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
+        return Extensions(log_p, end_log_p, ends, live_log_p, parents, tokens, gained, caches)
+
+    def advance(self, state: State, found: Extensions) -> State:
         ending = Hypotheses(
             state.live_tokens.at[:, :, state.position].set(EOS),
-            jnp.where(ends, end_log_p, -jnp.inf) / penalty(state.position + 1, length_penalty),
-            state.live_token_log_p.at[:, :, state.position].set(log_p[:, :, EOS]),
+            jnp.where(found.ends, found.end_log_p, -jnp.inf) / penalty(state.position + 1, self.length_penalty),
+            state.live_token_log_p.at[:, :, state.position].set(found.log_p[:, :, EOS]),
         )
         ended = keep_best(state.ended, ending)
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = live_log_p[:, 0] / penalty(limits + 1, length_penalty)
+        bound = found.live_log_p[:, 0] / penalty(self.limits + 1, self.length_penalty)
         full = jnp.isfinite(ended.scores[:, -1])
+        live_tokens, live_token_log_p = (gather(x, found.parents) for x in (state.live_tokens, state.live_token_log_p))
         return State(
             position=state.position + 1,
-            live_tokens=gather(state.live_tokens, parents).at[:, :, state.position].set(tokens),
-            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, state.position].set(gained),
-            live_log_p=live_log_p,
+            live_tokens=live_tokens.at[:, :, state.position].set(found.tokens),
+            live_token_log_p=live_token_log_p.at[:, :, state.position].set(found.gained),
+            live_log_p=found.live_log_p,
             ended=ended,
-            done=state.done | full | (bound <= ended.scores[:, n_best - 1]),
-            caches=caches if beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
+            done=state.done | full | (bound <= ended.scores[:, self.n_best - 1]),
+            caches=found.caches if self.beam_size == 1 else tuple(each.reorder(found.parents) for each in found.caches),
         )
 
-    def unfinished(state: State) -> Bool[Array, ""]:
-        return (state.position < max_length) & ~state.done.all()
+    def is_unfinished(self, state: State) -> Bool[Array, ""]:
+        return (state.position < self.max_length) & ~state.done.all()
 
-    final = jax.lax.while_loop(unfinished, advance, initial_state(models, source, limits, beam_size, max_length))
-    return Hypotheses(*(x[:, :n_best] for x in final.ended)), final.done
+
+def beam_search(
+    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """Returns the `n_best` translations of each row of `source`, and which rows are done.
+
+    Args:
+      source: tokens and EOS, padded with PAD.
+      options: with `models` and `limits`, the attributes of `BeamSearch`.
+    """
+    search = BeamSearch(models, limits, **options)
+    start = initial_state(models, source, limits, search.beam_size, search.max_length)
+    final = jax.lax.while_loop(search.is_unfinished, lambda state: search.advance(state, search.extend(state)), start)
+    return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
 
 
 def initial_state(

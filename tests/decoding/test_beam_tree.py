@@ -1,0 +1,60 @@
+"""The recorded tree of a beam search, compared with the search's translations and the uncached model."""
+
+import numpy as np
+import pytest
+
+from tests.decoding.models import teacher_forced
+from tests.decoding.test_scoring import DEVICES, GRAPHS, MODELS, REPLICAS, SOURCES, TOKENIZER, decoding_config, encode
+from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTracer, BeamTree
+from transformer.decoding.translator import Translator
+
+CONFIG = decoding_config()
+TREES = [BeamTracer(GRAPHS, TOKENIZER, CONFIG, DEVICES[0]).trace(REPLICAS, text) for text in SOURCES if text]
+
+
+def path(tree: BeamTree, index: int) -> list[int]:
+    """Returns the nodes from the root's child to a node."""
+    found = []
+    while tree.nodes[index].parent is not None:
+        found.insert(0, index)
+        index = tree.nodes[index].parent
+    return found
+
+
+def test_the_best_node_is_the_translation():
+    texts = [text for text in SOURCES if text]
+    expected = Translator(GRAPHS, TOKENIZER, CONFIG, 3, DEVICES).translate(REPLICAS, texts, 1, lambda count: None)
+    for tree, translations in zip(TREES, expected, strict=True):
+        assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == translations[0].pieces
+        assert tree.nodes[tree.best[-1]].score == pytest.approx(translations[0].score, rel=1e-5)
+        assert tree.nodes[tree.best[0]].parent is None
+
+
+def test_each_node_has_the_log_probability_of_its_tokens():
+    tree, source = TREES[0], np.array(encode(SOURCES[0]))
+    leaves = sorted(set(range(len(tree.nodes))) - {node.parent for node in tree.nodes})
+    paths = [path(tree, leaf) for leaf in leaves]
+    outputs = [[TOKENIZER.target.pieces.index(tree.nodes[i].piece) for i in nodes] for nodes in paths]
+    log_p = teacher_forced(MODELS, source, outputs).astype(np.float64)
+    for row, nodes, output in zip(log_p, paths, outputs, strict=True):
+        sums = np.cumsum(row[np.arange(len(output)), output])
+        found = [(tree.nodes[i].log_probability, tree.nodes[i].score) for i in nodes]
+        lengths = np.arange(1, len(output) + 1)
+        np.testing.assert_allclose(found, np.stack([sums, sums / ((5 + lengths) / 6) ** 0.6], axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree):
+    depths = [len(path(tree, i)) for i in range(len(tree.nodes))]
+    assert depths == sorted(depths)
+    parents = {node.parent for node in tree.nodes}
+    for depth in range(1, max(depths) + 1):
+        step = [i for i, its in enumerate(depths) if its == depth and tree.nodes[i].fate != ENDED]
+        scores = [tree.nodes[i].log_probability for i in step]
+        assert len(step) <= 2 * CONFIG.beam_size and scores == sorted(scores, reverse=True)
+        assert not parents.intersection(step[CONFIG.beam_size :])
+    for i, node in enumerate(tree.nodes):
+        has_kept_extensions = any(other.parent == i and other.fate != DROPPED for other in tree.nodes)
+        assert node.fate == ENDED or (node.fate == KEPT) == has_kept_extensions
+        assert (node.fate == ENDED) == (node.piece == "</s>")
+    assert len({tuple(tree.nodes[j].piece for j in path(tree, i)) for i in range(len(tree.nodes))}) == len(tree.nodes)
