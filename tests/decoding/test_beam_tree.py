@@ -47,14 +47,14 @@ def test_each_node_has_the_log_probability_of_its_tokens():
 def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree):
     depths = [len(path(tree, i)) for i in range(len(tree.nodes))]
     assert depths == sorted(depths)
-    parents = {node.parent for node in tree.nodes}
+    kept = {i for i, node in enumerate(tree.nodes) if node.fate == ENDED}
     for depth in range(1, max(depths) + 1):
         step = [i for i, its in enumerate(depths) if its == depth and tree.nodes[i].fate != ENDED]
         scores = [tree.nodes[i].log_probability for i in step]
         assert len(step) <= 2 * CONFIG.beam_size and scores == sorted(scores, reverse=True)
-        assert not parents.intersection(step[CONFIG.beam_size :])
+        kept.update(step[: CONFIG.beam_size])
+    assert {node.parent for node in tree.nodes} <= {None, 0, *kept}
+    extended = {tree.nodes[i].parent for i in kept}
     for i, node in enumerate(tree.nodes):
-        has_kept_extensions = any(other.parent == i and other.fate != DROPPED for other in tree.nodes)
-        assert node.fate == ENDED or (node.fate == KEPT) == has_kept_extensions
-        assert (node.fate == ENDED) == (node.piece == "</s>")
+        assert node.fate == (ENDED if node.piece == "</s>" else KEPT if i in extended else DROPPED)
     assert len({tuple(tree.nodes[j].piece for j in path(tree, i)) for i in range(len(tree.nodes))}) == len(tree.nodes)
