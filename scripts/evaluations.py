@@ -13,6 +13,7 @@ import ml_collections
 
 from configs.rules import HOST, MESH, PATH
 from transformer.config.keys import flatten, keys_of
+from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 from transformer.run.record import read_record
@@ -54,11 +55,9 @@ class Evaluation:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
-        ignored = (*keys_of(PATH, MESH, HOST), "seed")
-        run = {key: value for key, value in flatten(self.config).items() if key not in ignored}
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.result["split"], "averaged": self.result["averaged"]}
-        return run | decoding | search | {"models": len(self.result["models"])}
+        return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -93,6 +92,12 @@ class Evaluation:
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines
+
+
+def run_settings(config: Config) -> dict[str, Any]:
+    """Returns everything in a configuration that the runs of one system share: all but the seed and the place."""
+    ignored = (*keys_of(PATH, MESH, HOST), "seed")
+    return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -34,6 +34,20 @@ def test_states_are_those_of_the_encoder_without_padding():
         np.testing.assert_allclose(encoding.states, expected, atol=1e-5)
 
 
+def test_bertviz_gets_an_array_for_each_layer_and_the_tokens_of_both_axes():
+    found = INSPECTOR.attention(REPLICAS, "1 2 3", "4")
+    exported = found.bertviz()
+    layers, heads = found.encoder.shape[:2]
+    source, target = exported.pop("encoder_tokens"), exported.pop("decoder_tokens")
+    assert (source, target) == (["1", "2", "3", "</s>"], ["<s>", "4"])
+    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}  # queries, keys
+    for name, (queries, keys) in sides.items():
+        arrays = exported.pop(f"{name}_attention")
+        assert [array.shape for array in arrays] == [(1, heads, len(queries), len(keys))] * layers
+        np.testing.assert_array_equal(np.concatenate(arrays), getattr(found, name))
+    assert not exported
+
+
 @pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
 def test_weights_and_pieces_belong_together(source, target):
     found = INSPECTOR.attention(REPLICAS, source, target)

@@ -50,6 +50,20 @@ class Attention:
     decoder: Float[np.ndarray, "M H T T"]
     cross: Float[np.ndarray, "M H T S"]
 
+    def bertviz(self) -> dict[str, list]:
+        """Returns the arguments of BertViz's `model_view` and `head_view` (Vig 2019), with NumPy arrays.
+
+        BertViz takes tensors of PyTorch, as `torch.from_numpy` makes them of the arrays.
+
+        Returns:
+          "encoder_attention", "decoder_attention" and "cross_attention": an array (1, H, queries, keys) for each layer.
+          "encoder_tokens": the S pieces of the source. "decoder_tokens": the T pieces that the decoder reads.
+        """
+        parts = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
+        weights = {f"{name}_attention": [layer[None] for layer in layers] for name, layers in parts.items()}
+        tokens = {"encoder_tokens": list(self.source_pieces), "decoder_tokens": list(self.target_input_pieces)}
+        return weights | tokens
+
 
 class Inspector:
     """Shows the encoder states and attention weights of one model."""

@@ -1,0 +1,196 @@
+"""Curves of training from the records of runs: the seeds of a system overlaid, with a band of their mean and spread."""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from scripts.charts import theme
+from scripts.evaluations import differing_keys, run_settings
+from transformer.config_types import Config
+from transformer.errors import UserError
+from transformer.run.record import read_record
+from transformer.training.metrics import Record
+from transformer.workdir import open_existing
+
+SPLITS = ("valid", "train")
+SCORES = ("loss", "nll", "perplexity", "accuracy", "bleu")  # whose titles name the split
+TITLES = {
+    **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)", "bleu": "BLEU"},
+    **{"seconds": "training time (s)", "padding_fraction": "share of padding"},
+}
+LOGARITHMIC = ("perplexity",)
+HEIGHT = {1: 110, 2: 150}
+LABELS = 55  # width of a panel's axis
+LABEL_KEYS = 2  # systems that differ in more keys are named after their folders
+MAX_MARKED = 40  # points; a longer curve has no marks at them
+
+
+@dataclass(frozen=True)
+class Run:
+    """The record of one run: the lines of its `metrics.jsonl`."""
+
+    name: str
+    config: Config
+    lines: Sequence[Record]
+
+
+def draw(
+    workdirs: Sequence[str | os.PathLike],
+    metrics: Sequence[str] = ("loss", "bleu"),
+    split: str | None = None,
+    columns: int = 2,
+) -> Any:
+    """Returns the curves of runs over the steps, in a panel for each metric.
+
+    Runs that differ only in their seed are one system: thin lines, and their mean with a band of one standard deviation
+    at the steps that all of them have.
+
+    Args:
+      workdirs: folders of runs, complete or not.
+      metrics: names in the lines of `metrics.jsonl`.
+      split: "valid" or "train". None: of each metric the validations, if there are any.
+      columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
+
+    Raises:
+      UserError: a folder is not a run's, or has no record of a metric.
+    """
+    systems = group(read_runs(workdirs))
+    in_row = min(columns, len(metrics))
+    width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
+    panels = [panel(systems, metric, split, width, HEIGHT[columns]) for metric in metrics]
+    return theme.themed(alt.concat(*panels, columns=in_row), orient="bottom", columns=3 if columns == 2 else 1)
+
+
+def read_runs(workdirs: Sequence[str | os.PathLike]) -> list[Run]:
+    """Returns the records of runs. Raises UserError if a folder is not a run's, given twice or without a record."""
+    runs, seen = [], set()
+    for path in map(Path, workdirs):
+        workdir, config = open_existing(path)
+        if path.resolve() in seen:
+            raise UserError(f"{path}: is given twice; give it once")
+        seen.add(path.resolve())
+        if not (lines := read_record(workdir.metrics)):
+            raise UserError(f"{path}: has no lines in {workdir.metrics.name} yet; train it first")
+        runs.append(Run(path.resolve().name, config, lines))
+    return runs
+
+
+def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
+    settings = [run_settings(run.config) for run in runs]
+    keys = differing_keys(settings)
+    systems: list[list[int]] = []
+    for number, each in enumerate(settings):
+        first = settings.index(each)
+        if first == number:
+            systems.append([])
+        next(system for system in systems if not system or system[0] == first).append(number)
+    by_settings = len(systems) > 1 and len(keys) <= LABEL_KEYS
+    grouped: dict[str, list[Run]] = {}
+    for system in systems:
+        members = [runs[number] for number in system]
+        its = settings[system[0]]
+        label = ", ".join(f"{key.split('.')[-1]}={its.get(key)}" for key in keys) if by_settings else _name(members)
+        label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
+        grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members
+    return grouped
+
+
+def panel(
+    systems: Mapping[str, Sequence[Run]], metric: str, split: str | None, width: float, height: float
+) -> alt.LayerChart:
+    """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
+    split = split or _split(systems, metric)
+    seeds, means = [], []
+    for label, runs in systems.items():
+        found = [points(run, metric, split) for run in runs]
+        for run, steps in zip(runs, found, strict=True):
+            seeds += [{"system": label, "run": run.name, "step": step, "value": y} for step, y in steps.items()]
+        means += [{"system": label, **mean} for mean in mean_and_band(found)]
+    return _layers(seeds, means, list(systems), metric, split, width, height)
+
+
+def points(run: Run, metric: str, split: str) -> dict[int, float]:
+    """Returns the finite values of a metric by step. Raises UserError, listing the metrics, if there are none."""
+    lines = [line for line in run.lines if line["split"] == split]
+    found = {line["step"]: float(line[metric]) for line in lines if _is_finite(line.get(metric))}
+    if not found:
+        names = {name for line in lines for name, value in line.items() if _is_finite(value)} - {"step"}
+        listed = ", ".join(sorted(names)) or "nothing"
+        raise UserError(f"{run.name}: has no {metric} of the split {split}; its record has {listed}")
+    return found
+
+
+def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
+    """Yields the mean of several curves and mean ± sample standard deviation, at the steps that all of them have."""
+    steps = set.intersection(*(set(each) for each in seeds)) if len(seeds) > 1 else ()
+    for step in sorted(steps):
+        values = [each[step] for each in seeds]
+        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+        yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
+
+
+def _layers(
+    seeds: list[dict], means: list[dict], labels: list[str], metric: str, split: str, width: float, height: float
+) -> alt.LayerChart:
+    box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
+    legend = box if len(labels) > 1 else None
+    color, dash = theme.color("system", labels, legend), theme.dashes("system", labels, legend)
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
+    title = TITLES.get(metric, metric.replace("_", " "))
+    if metric in SCORES:
+        title = f"{'validation' if split == 'valid' else 'training'} {title}"
+    scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
+    if metric in LOGARITHMIC and all(each["value"] > 0 for each in seeds):
+        scale = alt.Scale(type="log", nice=False)
+        axis = alt.Axis(values=log_ticks([each["value"] for each in seeds]))
+    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
+    several = {each["system"] for each in means}
+    single = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] not in several]))
+    overlaid = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] in several]))
+    mean = alt.Chart(alt.InlineData(values=means))
+    lengths = Counter(each["run"] for each in seeds).values()
+    marked = min(lengths) == 1 or len(labels) == 1 and max(lengths) <= MAX_MARKED
+    marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
+    return alt.layer(
+        mean.mark_area(opacity=0.2).encode(
+            x=x, y=alt.Y("low:Q", title=title, scale=scale, axis=axis), y2="high:Q", color=color
+        ),
+        overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
+        single.mark_line(**marks).encode(x=x, y=y, color=color, strokeDash=dash),
+        mean.mark_line(**marks).encode(x=x, y=y, color=color, strokeDash=dash),
+    ).properties(width=width, height=height)
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Returns the numbers 1, 2 and 5 times a power of ten between positive values; only powers of ten if many."""
+    powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+    leading = (1,) if len(powers) > 4 else (1, 2, 5)
+    return [digit * 10.0**p for p in powers for digit in leading if min(values) <= digit * 10.0**p <= max(values)]
+
+
+def _split(systems: Mapping[str, Sequence[Run]], metric: str) -> str:
+    runs = [run for members in systems.values() for run in members]
+    has = {split: all(_has(run, metric, split) for run in runs) for split in SPLITS}
+    return next((split for split in SPLITS if has[split]), SPLITS[0])
+
+
+def _has(run: Run, metric: str, split: str) -> bool:
+    return any(line["split"] == split and _is_finite(line.get(metric)) for line in run.lines)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _name(runs: Sequence[Run]) -> str:
+    """Returns what the runs' names have in common at their beginning."""
+    prefix = os.path.commonprefix([run.name for run in runs]).rstrip("-_. ")
+    return prefix or runs[0].name

@@ -1,0 +1,36 @@
+"""Files of charts: PDF, SVG and PNG, rendered by vl-convert without a browser or a network."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from transformer.errors import UserError
+
+FORMATS = ("pdf", "svg", "png")
+RESOLUTION = 300  # pixels an inch of a PNG
+
+
+def check_output(path: Path) -> None:
+    """Raises UserError unless a file in one of the formats can be written there, before anything is computed."""
+    endings = ", ".join(f".{ending}" for ending in FORMATS)
+    if path.suffix[1:].lower() not in FORMATS:
+        raise UserError(f"--output={path}: must end in one of {endings}")
+    if path.is_dir():
+        raise UserError(f"--output={path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"--output={path}: there is no folder {path.parent}; make it first, or name another")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"--output={path}: the folder {path.parent} cannot be written; name another")
+
+
+def render(chart: Any, path: Path) -> bytes:
+    """Returns the content of a file with this name that shows the chart."""
+    ending = path.suffix[1:].lower()
+    if ending == "svg":
+        text = io.StringIO()
+        chart.save(text, format="svg")
+        return text.getvalue().encode()
+    content = io.BytesIO()
+    chart.save(content, format=ending, **({"ppi": RESOLUTION} if ending == "png" else {}))
+    return content.getvalue()

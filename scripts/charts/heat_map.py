@@ -1,0 +1,86 @@
+"""Heat maps of matrices: one, or a grid of panels that share their axes and colours."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from scripts.charts import theme
+
+DIGITS = 4  # of the values, as many as the colours can show
+OVERLAP = 0.04  # of neighbouring cells, as a share of their size
+TICK_LABELS = 8  # numbers on an axis, at most
+SMALLEST_FONT = 5.5  # of the labels of small cells
+TICK_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The rows or columns of matrices. `labels` are their names; None: numbers from 0."""
+
+    title: str | None
+    labels: Sequence[str] | None = None
+
+    def make(self, count: int, cell: float) -> alt.Axis:
+        """Returns the axis of `count` rows or columns with this size."""
+        look: dict[str, Any] = {"title": self.title, "domain": False, "ticks": False, "labelPadding": 3}
+        if self.labels is not None:
+            look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
+            return alt.Axis(labelExpr=theme.label_expression(self.labels), labelOverlap=False, **look)
+        step = next(step for step in TICK_STEPS if count <= step * TICK_LABELS or step == TICK_STEPS[-1])
+        return alt.Axis(values=list(range(0, count, step)), labelAngle=0, **look)
+
+
+def heat_map(
+    matrices: Sequence[tuple[Mapping[str, Any], np.ndarray]],
+    rows: Axis,
+    columns: Axis,
+    *,
+    cell: tuple[float, float],
+    value: str,
+    domain: tuple[float, float],
+    legend: alt.Legend | None,
+    numbers: str | None = None,
+    palette: Sequence[str] = theme.SEQUENTIAL,
+    has_grid: bool = False,
+) -> alt.LayerChart:
+    """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names of the panels.
+
+    A matrix stays one record, row by row, and Vega finds the cells: its JSON is a tenth of that of a record a cell.
+
+    Args:
+      matrices: each with the values of the fields that select it in a facet, such as {"layer": 2, "head": 1}.
+      cell: width and height of a cell, in points.
+      value: title of the legend.
+      domain: the values of the lightest and the darkest colour.
+      numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only colours.
+      palette: colours of equal steps over the domain.
+      has_grid: draws white lines between cells.
+    """
+    (height, width), names = matrices[0][1].shape, list(matrices[0][0])
+    values = [{**panel, "value": np.round(np.float64(matrix), DIGITS).ravel().tolist()} for panel, matrix in matrices]
+    x = alt.X("column:O", axis=columns.make(width, cell[0]))
+    y = alt.Y("row:O", axis=rows.make(height, cell[1]))
+    colors = {"domain": domain, "range": list(palette), "interpolate": "lab"}
+    cells = alt.Chart().encode(x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors))
+    # Rectangles overlap a little to close the seams that PDF viewers show between neighbours.
+    size = alt.RelativeBandSize(band=1.0 if has_grid else 1.0 + OVERLAP)
+    layers = [cells.mark_rect(width=size, height=size, stroke="white", strokeWidth=0.5 if has_grid else 0.0)]
+    if numbers is not None:
+        middle = domain[0] + 0.55 * (domain[1] - domain[0])
+        ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
+        text = alt.Text("value:Q", format=numbers)
+        layers.append(cells.mark_text(fontSize=theme.SMALL - 1).encode(text=text, color=ink))
+    return (
+        alt.layer(*layers, data=alt.InlineData(values=values))
+        .properties(
+            width=width * cell[0],
+            height=height * cell[1],
+            view=alt.ViewBackground(stroke=None if has_grid else theme.FRAME),
+        )
+        .transform_flatten(["value"])
+        .transform_window(number="row_number()", groupby=names)
+        .transform_calculate(row=f"floor((datum.number - 1) / {width})", column=f"(datum.number - 1) % {width}")
+    )

@@ -1,0 +1,135 @@
+"""Positional encodings (section 3.5): the vectors as a heat map, dot products between them, and single dimensions."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import jax.numpy as jnp
+import numpy as np
+
+from configs import base
+from scripts.charts import theme
+from scripts.charts.heat_map import Axis, heat_map
+from scripts.charts.lines import Line, lines
+from transformer.checkpoints import trained
+from transformer.decoding.ensemble import build_models
+from transformer.errors import UserError
+from transformer.model.positions import POSITIONS, rotate
+from transformer.workdir import open_existing
+
+LENGTH, WIDTH = 50, 128  # positions and dimensions
+HEIGHT = 150  # of a panel, in points
+LABELS = 105  # width of a panel's axis and legend, and of the space between panels
+MAX_LENGTH, MAX_WIDTH = 512, 1024
+WAVES = 4  # neighbouring dimensions that the Annotated Transformer draws, from 4 on
+
+
+def draw(
+    length: int = LENGTH,
+    d_model: int = WIDTH,
+    kind: str = "sinusoidal",
+    panels: Sequence[str] = ("heat_map", "products"),
+    columns: int = 2,
+    vectors: np.ndarray | None = None,
+) -> Any:
+    """Returns the positional encodings as one or more panels.
+
+    Args:
+      length: number of positions, from 0.
+      d_model: width of the encodings.
+      kind: a value of `config.model.positions`.
+      panels: of "heat_map", "products" (dot products of some positions with all) and "waves" (some dimensions).
+      columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
+      vectors: vectors (length, D) to draw instead, such as those that `of_run` returns.
+
+    Raises:
+      UserError: an argument is not allowed.
+    """
+    for name in panels:
+        if name not in PANELS:
+            raise UserError(f"panels={name}: must be of {', '.join(PANELS)}")
+    if not 2 <= length <= MAX_LENGTH:
+        raise UserError(f"length={length}: must be in 2 ... {MAX_LENGTH}")
+    vectors = encodings(length, d_model, kind) if vectors is None else vectors
+    in_row = min(columns, len(panels))
+    width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
+    charts = [PANELS[name](vectors, width, HEIGHT) for name in panels]
+    own = {"color": "independent", "stroke": "independent", "strokeDash": "independent"}
+    return theme.themed(alt.concat(*charts, columns=in_row, spacing=16).resolve_scale(**own))
+
+
+def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
+    """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0, 1, ...
+
+    Those of "rotary" are not added: they are the vector with 1 in the first element of each plane and 0 in the second,
+    rotated as queries and keys are. `d_model` is then the width of a head.
+
+    Raises:
+      UserError: `kind` has no formula, or the width is odd.
+    """
+    if kind == "learned":
+        raise UserError("kind=learned: has no formula; name a run whose positions were trained")
+    if kind not in POSITIONS:
+        raise UserError(f"kind={kind}: must be one of {', '.join(name for name in POSITIONS if name != 'learned')}")
+    if not 2 <= d_model <= MAX_WIDTH or d_model % 2:
+        raise UserError(f"d_model={d_model}: must be even, in 2 ... {MAX_WIDTH}")
+    positions = jnp.arange(length)[None]
+    if kind == "rotary":
+        vector = jnp.repeat(jnp.array([1.0, 0.0]), d_model // 2)
+        return np.asarray(rotate(jnp.broadcast_to(vector, (1, length, 1, d_model)), positions)[0, :, 0])
+    config = base.get_config().model
+    config.d_model = d_model
+    return np.asarray(POSITIONS[kind](config, None)(positions)[0])
+
+
+def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH) -> np.ndarray:
+    """Returns the vectors (length, D) of a run's own positions: those of its encoder, if it has one.
+
+    Those that were trained are read from a checkpoint, or the mean of `average` checkpoints up to it.
+
+    Raises:
+      UserError: the folder is not a run's, or its positions were not trained up to `length`.
+    """
+    _, config = open_existing(Path(workdir))
+    model = config.model
+    if model.positions != "learned":
+        head = model.d_k or model.d_model // model.num_heads
+        return encodings(length, head if model.positions == "rotary" else model.d_model, model.positions)
+    if length > model.max_positions:
+        raise UserError(f"length={length}: {workdir} has learned only {model.max_positions} positions")
+    loaded = trained.load([str(workdir)], checkpoint, average, [])
+    (module,) = build_models(loaded.graphs, loaded.parameters)
+    stack = module.encoder if hasattr(module, "encoder") else module.decoder
+    return np.asarray(stack.positions(jnp.arange(length)[None])[0])
+
+
+def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
+    """Returns the vectors (L, D) as a heat map: a row for each position, as the seeds of this project draw them."""
+    bound = 1.0 if np.abs(vectors).max() <= 1.0 + 1e-6 else float(np.abs(vectors).max())
+    cell = (width / vectors.shape[1], height / vectors.shape[0])
+    legend = alt.Legend(type="gradient", gradientLength=height * 0.6, tickCount=3)
+    rows, columns = Axis("position"), Axis("dimension")
+    matrix = [({"name": "encodings"}, vectors)]
+    return heat_map(matrix, rows, columns, cell=cell, value="value", domain=(-bound, bound), legend=legend)
+
+
+def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
+    """Returns the dot products (L, L) of four positions with all positions, as curves."""
+    length = len(vectors)
+    chosen = sorted({0, length // 4, length // 2, length - length // 4})
+    products = vectors @ vectors[chosen].T
+    curves = [Line(str(p), np.arange(length), products[:, i]) for i, p in enumerate(chosen)]
+    return lines(curves, "position", "dot product", "with position", width, height)
+
+
+def waves_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
+    """Returns single dimensions of the vectors over the positions."""
+    first = min(WAVES, max(vectors.shape[1] - WAVES, 0))
+    shown = range(first, min(first + WAVES, vectors.shape[1]))
+    curves = [Line(str(i), np.arange(len(vectors)), vectors[:, i]) for i in shown]
+    return lines(curves, "position", "value", "dimension", width, height)
+
+
+PANELS = {"heat_map": heat_map_of, "products": products_of, "waves": waves_of}

@@ -1,0 +1,74 @@
+"""Learning-rate schedules (section 5.3): the rate of each update."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from configs import base
+from scripts.charts import theme
+from scripts.charts.lines import Line, lines
+from transformer.errors import UserError
+from transformer.training.optimizer import make_schedule
+from transformer.workdir import open_existing
+
+CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the Annotated Transformer's figure
+STEPS = 20_000
+POINTS = 400
+HEIGHT = 150
+LABELS = {1: 50, 2: 190}  # width of the axis and, beside the panel, the legend
+MAX_STEPS = 10**7
+
+
+def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns: int = 1) -> Any:
+    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps.
+
+    Raises:
+      UserError: a number is not positive.
+    """
+    for d_model, warmup in curves:
+        if min(d_model, warmup) < 1:
+            raise UserError(f"curves={d_model}:{warmup}: d_model and warm-up must be at least 1")
+    named = {f"d_model {d_model}, warm-up {warmup:,}": _paper(d_model, warmup) for d_model, warmup in curves}
+    return draw_schedules(named, steps, columns)
+
+
+def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, columns: int = 1) -> Any:
+    """Returns the schedules of runs over `steps` updates; None: those of the longest run.
+
+    Raises:
+      UserError: a folder is not a run's, or `steps` is not positive.
+    """
+    configs = {theme.visible(str(path)): open_existing(Path(path))[1] for path in workdirs}
+    named = {
+        name: make_schedule(config.optimizer, config.model.d_model, config.training.steps)
+        for name, config in configs.items()
+    }
+    longest = max(config.training.steps for config in configs.values())
+    return draw_schedules(named, longest if steps is None else steps, columns)
+
+
+def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:
+    """Returns named functions of the number of earlier updates as curves over the updates 1 to `steps`."""
+    if not 2 <= steps <= MAX_STEPS:
+        raise UserError(f"steps={steps}: must be in 2 ... {MAX_STEPS}")
+    curves = [Line(name, *rates(schedule, steps)) for name, schedule in schedules.items()]
+    width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
+    chart = lines(curves, "update", "learning rate", None, width, HEIGHT)
+    return theme.themed(chart) if columns == 2 else theme.themed(chart, orient="bottom", columns=1)
+
+
+def rates(schedule: Callable[[Any], Any], steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns updates, from 1, and their rates: at most 400, evenly spaced, and the one with the highest rate."""
+    rate = np.broadcast_to(np.asarray(schedule(jnp.arange(steps))), (steps,))
+    drawn = np.unique([*np.linspace(0, steps - 1, POINTS).round().astype(int), rate.argmax()])
+    return drawn + 1, rate[drawn]
+
+
+def _paper(d_model: int, warmup_steps: int) -> Callable[[Any], Any]:
+    config = base.get_config().optimizer
+    config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup_steps)
+    return make_schedule(config, d_model, STEPS)

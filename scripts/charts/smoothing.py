@@ -1,0 +1,81 @@
+"""The distribution that label smoothing trains towards (section 5.4)."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import jax.numpy as jnp
+import numpy as np
+
+from scripts.charts import theme
+from scripts.charts.heat_map import Axis, heat_map
+from transformer.errors import UserError
+from transformer.special_tokens import PAD
+from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, Objective
+
+TARGETS = (2, 1, PAD, 3, 3)  # the example of the Annotated Transformer: five tokens, of which 0 is padding
+CELL = 24  # points
+MAX_VOCABULARY = 40
+HEADERS = {"others": "spread over all other tokens", "uniform": "spread over all tokens"}
+
+
+def draw(
+    smoothing: float = 0.4,
+    targets: Sequence[int] = TARGETS,
+    vocab_size: int = 5,
+    supports: Sequence[str] = ("others", "uniform"),
+    columns: int = 2,
+) -> Any:
+    """Returns the smoothed distribution of each target as a row, in a panel for each way to spread the probability.
+
+    Args:
+      smoothing: `config.training.label_smoothing`.
+      targets: token ids; 0 is padding.
+      supports: values of `config.training.label_smoothing_support`.
+
+    Raises:
+      UserError: an argument is not allowed.
+    """
+    for support in supports:
+        if support not in LABEL_SMOOTHING_SUPPORTS:
+            raise UserError(f"supports={support}: must be of {', '.join(LABEL_SMOOTHING_SUPPORTS)}")
+    if not 3 <= vocab_size <= MAX_VOCABULARY:
+        raise UserError(f"vocab_size={vocab_size}: must be in 3 ... {MAX_VOCABULARY}")
+    if not 0 <= smoothing < 1:
+        raise UserError(f"smoothing={smoothing}: must be in 0 ... 1, without 1")
+    if not targets or not all(0 <= target < vocab_size for target in targets):
+        raise UserError(f"targets={','.join(map(str, targets))}: must be tokens in 0 ... {vocab_size - 1}")
+    panels = [
+        ({"support": each}, distributions(smoothing, targets, vocab_size, each)) for each in dict.fromkeys(supports)
+    ]
+    return theme.themed(maps(panels, targets, CELL, columns))
+
+
+def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, support: str) -> np.ndarray:
+    """Returns the distribution (T, V) for each of T targets, 0 for padding, from the gradient of the loss.
+
+    The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the distribution q.
+    Equal logits give p = 1 / V.
+    """
+    objective = Objective(smoothing, support, r_drop=0.0, reads_once=False)
+    logits, labels = jnp.zeros((1, len(targets), vocab_size)), jnp.asarray([targets])
+    _, _, gradient = objective.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
+    p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient
+    return p - np.asarray(gradient[0], np.float64)
+
+
+def maps(
+    panels: Sequence[tuple[dict[str, str], np.ndarray]], targets: Sequence[int], cell: float, in_row: int
+) -> alt.FacetChart:
+    """Returns a heat map of each matrix (T, V), with its probabilities in the cells, without a theme."""
+    rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
+    legend = alt.Legend(type="gradient", gradientLength=cell * len(targets) * 0.7, tickCount=3)
+    columns = Axis("token of the vocabulary")
+    chart = heat_map(
+        *(panels, rows, columns),
+        **{"cell": (cell, cell), "value": "probability", "domain": (0, 1), "legend": legend, "numbers": ".2~f"},
+    )
+    header = alt.Header(labelExpr=f"{json.dumps(HEADERS)}[datum.value] || datum.value")
+    order = [panel["support"] for panel, _ in panels]
+    return chart.facet(facet=alt.Facet("support:N", title=None, header=header, sort=order), columns=in_row)

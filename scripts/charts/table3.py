@@ -1,0 +1,126 @@
+"""Table 3 of the paper: BLEU and perplexity of its rows as printed and as `scripts.reproduce` measured them."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+
+from configs.table3 import ROWS
+from scripts.charts import theme
+from scripts.reproduction.runs import SCALES, read_rows, read_runs, scores
+from scripts.sweeping.folder import Folder
+from transformer.errors import UserError
+
+MEASURES = ("bleu", "perplexity")
+ROW_HEIGHT = 14
+LABELS = {1: 110, 2: 120}  # width of the row names
+SYMBOLS = {"A_h": "h", "B_dk": "d_k", "C_N": "N", "C_d": "d_model", "C_ff": "d_ff"}
+SYMBOLS |= {"D_dropout": "dropout", "D_smoothing": "smoothing"}
+TITLES = {
+    ("bleu", False): ("BLEU", ""),
+    ("bleu", True): ("BLEU, difference from base", "+"),
+    ("perplexity", False): ("perplexity", ""),
+    ("perplexity", True): ("perplexity, change from base", "+%"),
+}
+PAPER, HERE = "paper", "here"
+
+Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
+
+
+class Measured(NamedTuple):
+    """The scores of the rows here, by measure."""
+
+    bleu: Scores
+    perplexity: Scores
+
+
+def draw(folder: str | os.PathLike, relative: bool = True, columns: int = 2) -> Any:
+    """Returns the rows that have complete runs, here and in the paper: BLEU and perplexity.
+
+    Bars are one standard deviation over seeds.
+
+    Args:
+      folder: the `--output` of `scripts.reproduce`.
+      relative: draws differences from the base row, which compare across data and scales, instead of the scores.
+
+    Raises:
+      UserError: the folder is not that of `scripts.reproduce`, or a run that is needed is not complete.
+    """
+    measured = read(Path(folder))
+    if relative and "base" not in measured.bleu:
+        raise UserError(f"{folder}: has no complete run of the row base, from which the others differ; run it first")
+    in_row = columns
+    width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / in_row - 12
+    panels = [
+        panel(records(getattr(measured, measure), measure, relative), measure, relative, width, i % in_row == 0)
+        for i, measure in enumerate(MEASURES)
+    ]
+    return theme.themed(alt.concat(*panels, columns=in_row), orient="bottom")
+
+
+def read(path: Path) -> Measured:
+    """Returns the scores of the complete runs in the folder of `scripts.reproduce`. Raises UserError without any."""
+    folder = Folder(path)
+    record = folder.read()
+    for scale in SCALES.values():
+        configs = read_rows(scale, scale.data, None, [])
+        if record["task"].get("model.d_model") == configs["base"].model.d_model:
+            break
+    else:
+        raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
+    if not (runs := read_runs(folder, configs, record["trials"])):
+        raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
+    return Measured(scores(runs, "bleu"), scores(runs, "perplexity"))
+
+
+def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, Any]]:
+    """Returns a record for each row, here and in the paper: `value`, and `low` and `high` if it has several seeds."""
+    paper = {name: [getattr(ROWS[name], measure)] for name in measured}
+    paper_base, base = getattr(ROWS["base"], measure), np.mean(measured.get("base", [np.nan]))
+    found = []
+    for source, rows, reference in ((PAPER, paper, paper_base), (HERE, measured, base)):
+        for name, values in rows.items():
+            shown = np.asarray(values, float)
+            if relative:
+                shown = shown / reference - 1 if measure == "perplexity" else shown - reference
+            mean, spread = float(shown.mean()), float(shown.std(ddof=1)) if len(shown) > 1 else None
+            record = {"row": row_name(name), "source": source, "value": mean}
+            found.append(record | ({} if spread is None else {"low": mean - spread, "high": mean + spread}))
+    return found
+
+
+def row_name(name: str) -> str:
+    """Returns the name of a row with the paper's symbols: "(A) h = 1" for A_h1."""
+    if not (parts := re.fullmatch(r"(\w_[A-Za-z]+?)([\d.]+)", name)):
+        return {"E_learned": "(E) learned positions"}.get(name, name)
+    return f"({name[0]}) {SYMBOLS[parts[1]]} = {parts[2]}"
+
+
+def panel(
+    values: Sequence[dict[str, Any]], measure: str, relative: bool, width: float, has_names: bool
+) -> alt.LayerChart:
+    """Returns the points of one measure, a row of the table on each line, without a theme."""
+    title, formats = TITLES[measure, relative]
+    rows = list(dict.fromkeys(each["row"] for each in values))
+    y = alt.Y("row:N", sort=rows, title=None, axis=alt.Axis(grid=True, ticks=False, labels=has_names, domain=False))
+    axis = alt.Axis(format=formats, tickCount=5, labelExpr="datum.value ? datum.label : '0'")
+    x = alt.X("value:Q", title=title, axis=axis).scale(zero=relative)
+    names = [PAPER, HERE]
+    color = alt.Color("source:N", title=None, sort=names).scale(domain=names, range=[theme.INK, theme.CATEGORICAL[0]])
+    shape = alt.Shape("source:N", title=None, sort=names).scale(domain=names, range=["diamond", "circle"])
+    offset = alt.YOffset("source:N", sort=names)
+    chart = alt.Chart(alt.InlineData(values=list(values)))
+    layers = [
+        chart.mark_rule(strokeWidth=1)
+        .transform_filter("isValid(datum.low)")
+        .encode(x=alt.X("low:Q", title=title), x2="high:Q", y=y, yOffset=offset, color=color),
+        chart.mark_point(filled=True, opacity=1).encode(x=x, y=y, yOffset=offset, color=color, shape=shape),
+    ]
+    if relative:
+        zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(strokeWidth=0.5, color=theme.INK)
+        layers.insert(0, zero.encode(x=alt.X("zero:Q", title=title)))
+    return alt.layer(*layers).properties(width=width, height=alt.Step(ROW_HEIGHT, **{"for": "position"}))

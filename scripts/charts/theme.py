@@ -1,0 +1,83 @@
+"""The look of all charts: colours that print and that colour-blind readers tell apart, fonts, and sizes in points."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+# Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
+SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")
+# Okabe and Ito's colours without the yellow, which is too light for a line.
+CATEGORICAL = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
+DASHES = ([], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 2], [10, 3])  # for readers without colours
+MASKED = "#e8e8e8"
+
+COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+TEXT, SMALL = 9, 8  # font sizes
+INK, GRID, FRAME = "#222222", "#dddddd", "#bbbbbb"
+ALL = 0  # in Vega: no limit to the length of a label
+
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "white",
+    "padding": 4,
+    "view": {"stroke": None},
+    "axis": {
+        **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "titlePadding": 4},
+        **{"labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK, "tickSize": 3},
+        **{"gridColor": GRID, "gridWidth": 0.5, "domainWidth": 0.5, "tickWidth": 0.5, "labelLimit": ALL},
+    },
+    "legend": {
+        **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK},
+        **{"titleColor": INK, "labelLimit": ALL, "titleLimit": ALL, "symbolStrokeWidth": 1.5},
+        **{"offset": 8, "gradientThickness": 8, "gradientStrokeWidth": 0.5, "gradientStrokeColor": INK},
+    },
+    "header": {
+        **{"labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK},
+        **{"labelPadding": 3, "labelLimit": ALL},
+    },
+    "title": {"fontSize": TEXT, "fontWeight": "normal", "color": INK, "offset": 4, "limit": ALL},
+    "line": {"strokeWidth": 1.2},
+    "point": {"size": 24, "strokeWidth": 1.2},
+    "concat": {"spacing": 24},
+    "facet": {"spacing": 8},
+    # Otherwise every cell of a heat map carries its description, which makes an SVG five times as large.
+    "aria": False,
+}
+
+
+def themed(chart: Any, **legend: Any) -> Any:
+    """Returns the chart with the theme and these options of legends. It cannot be combined with others afterwards."""
+    return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
+
+
+def color(shown: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Color:
+    """Returns the colours of the categories in `order`, values of the field `shown`. The eighth repeats the first."""
+    return alt.Color(f"{shown}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(CATEGORICAL))
+
+
+def dashes(shown: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
+    """Returns dashes that tell the same categories apart as `color` does."""
+    # The eighth category has the first colour again, but the second dashes.
+    patterns = [DASHES[(number + number // len(CATEGORICAL)) % len(DASHES)] for number in range(len(order))]
+    return alt.StrokeDash(f"{shown}:N", sort=list(order), legend=legend).scale(domain=list(order), range=patterns)
+
+
+def visible(text: str) -> str:
+    """Returns the text on one line: control and invisible characters are written as escapes, as in Python.
+
+    XML has no control characters. SentencePiece's mark of a space, which few fonts have, becomes a middle dot.
+    """
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(escaped).replace("\N{LOWER ONE EIGHTH BLOCK}", "\N{MIDDLE DOT}")
+
+
+def label_expression(labels: Sequence[str]) -> str:
+    """Returns the Vega expression of the labels of an axis whose values are 0, 1, ... The labels may be any text.
+
+    JSON in ASCII is also a literal of Vega's expressions, so a label cannot end its string.
+    """
+    return f"{json.dumps([visible(label) for label in labels])}[datum.value]"

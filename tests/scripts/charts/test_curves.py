@@ -1,0 +1,79 @@
+"""Curves of runs: systems and their seeds, means and bands, and what a record lacks."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from scripts.charts import curves
+from tests.scripts.charts.drawn import data
+from tests.scripts.evaluated import make_run
+from transformer.errors import UserError
+
+
+def add_run(path: Path, losses: dict[int, float], split: str = "valid", **changes: str) -> Path:
+    make_run(path, **changes)
+    lines = [{"step": step, "split": split, "loss": loss} for step, loss in losses.items()]
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    """Two seeds of one system, of which the second has ended early, and another system."""
+    return [
+        add_run(tmp_path / "base-0", {10: 5.0, 20: 4.0, 30: 3.5}, seed="0"),
+        add_run(tmp_path / "base-1", {10: 6.0, 20: 4.5}, seed="1"),
+        add_run(tmp_path / "other", {10: 5.5, 20: float("nan"), 30: 3.0}, seed="0", model__dropout="0.3"),
+    ]
+
+
+def test_seeds_share_a_label_that_names_the_difference(runs):
+    systems = curves.group(curves.read_runs(runs))
+    names = {label: [run.name for run in members] for label, members in systems.items()}
+    assert names == {"dropout=0.1 (2 seeds)": ["base-0", "base-1"], "dropout=0.3": ["other"]}
+    assert list(curves.group(curves.read_runs(runs[:2]))) == ["base (2 seeds)"]
+
+
+def test_systems_that_differ_in_much_have_the_names_of_their_folders(tmp_path):
+    much = {"model__dropout": "0.3", "model__d_ff": "64", "optimizer__warmup_steps": "7"}
+    paths = [add_run(tmp_path / "a", {1: 1.0}), add_run(tmp_path / "<b>", {1: 1.0}, **much)]
+    assert list(curves.group(curves.read_runs(paths))) == ["a", "<b>"]
+
+
+def test_the_chart_has_every_seed_and_the_band_at_common_steps(runs):
+    records = data(curves.draw(runs, metrics=("loss",)))
+    seeds = {(each["run"], each["step"]): each["value"] for each in records if "run" in each}
+    expected = {("base-0", 10): 5.0, ("base-0", 20): 4.0, ("base-0", 30): 3.5}
+    expected |= {("base-1", 10): 6.0, ("base-1", 20): 4.5, ("other", 10): 5.5, ("other", 30): 3.0}
+    assert seeds == expected  # without the value that is not finite
+    means = {each["step"]: each for each in records if "low" in each}
+    assert set(means) == {10, 20}
+    for step, pair in ((10, (5.0, 6.0)), (20, (4.0, 4.5))):
+        mean, spread = statistics.mean(pair), statistics.stdev(pair)
+        found = [means[step][name] for name in ("low", "value", "high")]
+        assert found == pytest.approx([mean - spread, mean, mean + spread])
+
+
+def test_a_metric_without_validations_is_that_of_training(tmp_path):
+    run = add_run(tmp_path / "run", {5: 2.0}, split="train")
+    assert [each["step"] for each in data(curves.draw([run], metrics=("loss",)))] == [5]
+    with pytest.raises(UserError, match="run: has no loss of the split valid; its record has nothing"):
+        curves.draw([run], metrics=("loss",), split="valid")
+    with pytest.raises(UserError, match="run: has no bleu of the split train; its record has loss"):
+        curves.draw([run], metrics=("bleu",), split="train")
+
+
+def test_a_folder_without_a_record_and_one_given_twice_are_refused(tmp_path):
+    empty = make_run(tmp_path / "empty")
+    with pytest.raises(UserError, match=r"empty: has no lines in metrics.jsonl yet; train it first"):
+        curves.draw([empty])
+    run = add_run(tmp_path / "run", {1: 1.0})
+    with pytest.raises(UserError, match="is given twice"):
+        curves.draw([run, tmp_path / "." / "run"])
+
+
+def test_a_logarithmic_axis_has_few_round_ticks():
+    assert curves.log_ticks([3.0, 60.0]) == [5.0, 10.0, 20.0, 50.0]
+    assert curves.log_ticks([4.0, 4000.0]) == [10.0, 100.0, 1000.0]
