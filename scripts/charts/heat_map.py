@@ -8,6 +8,7 @@ import altair as alt
 import numpy as np
 
 from scripts.charts import theme
+from transformer.errors import UserError
 
 DIGITS = 4  # of the values, as many as the colours can show
 OVERLAP = 0.04  # of neighbouring cells, as a share of their size
@@ -48,7 +49,7 @@ def heat_map(
 ) -> alt.LayerChart:
     """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names of the panels.
 
-    A matrix stays one record, row by row, and Vega finds the cells: its JSON is a tenth of that of a record a cell.
+    A matrix stays one record, row by row, and Vega finds the cells: its JSON is an eighth of that of a record a cell.
 
     Args:
       matrices: each with the values of the fields that select it in a facet, such as {"layer": 2, "head": 1}.
@@ -58,16 +59,24 @@ def heat_map(
       numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only colours.
       palette: colours of equal steps over the domain.
       has_grid: draws white lines between cells.
+
+    Raises:
+      UserError: a number is not finite.
     """
+    if not all(np.isfinite(matrix).all() for _, matrix in matrices):
+        raise UserError(f"{value}: has numbers that are not finite, which cannot be drawn; choose another checkpoint")
     (height, width), names = matrices[0][1].shape, list(matrices[0][0])
     values = [{**panel, "value": np.round(np.float64(matrix), DIGITS).ravel().tolist()} for panel, matrix in matrices]
     x = alt.X("column:O", axis=columns.make(width, cell[0]))
     y = alt.Y("row:O", axis=rows.make(height, cell[1]))
     colors = {"domain": domain, "range": list(palette), "interpolate": "lab"}
     cells = alt.Chart().encode(x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors))
-    # Rectangles overlap a little to close the seams that PDF viewers show between neighbours.
-    size = alt.RelativeBandSize(band=1.0 if has_grid else 1.0 + OVERLAP)
-    layers = [cells.mark_rect(width=size, height=size, stroke="white", strokeWidth=0.5 if has_grid else 0.0)]
+    if has_grid:
+        layers = [cells.mark_rect(stroke="white", strokeWidth=0.5)]
+    else:
+        # Rectangles overlap a little to close the seams that PDF viewers show between neighbours.
+        size = alt.RelativeBandSize(band=1.0 + OVERLAP)
+        layers = [cells.mark_rect(width=size, height=size), _frame(width * cell[0], height * cell[1])]
     if numbers is not None:
         middle = domain[0] + 0.55 * (domain[1] - domain[0])
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
@@ -75,12 +84,16 @@ def heat_map(
         layers.append(cells.mark_text(fontSize=theme.SMALL - 1).encode(text=text, color=ink))
     return (
         alt.layer(*layers, data=alt.InlineData(values=values))
-        .properties(
-            width=width * cell[0],
-            height=height * cell[1],
-            view=alt.ViewBackground(stroke=None if has_grid else theme.FRAME),
-        )
+        .properties(width=width * cell[0], height=height * cell[1])
         .transform_flatten(["value"])
         .transform_window(number="row_number()", groupby=names)
         .transform_calculate(row=f"floor((datum.number - 1) / {width})", column=f"(datum.number - 1) % {width}")
+    )
+
+
+def _frame(width: float, height: float) -> alt.Chart:
+    """Returns a rectangle around a panel. The panel's own border is below the cells, which hide half of it."""
+    frame = alt.Chart().transform_aggregate(count="count()")  # one rectangle, not one for each cell
+    return frame.mark_rect(fill=None, stroke=theme.FRAME, strokeWidth=0.5).encode(
+        x=alt.value(0), x2=alt.value(width), y=alt.value(0), y2=alt.value(height)
     )

@@ -19,7 +19,7 @@ CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the A
 STEPS = 20_000
 POINTS = 400
 HEIGHT = 150
-LABELS = {1: 50, 2: 190}  # width of the axis and, beside the panel, the legend
+LABELS = {1: 64, 2: 200}  # width of the axis and, beside the panel, the legend
 MAX_STEPS = 10**7
 
 

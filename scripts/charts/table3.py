@@ -78,7 +78,10 @@ def read(path: Path) -> Measured:
 
 
 def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, Any]]:
-    """Returns a record for each row, here and in the paper: `value`, and `low` and `high` if it has several seeds."""
+    """Returns a record for each row, here and in the paper: `value`, and `low` and `high` if it has several seeds.
+
+    A row with a value that is not finite has only the paper's record.
+    """
     paper = {name: [getattr(ROWS[name], measure)] for name in measured}
     paper_base, base = getattr(ROWS["base"], measure), np.mean(measured.get("base", [np.nan]))
     found = []
@@ -87,6 +90,8 @@ def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, An
             shown = np.asarray(values, float)
             if relative:
                 shown = shown / reference - 1 if measure == "perplexity" else shown - reference
+            if not np.isfinite(shown).all():  # this run has diverged
+                continue
             mean, spread = float(shown.mean()), float(shown.std(ddof=1)) if len(shown) > 1 else None
             record = {"row": row_name(name), "source": source, "value": mean}
             found.append(record | ({} if spread is None else {"low": mean - spread, "high": mean + spread}))

@@ -28,7 +28,14 @@ CONFIG: dict[str, Any] = {
     "axis": {
         **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "titlePadding": 4},
         **{"labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK, "tickSize": 3},
-        **{"gridColor": GRID, "gridWidth": 0.5, "domainWidth": 0.5, "tickWidth": 0.5, "labelLimit": ALL},
+        **{
+            "gridColor": GRID,
+            "gridWidth": 0.5,
+            "domainWidth": 0.5,
+            "tickWidth": 0.5,
+            "labelLimit": ALL,
+            "labelFlush": False,
+        },
     },
     "legend": {
         **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK},

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scripts.charts import masks
-from tests.scripts.charts.drawn import matrices
+from tests.scripts.charts.drawn import data, matrices
 from transformer.errors import UserError
 
 EXPECTED = {
@@ -23,7 +23,7 @@ def test_the_panels_show_who_may_attend_to_whom():
 
 
 def test_a_panel_that_is_named_twice_is_drawn_once():
-    assert len(matrices(masks.draw(panels=("causal", "causal")), (9, 9), "mask")) == 1
+    assert len(data(masks.draw(panels=("causal", "causal")))) == 1
 
 
 @pytest.mark.parametrize(

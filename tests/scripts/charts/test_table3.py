@@ -63,6 +63,14 @@ def test_differences_are_from_the_base_row(folder):
     assert perplexity[2]["high"] == pytest.approx(statistics.stdev([10 / 11, 12 / 11]))
 
 
+def test_a_run_that_diverged_is_left_out():
+    found = table3.records({"base": [30.0], "A_h1": [float("nan")]}, "bleu", relative=True)
+    assert [(each["row"], each["source"]) for each in found] == [
+        *(("base", "paper"), ("(A) h = 1", "paper")),
+        ("base", "here"),
+    ]
+
+
 def test_a_folder_without_the_runs_is_refused(folder, tmp_path):
     with pytest.raises(UserError, match="is not the folder of a sweep"):
         table3.draw(tmp_path)
