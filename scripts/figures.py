@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import transformer
 from scripts import charts
-from scripts.charts.files import check_output, render
-from transformer import cli, files
+from scripts.charts.files import check_output, write
+from transformer import cli
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
     for name in figure.needs:
         if name not in given:
             raise UserError(f"--{name}: the figure {arguments.figure} needs it")
-    files.write_bytes(output, render(figure.draw(**given), output))
+    write(figure.draw(**given), output)
 
 
 def draw_attention(
@@ -124,6 +124,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: is not UTF-8") from None
+    return text
+
+
 def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(separator))
@@ -155,8 +163,8 @@ def make_parser() -> cli.Parser:
     )
     group(
         "attention",
-        source={"metavar": "TEXT", "help": "the source sentence"},
-        target={"metavar": "TEXT", "help": "the target sentence (the run's translation)"},
+        source={"type": _text, "metavar": "TEXT", "help": "the source sentence"},
+        target={"type": _text, "metavar": "TEXT", "help": "the target sentence (the run's translation)"},
         part={"choices": charts.attention.PARTS, "help": "the attention to draw (encoder)"},
         layers={"type": _numbers, "metavar": "N,...", "help": "layers, from 1 (of 2,4,6 those that there are)"},
         heads={"type": _numbers, "metavar": "N,...", "help": "heads, from 1 (the first four)"},

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from transformer import files
 from transformer.errors import UserError
 
 FORMATS = ("pdf", "svg", "png")
@@ -22,6 +23,17 @@ def check_output(path: Path) -> None:
         raise UserError(f"--output={path}: there is no folder {path.parent}; make it first, or name another")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"--output={path}: the folder {path.parent} cannot be written; name another")
+
+
+def write(chart: Any, path: Path) -> None:
+    """Writes the chart atomically. Raises UserError if the file cannot be written, except for a full disk."""
+    content = render(chart, path)
+    try:
+        files.write_bytes(path, content)
+    except OSError as error:
+        if error.errno in files.FULL_DISK:
+            raise
+        raise UserError(f"--output={path}: cannot be written ({error.strerror}); name another file") from error
 
 
 def render(chart: Any, path: Path) -> bytes:

@@ -43,7 +43,7 @@ def test_each_format_is_a_valid_file_of_the_same_size(tmp_path):
 
 def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(figures, "render", lambda chart, path: drawn.setdefault(path.stem, chart) and b"")
+    monkeypatch.setattr(figures, "write", lambda chart, path: drawn.setdefault(path.stem, chart))
     output = lambda name: f"--output={tmp_path / name}.svg"  # noqa: E731
     assert run(figures, "positions", output("positions"), "--length=4", "--d_model=6", "--panels=waves") == 0
     assert run(figures, "schedule", output("schedule"), "--curves=8:2,4:3", "--steps=5") == 0
@@ -59,7 +59,7 @@ def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeyp
     target = model.translate(["1 2 3"])[0][0].text
     expected = charts.attention.draw(model.attention("1 2 3", target), part="cross", layers=[1]).to_dict()
     drawn = []
-    monkeypatch.setattr(figures, "render", lambda chart, path: drawn.append(chart.to_dict()) or b"")
+    monkeypatch.setattr(figures, "write", lambda chart, path: drawn.append(chart.to_dict()))
     command = ["attention", f"--workdir={workdir}", "--source=1 2 3", f"--output={tmp_path / 'a.pdf'}"]
     assert run(figures, *command, "--part=cross") == 0
     assert drawn == [expected]
@@ -81,6 +81,15 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys, mon
     assert files_in(tmp_path) == [*before, "folder.svg"]
 
 
+def test_a_file_that_cannot_be_written_after_all_is_one_line(tmp_path, capsys, monkeypatch):
+    def vanish(path: Path, content: bytes) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("transformer.files.write_bytes", vanish)
+    line = failure(capsys, "masks", f"--output={tmp_path / 'a.svg'}", "--panels=causal")
+    assert line.endswith("a.svg: cannot be written (No such file or directory); name another file")
+
+
 def test_mistakes_are_one_line_and_leave_no_file(tmp_path, capsys):
     output, empty = f"--output={tmp_path / 'a.svg'}", make_run(tmp_path / "empty")
     assert failure(capsys, "poses", output).startswith("argument figure: invalid choice: 'poses'")
@@ -98,5 +107,6 @@ def test_mistakes_are_one_line_and_leave_no_file(tmp_path, capsys):
     assert "leave one" in failure(capsys, "schedule", output, f"--workdir={empty}", "--curves=1:1")
     assert "leave one" in failure(capsys, "positions", output, f"--workdir={empty}", "--d_model=4")
     assert "D_MODEL:WARMUP" in failure(capsys, "schedule", output, "--curves=512")
+    assert "is not UTF-8" in failure(capsys, "attention", output, f"--workdir={empty}", "--source=\udcff")
     assert "must be whole numbers" in failure(capsys, "masks", output, "--sentences=a,b")
     assert files_in(tmp_path) == before
