@@ -78,6 +78,11 @@ class Evaluation:
         return seconds[-1]
 
     @cached_property
+    def sources(self) -> list[str] | None:
+        """The sentences that were translated; None if the evaluation is too old to have them."""
+        return self._read_lines("sources") if "sources" in self.result else None
+
+    @cached_property
     def hypotheses(self) -> list[str]:
         return self._read_lines("hypotheses")
 

@@ -60,6 +60,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     assert all(value == float(f"{value:.6g}") for value in found.values() if isinstance(value, float))
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
+    assert Path(found["sources"]).read_text().splitlines() == SOURCES
     models = trained.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]

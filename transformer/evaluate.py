@@ -3,8 +3,8 @@
 python -m transformer.evaluate --workdir=DIR [--split=test] [--data=DIR] [--checkpoint=best|last|STEP] [--average=N]
     [--source=FILE --reference=FILE] [--decoding.KEY=VALUE ...]
 
-Prints the result as one JSON object and logs the scores in words. The result, the hypotheses and the references are
-written to the workdir's folder `evaluations`. A language model has no hypotheses: its result is the perplexity.
+Prints the result as one JSON object and logs the scores in words. The result, the sources, the references and the
+hypotheses are written to the workdir's folder `evaluations`. A language model has no hypotheses: its result is the perplexity.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
         translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
-    result = save_translations(arguments, models, references, translated)
+    result = save_translations(arguments, models, texts, references, translated)
     log_scores(result)
     return result
 

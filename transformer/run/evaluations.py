@@ -15,9 +15,13 @@ from transformer.training.metrics import Record
 
 
 def save_translations(
-    arguments: argparse.Namespace, models: Trained, references: Sequence[str], translated: ScoredTranslations
+    arguments: argparse.Namespace,
+    models: Trained,
+    sources: Sequence[str],
+    references: Sequence[str],
+    translated: ScoredTranslations,
 ) -> dict[str, Any]:
-    """Writes hypotheses, references and the result, and returns the result. Repeating an evaluation overwrites it."""
+    """Writes all texts and the result, and returns the result. Repeating an evaluation overwrites it."""
     folder = models.workdir.evaluations
     folder.mkdir(exist_ok=True)
     described = describe_models(models)
@@ -29,7 +33,8 @@ def save_translations(
         "models": described["models"],
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
-    hypotheses_path, references_path = folder / f"{name}.hypotheses.txt", folder / f"{name}.references.txt"
+    texts = {"sources": sources, "references": references, "hypotheses": translated.hypotheses}
+    paths = {kind: folder / f"{name}.{kind}.txt" for kind in texts}
     measured = translated.scores | {
         "seconds": translated.seconds,
         "output_tokens_per_second": translated.output_tokens / translated.seconds,
@@ -41,12 +46,11 @@ def save_translations(
             "sentences": len(references),
             **described,
             "decoding": models.config.decoding.to_dict(),
-            "hypotheses": str(hypotheses_path),
-            "references": str(references_path),
+            **{kind: str(path) for kind, path in paths.items()},
         }
     )
-    files.write_text(hypotheses_path, "".join(f"{line}\n" for line in translated.hypotheses))
-    files.write_text(references_path, "".join(f"{line}\n" for line in references))
+    for kind, lines in texts.items():
+        files.write_text(paths[kind], "".join(f"{line}\n" for line in lines))
     files.write_json(folder / f"{name}.json", result)
     return result
 
