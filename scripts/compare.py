@@ -19,10 +19,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from scripts.comparison.choice import choose
+from scripts.comparison.choice import check_comparable, choose
 from scripts.comparison.result import make_result
 from scripts.comparison.text import make_text
-from scripts.evaluations import Evaluation
 from scripts.systems import System, group_systems
 from transformer import cli, files
 from transformer.data.sources import source as sources
@@ -50,16 +49,6 @@ def main(arguments: argparse.Namespace) -> None:
     text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
-
-
-def check_comparable(evaluations: Sequence[Evaluation]) -> None:
-    """Raises UserError if the evaluations have different references or signatures."""
-    first = evaluations[0]
-    for each in evaluations:
-        if each.references != first.references:
-            raise UserError(f"{first.path} and {each.path}: have different references, must have the same")
-        if each.signatures != first.signatures:
-            raise UserError(f"{first.path} and {each.path}: have different signatures; run transformer.evaluate again")
 
 
 def warn_of_different_code(systems: Sequence[System]) -> None:

@@ -1,96 +1,68 @@
-"""Writes a table of results from workdirs: configuration, decoding, scores over seeds, training time and hardware.
+"""Reports on runs, made from their workdirs: an HTML page to look at, or a Markdown table of results.
 
-    python -m scripts.report runs/multi30k-* [--readme=README.md]
+    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=valid|test] [--sentence=TEXT ...]
+    python -m scripts.report WORKDIR [WORKDIR ...] [--readme=README.md]
 
-Runs that differ only in their seed share one row for each way in which they were evaluated. If the runs differ in more,
-the first column shows in what. Scores are the mean over seeds and, with several, the sample standard deviation. Minutes
-are those of the training loop, validations included, without the preparation before it. Ensembles are left out.
+The page is one file that needs no network: settings, curves, scores with their differences, the sentences that differ
+most, and attention maps and beam searches of some sentences. A run may be incomplete, or have no evaluation. The page
+then has a note about it.
+
+The table has a row for each system and each way in which it was evaluated. Runs that differ only in their seed are one
+system; if runs differ in more, the first column shows in what. Scores are the mean over seeds and, with several, the
+sample standard deviation. Minutes are those of the training loop, validations included. Ensembles are left out.
 --readme replaces the text between two marks in a file with the table. Without it the table is printed.
 """
 
 import argparse
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
-from scripts import markdown
-from scripts.evaluations import (
-    SCORES,
-    Evaluation,
-    describe_checkpoints,
-    describe_search,
-    mean_and_spread,
-    read_evaluations,
-)
-from scripts.systems import System, group_systems
-from transformer import cli
-from transformer.errors import UserError
-from transformer.training.objectives import OBJECTIVES
-from transformer.workdir import open_existing
+from absl import logging
 
-SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty")
-SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
-COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are left out
+from scripts import markdown
+from scripts.reporting.table import make_table, read_results
+from transformer import cli, files
+from transformer.data.sources import source as sources
+from transformer.errors import UserError
+
+MAX_SENTENCES = 20  # of which attention is drawn
 
 
 def main(arguments: argparse.Namespace) -> None:
-    table = make_table([evaluation for name in arguments.workdirs for evaluation in read_results(Path(name))])
-    markdown.publish(table, "results", arguments.readme)
+    paths = [Path(name) for name in arguments.workdirs]
+    if arguments.output is None:
+        found = [evaluation for path in paths for evaluation in read_results(path)]
+        markdown.publish(make_table(found), "results", arguments.readme)
+        return
+    from scripts.reporting.page import make_page  # imports Altair and JAX, which the table does not need
+
+    output = Path(arguments.output)
+    check_output(output)
+    if not 0 <= arguments.sentences <= MAX_SENTENCES:
+        raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")
+    page = make_page(paths, arguments.split, arguments.sentence, arguments.sentences)
+    files.write_text(output, page)
+    logging.info("%s: %.1f MB.", output, len(page.encode()) / 1e6)
 
 
-def read_results(path: Path) -> list[Evaluation]:
-    """Returns the evaluations of a run on its own splits. Raises UserError if it is not complete or has none."""
-    workdir, config = open_existing(path)
-    if not workdir.is_complete():
-        raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
-    if not OBJECTIVES[config.training.objective].translates:
-        raise UserError(f"{path}: a language model has no scores of translations; transformer.evaluate prints its own")
-    if not (found := read_evaluations(workdir)):
-        raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
-    return found
-
-
-def make_table(evaluations: Sequence[Evaluation]) -> str:
-    """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
-    scores = [name for name in COLUMNS if any(name in each.result for each in evaluations)]
-    header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
-    table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
-    names = [f"{name}_signature" for name in scores]
-    signatures = {f"`{each.result[name]}`" for each in evaluations for name in names if name in each.result}
-    return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
-
-
-def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
-    first, result = system.evaluations[0], system.evaluations[0].result
-    config, decoding = [first.config.data.name], [describe_search(first.decoding)]
-    for key, value in system.differences.items():
-        if key not in SHOWN:
-            column = decoding if key.startswith("decoding.") else config
-            column.append(f"{key.removeprefix('decoding.')}={value}")
-    decoding.append(describe_checkpoints((each.result["step"] for each in system.evaluations), result["averaged"]))
-    devices, cpus = first.environment["devices"], first.environment["cpu_count"]
-    return (
-        ", ".join(config),
-        result["split"],
-        str(result["sentences"]),
-        ", ".join(decoding),
-        ", ".join(str(seed) for seed in sorted(each.config.seed for each in system.evaluations)),
-        *(make_score(system, name) for name in scores),
-        f"{statistics.mean(each.training_seconds for each in system.evaluations) / 60:.0f} min",
-        ", ".join(sorted({each.commit for each in system.evaluations})),
-        f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
-    )
-
-
-def make_score(system: System, name: str) -> str:
-    """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
-    values = [each.result[name] for each in system.evaluations if name in each.result]
-    return mean_and_spread(values) if len(values) == len(system.evaluations) else ""
+def check_output(path: Path) -> None:
+    """Raises UserError if the page cannot be written, before it is made."""
+    if path.suffix != ".html":
+        raise UserError(f"--output={path}: must end in .html")
+    if not path.parent.is_dir():
+        raise UserError(f"--output={path}: there is no folder {path.parent}")
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.report", __doc__)
-    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a complete, evaluated run")
+    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run")
+    parser.add_argument("--output", metavar="FILE.html", help="write a page instead of a table")
+    parser.add_argument("--split", choices=sources.SPLITS, help="the split whose evaluations the page compares")
+    parser.add_argument(
+        "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
+    )
+    parser.add_argument(
+        "--sentences", metavar="N", type=int, default=3, help="show attention for N sentences of the split as well (3)"
+    )
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
     return parser
 

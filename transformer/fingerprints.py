@@ -31,6 +31,14 @@ def check(workdir: Path, found: Mapping[str, str]) -> None:
         raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
 
 
+def read(workdir: Path) -> dict[str, str]:
+    """Returns the recorded fingerprints; none if there is no record, or it is damaged."""
+    try:
+        return dict(json.loads((workdir / FILE_NAME).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}
+
+
 def record(workdir: Path, found: Mapping[str, str]) -> None:
     """Writes the fingerprints to the workdir."""
     files.write_json(workdir / FILE_NAME, dict(found))

@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
@@ -75,3 +76,13 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
     given = {name: getattr(arguments, name) for name in ("split", "checkpoint", "average")}
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return flags + [f"--{key}={text}" for key, text in arguments.overrides]
+
+
+def check_comparable(evaluations: Sequence[Evaluation]) -> None:
+    """Raises UserError if the evaluations have different references or signatures."""
+    first = evaluations[0]
+    for each in evaluations:
+        if each.references != first.references:
+            raise UserError(f"{first.path} and {each.path}: have different references, must have the same")
+        if each.signatures != first.signatures:
+            raise UserError(f"{first.path} and {each.path}: have different signatures; run transformer.evaluate again")

@@ -1,22 +1,29 @@
 """The result of a comparison as text, in tables with aligned columns."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.evaluations import SCORES, describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 
 
+class Table(NamedTuple):
+    """A title, and rows of cells, of which the first is the header."""
+
+    title: str
+    rows: list[list[str]]
+
+
 def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
-    parts = [[_decoding(result)], _settings(result), _scores(result), _runs(result)]
-    parts += [_differences(result), _lengths(result)]
+    tables = [setting_table(result), score_table(result), run_table(result), difference_table(result)]
+    parts = [[describe_decoding(result)], *map(_as_text, [*tables, length_table(result)])]
     parts += [_sentences(result, each) for each in result["differences"]]
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _decoding(result: dict[str, Any]) -> str:
+def describe_decoding(result: dict[str, Any]) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
     found = {}
     for system in result["systems"]:
@@ -29,37 +36,35 @@ def _decoding(result: dict[str, Any]) -> str:
     return "; ".join([f"{result['split'] or 'one file'}, {result['sentences']} sentences", *parts])
 
 
-def _settings(result: dict[str, Any]) -> list[str]:
-    if not result["settings"]:
-        return []
+def setting_table(result: dict[str, Any]) -> Table:
     labels = [system["label"] for system in result["systems"]]
     rows = [[key, *map(show, values.values())] for key, values in result["settings"].items()]
-    return ["Settings that differ", *_aligned([["", *labels], *rows])]
+    return Table("Settings that differ", [["", *labels], *rows])
 
 
-def _scores(result: dict[str, Any]) -> list[str]:
+def score_table(result: dict[str, Any]) -> Table:
     rows = [["", "seeds", *SCORES]]
     for system in result["systems"]:
         seeds = ", ".join(str(run["seed"]) for run in system["runs"])
         cells = [mean_and_spread([run[name] for run in system["runs"]]) for name in SCORES]
         intervals = [_interval(system[name], "") if "interval" in system[name] else "" for name in SCORES]
         rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
-    return ["Scores: mean ± standard deviation over seeds [95 % interval]", *_aligned(rows)]
+    return Table("Scores: mean ± standard deviation over seeds [95 % interval]", rows)
 
 
-def _runs(result: dict[str, Any]) -> list[str]:
+def run_table(result: dict[str, Any]) -> Table:
     rows = [["", "seed", *SCORES, "commit", "workdir", "evaluation"]]
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:.2f}" for name in SCORES]
             where = [run["commit"], run["workdir"], run["evaluation"]]
             rows.append([system["label"], str(run["seed"]), *scores, *where])
-    return ["Runs (a + after the commit: with uncommitted changes)", *_aligned(rows)]
+    return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
-def _differences(result: dict[str, Any]) -> list[str]:
+def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
-        return ["All runs are seeds of one system; there is no other system to compare it with."]
+        return Table("All runs are seeds of one system; there is no other system to compare it with.", [])
     rows = [["", "bleu", "p", "chrf", "p"]]
     for each in result["differences"]:
         cells = [f"{each['system']} - {each['baseline']}"]
@@ -67,10 +72,10 @@ def _differences(result: dict[str, Any]) -> list[str]:
             found = each[name]
             cells += [f"{found['difference']:+.2f} {_interval(found, '+')}", f"{found['p_value']:.4f}"]
         rows.append(cells)
-    return ["Differences [95 % interval], p by paired bootstrap", *_aligned(rows)]
+    return Table("Differences [95 % interval], p by paired bootstrap", rows)
 
 
-def _lengths(result: dict[str, Any]) -> list[str]:
+def length_table(result: dict[str, Any]) -> Table:
     labels = [system["label"] for system in result["systems"]]
     rows = [["tokens", "sentences", *labels, *(f"{label} - {labels[0]}" for label in labels[1:])]]
     for each in result["bleu_by_length"]:
@@ -78,7 +83,7 @@ def _lengths(result: dict[str, Any]) -> list[str]:
         differences = [f"{score - scores[0]:+.2f}" for score in scores[1:]]
         length = " to ".join(map(str, sorted({each["shortest"], each["longest"]})))
         rows.append([length, str(each["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
-    return ["BLEU by length of the reference", *_aligned(rows)]
+    return Table("BLEU by length of the reference", rows)
 
 
 def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
@@ -101,6 +106,11 @@ def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
 def _interval(found: dict[str, Any], sign: str) -> str:
     low, high = found["interval"]
     return f"[{low:{sign}.2f}, {high:{sign}.2f}]"
+
+
+def _as_text(table: Table) -> list[str]:
+    """Returns the title and the rows as lines; none for a table that has only a header."""
+    return [] if len(table.rows) == 1 else [table.title, *(_aligned(table.rows) if table.rows else [])]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

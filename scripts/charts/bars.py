@@ -1,0 +1,57 @@
+"""Bars of several systems side by side: scores of sentences by their length, and of words by their frequency."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from scripts.charts import theme
+
+
+def by_length(result: Mapping[str, Any]) -> alt.Chart:
+    """Returns BLEU by the length of the reference; `result` is that of `scripts.comparison.result.make_result`."""
+    rows = [
+        {"group": _span(each["shortest"], each["longest"]), "count": each["sentences"], "system": label, "score": score}
+        for each in result["bleu_by_length"]
+        for label, score in each["bleu"].items()
+    ]
+    return grouped_bars(rows, "tokens of the reference", "BLEU", "sentences")
+
+
+def by_frequency(systems: Mapping[str, Sequence[Any]]) -> alt.Chart:
+    """Returns the F1 score of words by their frequency, given the `Group`s of each system by its label."""
+    rows = [
+        {"group": _span(each.least, each.most), "count": each.words, "system": label, "score": each.f1}
+        for label, groups in systems.items()
+        for each in groups
+    ]
+    return grouped_bars(rows, "occurrences of the word in the references", "F1 (%)", "words")
+
+
+def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) -> alt.Chart:
+    """Returns a bar for each system in each group. `rows` have `group`, `system`, `score`, and `count` of what."""
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    legend = alt.Legend(title=None, orient="top") if len(systems) > 1 else None
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_bar()
+        .encode(
+            x=alt.X("group:N", sort=groups, title=x, axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("system:N", sort=systems),
+            y=alt.Y("score:Q", title=y),
+            color=theme.color("system", systems, legend),
+            tooltip=[
+                alt.Tooltip("system:N", title="system"),
+                alt.Tooltip("group:N", title=x),
+                alt.Tooltip("score:Q", title=y, format=".2f"),
+                alt.Tooltip("count:Q", title=count),
+            ],
+        )
+    )
+
+
+def _span(least: int, most: int | None) -> str:
+    if most is None:
+        return f"\N{GREATER-THAN OR EQUAL TO} {least}"
+    return str(least) if least == most else f"{least}\N{EN DASH}{most}"

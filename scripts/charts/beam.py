@@ -1,0 +1,83 @@
+"""The hypotheses of a beam search: a column for each step, the most probable hypothesis on top."""
+
+from typing import Any
+
+import altair as alt
+
+from scripts.charts import theme
+from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
+
+STEP, ROW = 88, 20  # width of a step and height of a hypothesis, in points
+HALF_TOKEN = 0.36  # of the width of a step, where lines end
+MAX_CHARACTERS = 11  # of a token
+FATES = {KEPT: "kept", ENDED: "ended", DROPPED: "dropped"}
+COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and on black paper
+
+
+def tree(searched: BeamTree) -> alt.LayerChart:
+    """Returns the hypotheses of a search, with lines from each to those that extend it, without a theme.
+
+    The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `fate`.
+    """
+    records = _records(searched)
+    steps, ranks = max(each["step"] for each in records), max(each["rank"] for each in records)
+    data = alt.Chart(alt.InlineData(values=records))
+    axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
+    across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
+    down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
+    color = alt.Color("fate:N", legend=alt.Legend(title=None, orient="top"))
+    color = color.scale(domain=list(FATES.values()), range=list(COLORS.values()))
+    tips = [
+        alt.Tooltip("text:N", title="hypothesis"),
+        alt.Tooltip("score:Q", format=".3f"),
+        alt.Tooltip("log_probability:Q", title="log-probability", format=".3f"),
+        alt.Tooltip("fate:N"),
+    ]
+    links = data.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
+    links = links.encode(
+        x=alt.X("from_x:Q", **across), y=alt.Y("from_rank:Q", **down), x2="to_x:Q", y2="rank:Q", color=color
+    )
+    links = links.encode(strokeWidth=alt.condition("datum.is_best", alt.value(2.5), alt.value(0.7)))
+    layers = [
+        data.transform_filter(condition)
+        .mark_text(fontSize=11, baseline="middle", fontWeight=weight)
+        .encode(x=alt.X("step:Q", **across), y=alt.Y("rank:Q", **down), text="token:N", color=color, tooltip=tips)
+        for condition, weight in (("!datum.is_best", "normal"), ("datum.is_best", "bold"))
+    ]
+    return alt.layer(links, *layers).properties(width=STEP * (steps + 1), height=ROW * ranks)
+
+
+def _records(searched: BeamTree) -> list[dict[str, Any]]:
+    """Returns a record for each node. Ranks are by log-probability among the nodes of a step."""
+    nodes = searched.nodes
+    steps: list[int] = []
+    texts: list[str] = []
+    for node in nodes:
+        steps.append(0 if node.parent is None else steps[node.parent] + 1)
+        texts.append(theme.visible(node.piece if node.parent is None else f"{texts[node.parent]} {node.piece}"))
+    ranks: dict[int, int] = {}
+    for step in range(max(steps) + 1):
+        own = [i for i, its in enumerate(steps) if its == step]
+        own.sort(key=lambda i: -nodes[i].log_probability)
+        ranks |= {i: rank for rank, i in enumerate(own, start=1)}
+    best = set(searched.best)
+    return [
+        {
+            "step": steps[i],
+            "rank": ranks[i],
+            "from_x": None if node.parent is None else steps[node.parent] + HALF_TOKEN,
+            "to_x": steps[i] - HALF_TOKEN,
+            "from_rank": None if node.parent is None else ranks[node.parent],
+            "token": _shortened(theme.visible(node.piece)),
+            "text": texts[i],
+            "log_probability": round(node.log_probability, 4),
+            "score": round(node.score, 4),
+            "fate": FATES[node.fate],
+            "is_best": i in best,
+        }
+        for i, node in enumerate(nodes)
+    ]
+
+
+def _shortened(token: str) -> str:
+    return token if len(token) <= MAX_CHARACTERS else token[: MAX_CHARACTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"

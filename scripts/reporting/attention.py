@@ -1,0 +1,46 @@
+"""The attention of translation models in some sentences."""
+
+import base64
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from scripts.reporting.inspection import Inspection
+from scripts.reporting.section import Section
+from transformer.decoding.inspection import Attention
+
+PARTS = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}
+
+
+def section(inspection: Inspection) -> Section:
+    content = {"parts": PARTS, "shown": inspection.shown} if inspection.shown else None
+    data = [
+        {"source": each.source, "translation": each.translation, "parts": _as_data(each.attention)}
+        for each in inspection.shown
+    ]
+    return Section("attention", "Attention", content, inspection.notes, data={"attention": data})
+
+
+def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
+    """Returns the weights of each part in steps of 1/255, with the tokens of the rows and columns."""
+    source, target = attention.source_pieces, attention.target_output_pieces
+    read = attention.target_input_pieces
+    axes = {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}
+    parts = {}
+    for name, (queries, keys) in axes.items():
+        weights = getattr(attention, name)
+        parts[name] = {
+            "shape": list(weights.shape),
+            "queries": list(queries),
+            "keys": list(keys),
+            "weights": base64.b64encode(np.rint(255 * weights).astype(np.uint8).tobytes()).decode(),
+            "entropy": np.round(entropy(weights), 3).tolist(),
+        }
+    return parts
+
+
+def entropy(weights: Float[np.ndarray, "N H Q K"]) -> Float[np.ndarray, "N H"]:
+    """Returns the entropy of each head in bits, the mean over its queries. 0: every query reads a single token."""
+    logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
+    return -(weights * logs).sum(-1).mean(-1)

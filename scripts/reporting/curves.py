@@ -1,0 +1,68 @@
+"""The curves of training, a panel for each quantity."""
+
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+
+from scripts.charts import curves
+from scripts.reporting.runs import Run
+from scripts.reporting.section import Section
+from transformer.errors import UserError
+
+# The quantities in the lines of metrics.jsonl, with their splits.
+PANELS = (
+    *(("loss", "train"), ("loss", "valid"), ("perplexity", "valid"), ("bleu", "valid"), ("accuracy", "valid")),
+    *(("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
+    ("padding_fraction", "train"),
+)
+SPLITS = {"train": "training", "valid": "validation"}
+HEIGHT = 190
+
+
+def section(runs: Sequence[Run]) -> Section:
+    recorded = [curves.Run(run.label, run.config, run.record) for run in runs if run.record]
+    notes = [f"{run.label} has no record of training." for run in runs if not run.record]
+    charts, panels = {}, []
+    for metric, split in PANELS:
+        members = [run for run in recorded if _has(run, metric, split)]
+        if members:
+            name = f"curve-{split}-{metric}"
+            charts[name] = panel(curves.group(members), metric, split).to_dict()
+            panels.append({"name": name, "description": f"{_title(metric)}, {SPLITS[split]}"})
+    return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
+
+
+def panel(systems: Mapping[str, Sequence[curves.Run]], metric: str, split: str) -> alt.LayerChart:
+    """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom` over the steps."""
+    points = [
+        {"system": label, "run": run.name, "step": step, "value": value}
+        for label, members in systems.items()
+        for run in members
+        for step, value in curves.points(run, metric, split).items()
+    ]
+    nearest = alt.selection_point(name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False)
+    hover = (
+        alt.Chart(alt.InlineData(values=points))
+        .mark_point(filled=True, size=50)
+        .encode(
+            x="step:Q",
+            y="value:Q",
+            opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
+            color=alt.Color("system:N"),
+            tooltip=["run:N", "step:Q", alt.Tooltip("value:Q", title=_title(metric), format=".5~g")],
+        )
+        .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
+    )
+    chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
+    return chart.configure_legend(orient="top", labelLimit=0)
+
+
+def _has(run: curves.Run, metric: str, split: str) -> bool:
+    try:
+        return bool(curves.points(run, metric, split))
+    except UserError:
+        return False
+
+
+def _title(metric: str) -> str:
+    return "BLEU" if metric == "bleu" else metric.replace("_", " ")

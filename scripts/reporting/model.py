@@ -1,0 +1,70 @@
+"""The positions, vocabularies and batches of the runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scripts.charts import positions
+from scripts.reporting.runs import Run
+from scripts.reporting.section import Section
+from transformer.data.batches.epoch_plan import EpochPlan
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
+from transformer.special_tokens import SPECIAL
+
+POSITIONS = 64
+VOCABULARY = ("vocabulary", "tokens", "begin a word", "characters, mean", "longest")
+BATCHES = ("run", "shape", "batches an epoch", "sentences", "padding")
+
+
+def section(runs: Sequence[Run]) -> Section:
+    notes: list[str] = []
+    vocabularies = [row for run in runs for row in _vocabularies(run, notes)]
+    batches = [row for run in runs for row in _batches(run)]
+    charts = {
+        f"positions-{kind}": positions.heat_map_of(vectors, 480, 240).to_dict() for kind, vectors in _positions(runs)
+    }
+    content = {
+        "vocabularies": {"header": VOCABULARY, "rows": vocabularies},
+        "batches": {"header": BATCHES, "rows": batches},
+        "positions": [{"name": name, "kind": name.removeprefix("positions-")} for name in charts],
+    }
+    return Section("model", "Positions, tokens and batches", content, notes, charts)
+
+
+def _positions(runs: Sequence[Run]) -> list[tuple[str, Any]]:
+    """Returns the encodings of each kind of positions that has a formula."""
+    widths = {run.config.model.positions: run.config.model.d_model for run in runs}
+    widths.pop("learned", None)
+    return [(kind, positions.encodings(POSITIONS, min(width, 128), kind)) for kind, width in widths.items()]
+
+
+def _vocabularies(run: Run, notes: list[str]) -> list[tuple[str, ...]]:
+    try:
+        tokenizer = Tokenizer.load(run.workdir.path, run.config)
+    except UserError as error:
+        notes.append(f"{run.label}: {error}")
+        return []
+    names = ("shared",) if tokenizer.source is tokenizer.target else ("source", "target")
+    return [_describe(f"{run.label}: {name}", side.pieces) for name, side in zip(names, tokenizer.sides, strict=False)]
+
+
+def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
+    ordinary = pieces[SPECIAL:]
+    lengths = [len(piece.lstrip("\u2581")) for piece in ordinary]
+    begin = sum(piece.startswith("\u2581") for piece in ordinary)
+    longest = max(ordinary, key=len, default="").replace("\u2581", "_")
+    return name, f"{len(pieces):,}", f"{begin / len(ordinary):.0%}", f"{sum(lengths) / len(ordinary):.1f}", longest
+
+
+def _batches(run: Run) -> list[tuple[str, ...]]:
+    """Returns a row for each shape of the last epoch whose plan the workdir has."""
+    plans = sorted(run.workdir.plans.glob("*/stats.json"), key=lambda path: int(path.parent.name.partition("-")[0]))
+    if not plans:
+        return []
+    return [
+        (
+            *(run.label, str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
+            f"{1 - each.tokens / each.positions:.1%}" if each.positions else "",
+        )
+        for each in EpochPlan.load(plans[-1].parent).stats
+    ]

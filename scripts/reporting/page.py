@@ -1,0 +1,83 @@
+"""The report's page: one HTML file with its style, its script and the Vega libraries."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+import vl_convert
+from absl import logging
+from markupsafe import Markup
+
+from scripts.reporting import attention, beams, curves, inspection, model, overview, scores, sentences, settings
+from scripts.reporting.runs import read_runs
+from scripts.reporting.section import Section
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], count: int) -> str:
+    """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
+
+    Args:
+      split: whose evaluations are compared; None: valid or test, whichever more runs were evaluated on.
+      texts: source sentences whose attention is shown.
+      count: of how many sentences of the split it is shown as well.
+    """
+    runs = read_runs(paths)
+    compared = scores.compare(runs, split)
+    shown = [*texts, *sentences.most_different_sources(compared, count)]
+    logging.info("Reading %d sentences with each model.", len(shown))
+    inspected = inspection.inspect(runs, compared.steps, shown)
+    sections = [
+        overview.section(runs),
+        scores.section(compared),
+        curves.section(runs),
+        settings.section(runs),
+        sentences.section(compared),
+        attention.section(inspected),
+        beams.section(inspected),
+        model.section(runs),
+    ]
+    return render(f"Report on {', '.join(run.label for run in runs)}", sections)
+
+
+def render(title: str, sections: Sequence[Section]) -> str:
+    """Returns the page. Its policy lets browsers run only the page's own scripts, and load nothing."""
+    bundle, script = _script(vl_convert.javascript_bundle()), _script((FOLDER / "page.js").read_text("utf-8"))
+    policy = (
+        f"default-src 'none'; script-src {_hash(bundle)} {_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    data = {"charts": {name: chart for section in sections for name, chart in section.charts.items()}}
+    for section in sections:
+        data |= section.data
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("page.html").render(
+        title=title,
+        sections=sections,
+        policy=policy,
+        style=Markup((FOLDER / "page.css").read_text("utf-8")),
+        data=_json(data),
+        bundle=Markup(bundle),
+        script=Markup(script),
+    )
+
+
+def _script(text: str) -> str:
+    """Returns a script that defines no global names but those it assigns to `window`, and cannot end its element."""
+    return "(() => {\n" + text.replace("</script", "<\\/script") + "\n})();"
+
+
+def _hash(script: str) -> str:
+    """Returns the source expression with which a content-security policy allows a script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _json(data: object) -> Markup:
+    """Returns the data as JSON that cannot end the element that it is in."""
+    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))

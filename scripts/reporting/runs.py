@@ -1,0 +1,67 @@
+"""The runs that a report shows: what their workdirs hold."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.evaluations import Evaluation, read_evaluations
+from transformer.checkpoints.restore import steps_in
+from transformer.config_types import Config
+from transformer.errors import UserError
+from transformer.run.record import read_record
+from transformer.training.metrics import Record
+from transformer.workdir import Workdir, open_existing, read_environment
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run, complete or not.
+
+    label: its name on the page, different for each run.
+    """
+
+    label: str
+    workdir: Workdir
+    config: Config
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        return read_environment(self.workdir) or {}
+
+    @functools.cached_property
+    def record(self) -> list[Record]:
+        return read_record(self.workdir.metrics)
+
+    @functools.cached_property
+    def evaluations(self) -> list[Evaluation]:
+        return read_evaluations(self.workdir)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return bool(steps_in(self.workdir.checkpoints))
+
+    @property
+    def step(self) -> int:
+        """The last step in the record; 0 if there is none."""
+        return max((line["step"] for line in self.record), default=0)
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
+    for number, path in enumerate(paths):
+        if path.resolve() in [other.resolve() for other in paths[:number]]:
+            raise UserError(f"{path}: is given twice; give it once")
+    labels = _labels(paths)
+    return [Run(label, *open_existing(path)) for label, path in zip(labels, paths, strict=True)]
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Returns the shortest ends of the paths that differ from each other."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-length:]) for each in parts]
+        if len(set(labels)) == len(labels):
+            break
+    return labels

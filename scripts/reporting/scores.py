@@ -1,0 +1,120 @@
+"""The scores of runs, and the differences between them, as `scripts.compare` computes them."""
+
+import collections
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.charts import bars
+from scripts.comparison import text
+from scripts.comparison.choice import check_comparable
+from scripts.comparison.result import make_result
+from scripts.evaluations import Evaluation
+from scripts.reporting.runs import Run
+from scripts.reporting.section import Section
+from scripts.reporting.words import Group, f1_by_frequency
+from scripts.systems import System, group_systems
+from transformer.decoding.bleu import bleu_language
+from transformer.errors import UserError
+
+SAMPLES = 1000  # of the bootstrap
+SENTENCES = 20  # that differ most
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The chosen evaluations as systems, the result of `make_result`, and notes on missing evaluations.
+
+    Without a comparable evaluation, `result` is None and there are no systems. `steps` are those of the chosen
+    evaluations, by the labels of the runs.
+    """
+
+    systems: Sequence[System]
+    result: dict[str, Any] | None
+    notes: Sequence[str]
+    steps: Mapping[str, int]
+
+    @property
+    def first(self) -> Evaluation:
+        return self.systems[0].evaluations[0]
+
+
+def compare(runs: Sequence[Run], split: str | None) -> Comparison:
+    """Compares an evaluation of each run on one split; None: the one that most runs were evaluated on."""
+    notes, evaluations = [], {}
+    for run in runs:
+        try:
+            evaluations[run] = run.evaluations
+        except UserError as error:
+            notes.append(str(error))
+            evaluations[run] = []
+    splits = collections.Counter(
+        name for found in evaluations.values() for name in {each.result["split"] for each in found}
+    )
+    split = split or max(splits, key=splits.get, default="valid")
+    chosen: dict[str, Evaluation] = {}
+    for run, found in evaluations.items():
+        if own := [each for each in found if each.result["split"] == split]:
+            chosen[run.label] = max(own, key=_preference)
+        else:
+            command = f"python -m transformer.evaluate --workdir={run.workdir.path} --split={split}"
+            notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
+    steps = {label: each.result["step"] for label, each in chosen.items()}
+    if not chosen:
+        return Comparison([], None, notes, steps)
+    compared = list(chosen.values())
+    try:
+        check_comparable(compared)
+        systems, language = group_systems(compared), bleu_language(compared[0].config.data)
+        result = make_result(systems, compared[0].references, language, SAMPLES, SENTENCES)
+    except UserError as error:
+        return Comparison([], None, [*notes, str(error)], steps)
+    return Comparison(systems, result, notes, steps)
+
+
+def _preference(evaluation: Evaluation) -> tuple:
+    """Returns the rank of an evaluation among those of its run: one with the run's own settings and the last step."""
+    own = evaluation.decoding == evaluation.config.decoding.to_dict()
+    return own, evaluation.result["step"], -evaluation.result["averaged"]
+
+
+def section(compared: Comparison) -> Section:
+    if compared.result is None:
+        return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
+    charts = {"lengths": bars.by_length(compared.result), "frequencies": bars.by_frequency(_by_frequency(compared))}
+    descriptions = {
+        "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
+        "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
+    }
+    tables = {
+        "scores": text.score_table(compared.result),
+        "differences": text.difference_table(compared.result),
+        "runs": text.run_table(compared.result),
+    }
+    content = {name: _shown(table) for name, table in tables.items()} | {
+        "decoding": text.describe_decoding(compared.result),
+        "settings": _shown(text.setting_table(compared.result)),
+        "charts": [{"name": name, "description": description} for name, description in descriptions.items()],
+        "signatures": compared.result["signatures"],
+    }
+    return Section(
+        "scores", "Scores", content, compared.notes, {name: chart.to_dict() for name, chart in charts.items()}
+    )
+
+
+def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
+    """Returns the groups of words of each system, with the mean of its seeds."""
+    references = compared.first.references
+    means = {}
+    for system in compared.systems:
+        seeds = [f1_by_frequency(each.hypotheses, references) for each in system.evaluations]
+        means[system.label] = [
+            groups[0]._replace(f1=statistics.mean(group.f1 for group in groups)) for groups in zip(*seeds, strict=True)
+        ]
+    return means
+
+
+def _shown(table: text.Table) -> dict[str, Any]:
+    header, *rows = table.rows or [[]]
+    return {"caption": table.title, "header": header, "rows": rows}

@@ -1,0 +1,38 @@
+"""The configurations of runs side by side."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from configs.rules import HOST, MESH, PATH
+from scripts.evaluations import differing_keys
+from scripts.reporting.runs import Run
+from scripts.reporting.section import Section
+from transformer.config.keys import flatten, keys_of, show
+
+
+class Setting(NamedTuple):
+    """A key with its value in each run."""
+
+    key: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+def settings(runs: Sequence[Run]) -> list[Setting]:
+    """Returns all keys. Those in which the runs differ come first."""
+    each = [flatten(run.config) for run in runs]
+    places = set(keys_of(PATH, MESH, HOST))  # where a run ran is not what it is
+    differing = set(differing_keys(each)) - places
+    rows = [Setting(key, tuple(show(values.get(key)) for values in each), key in differing) for key in each[0]]
+    return sorted(rows, key=lambda row: not row.differs)
+
+
+def section(runs: Sequence[Run]) -> Section:
+    rows = settings(runs)
+    differing = [row for row in rows if row.differs]
+    content = {
+        "labels": [run.label for run in runs],
+        "differing": differing,
+        "common": rows[len(differing) :],
+    }
+    return Section("settings", "Settings", content)

@@ -1,0 +1,73 @@
+"""The table of results in Markdown: a row for each system."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts import markdown
+from scripts.evaluations import (
+    SCORES,
+    Evaluation,
+    describe_checkpoints,
+    describe_search,
+    mean_and_spread,
+    read_evaluations,
+)
+from scripts.systems import System, group_systems
+from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
+from transformer.workdir import open_existing
+
+SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty")
+SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
+COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are left out
+
+
+def read_results(path: Path) -> list[Evaluation]:
+    """Returns the evaluations of a run on its own splits. Raises UserError if it is not complete or has none."""
+    workdir, config = open_existing(path)
+    if not workdir.is_complete():
+        raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
+    if not OBJECTIVES[config.training.objective].translates:
+        raise UserError(f"{path}: a language model has no scores of translations; transformer.evaluate prints its own")
+    if not (found := read_evaluations(workdir)):
+        raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
+    return found
+
+
+def make_table(evaluations: Sequence[Evaluation]) -> str:
+    """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
+    scores = [name for name in COLUMNS if any(name in each.result for each in evaluations)]
+    header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
+    table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
+    names = [f"{name}_signature" for name in scores]
+    signatures = {f"`{each.result[name]}`" for each in evaluations for name in names if name in each.result}
+    return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
+
+
+def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
+    first, result = system.evaluations[0], system.evaluations[0].result
+    config, decoding = [first.config.data.name], [describe_search(first.decoding)]
+    for key, value in system.differences.items():
+        if key not in SHOWN:
+            column = decoding if key.startswith("decoding.") else config
+            column.append(f"{key.removeprefix('decoding.')}={value}")
+    decoding.append(describe_checkpoints((each.result["step"] for each in system.evaluations), result["averaged"]))
+    devices, cpus = first.environment["devices"], first.environment["cpu_count"]
+    return (
+        ", ".join(config),
+        result["split"],
+        str(result["sentences"]),
+        ", ".join(decoding),
+        ", ".join(str(seed) for seed in sorted(each.config.seed for each in system.evaluations)),
+        *(make_score(system, name) for name in scores),
+        f"{statistics.mean(each.training_seconds for each in system.evaluations) / 60:.0f} min",
+        ", ".join(sorted({each.commit for each in system.evaluations})),
+        f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
+    )
+
+
+def make_score(system: System, name: str) -> str:
+    """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
+    values = [each.result[name] for each in system.evaluations if name in each.result]
+    return mean_and_spread(values) if len(values) == len(system.evaluations) else ""

@@ -1,0 +1,25 @@
+"""Differences between translations, and F1 by the frequency of words, worked out by hand."""
+
+import pytest
+
+from scripts.reporting.words import Mark, f1_by_frequency, mark_differences
+
+
+def test_common_words_keep_their_order():
+    text, other = "the red cat sat down", "the cat sat up"
+    found = mark_differences(text, other)
+    assert found == [Mark("the", True), Mark("red", False), Mark("cat sat", True), Mark("down", False)]
+    assert mark_differences(other, text) == [Mark("the", True), Mark("cat sat", True), Mark("up", False)]
+    assert mark_differences("", text) == []
+    assert mark_differences(text, text) == [Mark(text, True)]
+
+
+def test_f1_counts_words_in_the_group_of_their_frequency():
+    references = ["a a b", "a c", "a d d"]  # a: 4, b: 1, c: 1, d: 2
+    hypotheses = ["a b b", "x a", "a a d"]
+    once, twice, four = f1_by_frequency(hypotheses, references)
+    # b is found once of two, c is not found: 1 of 2 wanted, 2 given.
+    assert (once.least, once.most, once.words, once.f1) == (1, 1, 2, pytest.approx(100 * 2 * 1 / (2 + 2)))
+    assert (twice.least, twice.most, twice.words, twice.f1) == (2, 3, 2, pytest.approx(100 * 2 * 1 / (2 + 1)))
+    # a is found 1 + 1 + 1 times, wanted 4 and given 4 times.
+    assert (four.least, four.most, four.words, four.f1) == (4, 7, 4, pytest.approx(100 * 2 * 3 / (4 + 4)))
