@@ -1,0 +1,69 @@
+"""The command `scripts.align` on a tiny model."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+import transformer
+from scripts import align
+from scripts.alignment.links import Head, word_links
+from tests.checkpoints.workdirs import make_workdir, run
+
+PAIRS = [("1 2 3", "3 2"), ("4 5", "5 4 4"), ("6", "")]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return make_workdir(tmp_path_factory.mktemp("aligned") / "run")
+
+
+@pytest.fixture
+def aligned(workdir, monkeypatch, capsys):
+    def aligned(*flags: str, text: str = "".join(f"{source} ||| {target}\n" for source, target in PAIRS)):
+        """Returns the exit code, the output and the log of the command."""
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+        code = run(align, f"--workdir={workdir}", *flags)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return aligned
+
+
+def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
+    model = transformer.load(workdir)
+    code, out, _ = aligned("--heads=1.2")
+    links = [word_links(model.attention(*pair), [Head(1, 2)]) for pair in PAIRS]
+    expected = [" ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in each)) for each in links]
+    assert code == 0 and out.splitlines() == expected
+    assert [len(each) for each in links] == [2, 3, 0]
+
+
+def test_the_best_head_and_the_error_rate_are_logged(aligned, tmp_path):
+    (tmp_path / "gold").write_text("0-0 1?1\n0-0\n\n")
+    code, out, log = aligned(f"--gold={tmp_path / 'gold'}", "--heads=best", "--sentences=3")
+    assert code == 0 and out.count("\n") == 3
+    assert "agrees with the others in" in log and "Alignment error rate" in log
+    assert aligned()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "message"),
+    [
+        (
+            ["--heads=2.1"],
+            "1 ||| 2\n",
+            "--heads=2.1: must be best, average, or LAYER.HEAD with layers 1 to 1 and heads 1",
+        ),
+        (["--heads=first"], "1 ||| 2\n", "--heads=first: must be best"),
+        (["--heads=average"], "1 ||| 2\n1 2\n", "line 2: has no ||| between source and target"),
+        (["--heads=average"], f"1 ||| {'2 ' * 30}\n", "line 1: target: has 31 tokens including end-of-sentence"),
+        (["--sentences=0"], "", "--sentences=0: must be at least 1"),
+        (["--gold={}"], "1 ||| 2\n", "line 2: 1/1 is not a link such as 0-1"),
+        (["--gold=absent"], "1 ||| 2\n", "absent: No such file"),
+    ],
+)
+def test_bad_input_is_one_line(aligned, tmp_path, flags, text, message):
+    (tmp_path / "gold").write_text("0-0\n1/1\n")
+    code, _, log = aligned(*(flag.format(tmp_path / "gold") for flag in flags), text=text)
+    assert code == 2 and message in log and "Traceback" not in log
