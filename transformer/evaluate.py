@@ -4,7 +4,8 @@ python -m transformer.evaluate --workdir=DIR [--split=test] [--data=DIR] [--chec
     [--source=FILE --reference=FILE] [--decoding.KEY=VALUE ...]
 
 Prints the result as one JSON object and logs the scores in words. The result, the sources, the references and the
-hypotheses are written to the workdir's folder `evaluations`. A language model has no hypotheses: its result is the perplexity.
+hypotheses are written to the workdir's folder `evaluations`. A language model has no hypotheses: its result is the
+perplexity.
 """
 
 import argparse
