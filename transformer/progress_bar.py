@@ -5,12 +5,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from absl import logging
 from rich import progress
 from rich.console import Console
 
 from transformer import locks
+
+Bar = TypeVar("Bar", bound=progress.Progress)
 
 
 @contextlib.contextmanager
@@ -35,9 +38,9 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         yield advance
 
 
-def make_bar(*columns: progress.ProgressColumn) -> progress.Progress:
+def make_bar(*columns: progress.ProgressColumn, kind: type[Bar] = progress.Progress) -> Bar:
     """Returns a bar with these columns that disappears at its end."""
     # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
     background = threading.current_thread() is not threading.main_thread()
     hidden = not sys.stderr.isatty() or background or not logging.level_info()
-    return progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+    return kind(*columns, console=Console(stderr=True), transient=True, disable=hidden)

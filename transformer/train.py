@@ -135,7 +135,7 @@ def train_from(
                         window = TrainingWindow({}, loader.data_wait_seconds)
             if progress.validation_due(training):
                 with window.pause(), status.doing("validating"):
-                    progress = validate(state, progress, run, recorder, between_batches)
+                    progress = validate(state, progress, run, recorder, status, between_batches)
             # Once a step: a signal during the saving takes effect after the next step.
             stop = interruption.requested() or progress.is_finished(training)
             if stop or progress.is_best or due(progress.step, config.checkpoint.every, training.steps):
@@ -155,7 +155,12 @@ def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interrupt
 
 
 def validate(
-    state: TrainState, progress: Progress, run: Run, recorder: Recorder, between_batches: Callable[[], None]
+    state: TrainState,
+    progress: Progress,
+    run: Run,
+    recorder: Recorder,
+    status: TrainingStatus,
+    between_batches: Callable[[], None],
 ) -> Progress:
     """Validates, records the scores and returns the new progress. It is unchanged if the validation is interrupted.
 
@@ -163,9 +168,11 @@ def validate(
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):
-        values = run.validation(state.eval_parameters, between_batches)
+        values, samples = run.validation(state.eval_parameters, between_batches)
         progress = progress.after_validation(values[metric], metric)
         recorder.write("valid", progress, values)
+        recorder.write_samples(progress.step, samples)
+        status.show_validation(values, samples)
         log_validation(progress, values)
     return progress
 

@@ -89,6 +89,7 @@ REJECTED = {
     "training.log_every": 0,
     "training.eval_every": 0,
     "training.eval_sentences": -1,
+    "training.samples": -1,
     "training.eval_beam_size": 0,
     "training.init_from": "a\nb",
     "training.init_skip": "a\nb",

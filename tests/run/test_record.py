@@ -1,19 +1,25 @@
 """The record of a run: its keys, and that resumed runs leave no trace in it."""
 
+import io
 import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.batches.loader import BatchStats
+from transformer.decoding.inspection import Attention
+from transformer.run.attention_image import CELL, GAP
 from transformer.run.record import Recorder
 from transformer.training.loss import LossSums
 from transformer.training.metrics import TrainingWindow, means
 from transformer.training.progress import Progress
+from transformer.training.samples import Sample
 from transformer.workdir import Workdir
 
 # Keys of a line of `metrics.jsonl` that other programs may rely on.
@@ -106,3 +112,25 @@ def test_a_damaged_line_is_removed(workdir, damage):
     workdir.metrics.write_text(f"{json.dumps(lines[0])}\n{damage}\n{json.dumps(lines[1])}\n")
     with Recorder(workdir, Progress(step=2)):
         assert record(workdir) == lines
+
+
+def test_samples_become_text_and_a_picture_of_all_heads(workdir):
+    weights = np.zeros((2, 3, 4, 5), np.float32)
+    weights[1, 2, 0, 4] = 1.0  # the last head of the last layer
+    encoder, decoder = np.zeros((2, 3, 5, 5), np.float32), np.zeros((2, 3, 4, 4), np.float32)
+    attention = Attention(("a",) * 5, ("b",) * 4, ("b",) * 4, encoder, decoder, weights)
+    samples = [Sample("*source*", "a reference", "a translation", attention), Sample("2", "3", "4", None)]
+    with Recorder(workdir, Progress()) as recorder:
+        recorder.write_samples(7, samples)
+    (path,) = workdir.tensorboard.iterdir()
+    found = {value.tag: value for event in events(path) if event.step == 7 for value in event.summary.value}
+    assert found.keys() == {"sample 1/text_summary", "cross-attention 1", "sample 2/text_summary"}
+    text = found["sample 1/text_summary"].tensor.string_val[0].decode()
+    assert text == "    source      *source*\n    reference   a reference\n    translation a translation\n"
+    picture = np.asarray(Image.open(io.BytesIO(found["cross-attention 1"].image.encoded_image_string)))
+    height, width = 4 * CELL + GAP, 5 * CELL + GAP
+    assert picture.shape == (2 * height, 3 * width)
+    black = np.argwhere(picture == 0)
+    (top, left), (bottom, right) = black.min(0), black.max(0)
+    assert (top, left) == (height + GAP // 2, 2 * width + GAP // 2 + 4 * CELL)
+    assert (bottom - top + 1, right - left + 1) == (CELL, CELL)

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from transformer import progress_bar
 from transformer.run import record, status
-from transformer.run.status import TrainingStatus, format_duration
+from transformer.run.status import TrainingStatus, format_duration, sparkline
 from transformer.training.progress import Progress
+from transformer.training.samples import Sample
 
 VALUES = {"loss": 12.345, "nll": 9.0, "perplexity": 8103.08, "learning_rate": 0.002, "tokens_per_second": 98765.4}
 
@@ -36,6 +37,14 @@ def test_the_time_left_includes_validation_and_excludes_compilation(clock):
 
 
 @pytest.mark.parametrize(
+    ("values", "text"),
+    [([5.0], "▁"), ([1.0, 1.0], "▁▁"), ([0.0, 1.0, 7.0, 6.0], "▁▂█▇"), ([2.0] * 8 + [9.0] * 8, "▁▁▁▁████")],
+)
+def test_a_sparkline_has_the_means_of_equal_groups(values, text):
+    assert sparkline(values, 8) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(0.0, "0m00s"), (59.6, "1m00s"), (3599.0, "59m59s"), (3601.0, "1h00m"), (187_200.0, "2d04h")]
 )
 def test_durations_have_two_units(seconds, text):
@@ -51,10 +60,13 @@ def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, mo
         clock[0] += 100.0
         shown.advance()
         shown.show_scores(VALUES["loss"], VALUES["tokens_per_second"])
+        shown.show_validation({"bleu": 33.25}, [])
+        shown.show_validation({"bleu": 41.5}, [Sample("A source that is read.", "Eine Referenz.", "Ein Satz.", None)])
         with shown.doing("validating"):
             shown.bar.refresh()
     text = screen.getvalue()
-    for part in ("validating", "99001/100000", "loss 12.345", "98.8k tok/s", "1d03h left"):
+    parts = ("validating", "99001/100000", "loss 12.345", "98.8k tok/s", "1d03h left")
+    for part in (*parts, "▁█ 41.50", "that is read.", "Ein Satz."):
         assert part in text
 
 

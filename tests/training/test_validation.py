@@ -60,10 +60,10 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
 
     def evaluate(translator, replicas, texts, references, language, measures, report):
         decoded.append((replicas, texts, references, language, measures))
-        return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5})
+        return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, hypotheses=list("abcde"))
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
-    values = prepared.validation(parameters, lambda: None)
+    values, samples = prepared.validation(parameters, lambda: None)
     loss, nll, accuracy = by_hand(prepared, parameters)
     assert values["loss"] == pytest.approx(loss, rel=1e-5)
     assert values["nll"] == pytest.approx(nll, rel=1e-5)
@@ -75,7 +75,12 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert rest == [texts[:5], references[:5], "de", ("bleu", "chrf")]
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (jax.device_get(parameters),)) == 0.0
     # Validation has no dropout, so it is deterministic.
-    assert prepared.validation(parameters, lambda: None)["loss"] == values["loss"]
+    assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]
+    assert [(each.source, each.reference) for each in samples] == list(zip(texts, references, strict=True))[:3]
+    assert [each.translation for each in samples] == ["a", "b", "c"]
+    for each in samples:
+        expected = prepared.validation.samples.inspector.attention(replicas, each.source, each.reference)
+        np.testing.assert_array_equal(each.attention.cross, expected.cross)
 
 
 def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
@@ -83,11 +88,13 @@ def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
     for compile_one in prepared.validation.compilations(parameters):
         compile_one()
     loss, search = prepared.validation.eval_step.programs._programs, prepared.validation.own_translator.search.programs
-    before = dict(loss), dict(search)
+    attend = prepared.validation.samples.inspector.attend.programs
+    before = dict(loss), dict(search), dict(attend)
     assert loss and {dict(shape[2:])["extra_length"] for _, shape in search} == {8, 50}
+    assert attend
     # Random parameters do not end sentences, so that the second pass runs as well.
     prepared.validation(parameters, lambda: None)
-    assert (loss, search) == before
+    assert (loss, search, attend) == before
 
 
 def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):

@@ -1,6 +1,7 @@
 """A view into a model: the encoder states and attention weights of texts, with the pieces that they belong to."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -83,7 +84,13 @@ class Inspector:
             (model,) = ensemble.build_models([graph], parameters)
             return attention_weights(model, source, shift_right(target))
 
-        self.encode_batch, self.attend = DeviceQueues(encode_batch, devices, ()), jax.jit(attend)
+        self.encode_batch, self.attend = (DeviceQueues(function, devices, ()) for function in (encode_batch, attend))
+
+    def compilation(self, abstract: tuple[dict, ...], source: str, target: str) -> Callable[[], object]:
+        """Returns the function that compiles the program of `attention` for a pair. The parameters may be abstract."""
+        _, arrays = self._arrays(source, target)
+        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays]
+        return functools.partial(self.attend.program, self.devices[0], abstract, shapes)
 
     def encode(self, replicas: Replicas, texts: Sequence[str]) -> list[Encoding]:
         """Returns the encoding of each text, in order. Raises UserError, with its name, if a text is too long."""
@@ -97,14 +104,11 @@ class Inspector:
 
     def attention(self, replicas: Replicas, source: str, target: str) -> Attention:
         """Returns the weights with which the model reads the pair. Raises UserError if a text is too long."""
-        (source_tokens,) = encode(self.tokenizer.source, {"source": source}, self.config)
-        (target_tokens,) = encode(self.tokenizer.target, {"target": target}, self.config)
+        tokens, arrays = self._arrays(source, target)
+        source_tokens, target_tokens = tokens
         lengths = {"encoder": (len(source_tokens),) * 2, "decoder": (len(target_tokens),) * 2}
         lengths["cross"] = len(target_tokens), len(source_tokens)
-        longer = max(len(source_tokens), len(target_tokens))
-        (batch,) = make_batches({0: longer}, longest_text(self.config), 0, 1)
-        sides = [pad([tokens], batch.rows, batch.length) for tokens in (source_tokens, target_tokens)]
-        found = jax.device_get(self.attend(replicas.on(self.devices[0]), *sides))
+        ((_, found),) = self.attend.map(replicas, [arrays], lambda batch: batch)
         weights = {name: found[name][:, 0, :, :queries, :keys].copy() for name, (queries, keys) in lengths.items()}
         return Attention(
             source_pieces=_pieces(self.source_pieces, source_tokens),
@@ -112,6 +116,14 @@ class Inspector:
             target_output_pieces=_pieces(self.target_pieces, target_tokens),
             **weights,
         )
+
+    def _arrays(self, source: str, target: str) -> tuple[list[list[int]], list[Int[np.ndarray, "1 L"]]]:
+        """Returns the tokens of both texts, and as rows of one length. Raises UserError if a text is too long."""
+        (source_tokens,) = encode(self.tokenizer.source, {"source": source}, self.config)
+        (target_tokens,) = encode(self.tokenizer.target, {"target": target}, self.config)
+        tokens = [source_tokens, target_tokens]
+        (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(self.config), 0, 1)
+        return tokens, [pad([each], batch.rows, batch.length) for each in tokens]
 
 
 def _pieces(pieces: Sequence[str], tokens: Sequence[int]) -> tuple[str, ...]:

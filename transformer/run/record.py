@@ -2,19 +2,24 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
+import numpy as np
 from absl import logging
+from jaxtyping import UInt8
+from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from transformer import files
 from transformer.data.batches.epoch_plan import EpochPlan
+from transformer.run.attention_image import as_png, attention_image
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
+from transformer.training.samples import Sample
 from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
@@ -55,6 +60,16 @@ class Recorder:
         files.append_line(self.path, json.dumps(line))
         self._draw(line)
 
+    def write_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Adds the samples of a validation to TensorBoard."""
+        for number, sample in enumerate(samples, start=1):
+            lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+            # Indented by four spaces, Markdown shows a text as it is.
+            text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
+            self.tensorboard.add_text(step, f"sample {number}", text)
+            if sample.attention is not None:
+                self.tensorboard.add_image(step, f"cross-attention {number}", attention_image(sample.attention.cross))
+
     def _draw(self, line: Record) -> None:
         points = {f"{line['split']}/{name}": value for name, value in line.items() if name not in NOT_DRAWN}
         self.tensorboard.add(line["step"], points)
@@ -77,6 +92,15 @@ class TensorBoardWriter:
         """Adds a point to each named curve."""
         points = [Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
         self._write(step, summary=Summary(value=points))
+
+    def add_text(self, step: int, name: str, text: str) -> None:
+        """Adds a text, which TensorBoard shows as Markdown."""
+        self._write(step, summary=summary.text(name, text))
+
+    def add_image(self, step: int, name: str, grey: UInt8[np.ndarray, "height width"]) -> None:
+        height, width = grey.shape
+        image = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=as_png(grey))
+        self._write(step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
 
     def close(self) -> None:
         self.writer.close()

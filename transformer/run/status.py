@@ -1,17 +1,30 @@
-"""The present activity of a training run and the time that it still needs."""
+"""The present activity of a training run, its curves, and the time that it still needs."""
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 from jax.profiler import TraceAnnotation
 from rich import progress
+from rich.console import RenderableType
+from rich.text import Text
 
 from transformer.progress_bar import make_bar
+from transformer.training.metrics import Record
+from transformer.training.samples import Sample
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+CURVE_WIDTH = 48  # characters
 
 
 class TrainingStatus:
-    """Activity, loss, speed and time left of a run, shown as a progress bar if standard error is a terminal.
+    """Activity, loss, speed and time left of a run, shown as a panel if standard error is a terminal.
+
+    Below a progress bar, the panel has the curves of loss and BLEU since this start, and a sample of the last
+    validation.
 
     The time left follows from the mean duration of the steps since this start, with validations and checkpoints but
     without compilation. The bar and the log lines show the same estimate.
@@ -25,7 +38,9 @@ class TrainingStatus:
             progress.BarColumn(bar_width=14),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[scores]}{task.fields[left]}"),
+            kind=Panel,
         )
+        self.curves: dict[str, list[float]] = {"loss": [], "BLEU": []}
         self.task = self.bar.add_task("training", total=steps, completed=step, scores="", left="")
 
     def __enter__(self) -> "TrainingStatus":
@@ -42,6 +57,20 @@ class TrainingStatus:
 
     def show_scores(self, loss: float, tokens_per_second: float) -> None:
         self.bar.update(self.task, scores=f"loss {loss:.3f}  {tokens_per_second / 1000:.1f}k tok/s  ")
+        self._extend("loss", loss)
+
+    def show_validation(self, values: Record, samples: Sequence[Sample]) -> None:
+        """Shows the curve of BLEU, if there is one, and the last sample with its translation."""
+        if "bleu" in values:
+            self._extend("BLEU", values["bleu"])
+        if samples:
+            self.bar.lines |= {"source": samples[-1].source, "translation": samples[-1].translation}
+
+    def _extend(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            return
+        self.curves[name].append(value)
+        self.bar.lines[name] = f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}"
 
     def show_compiled(self, finished: int, total: int) -> None:
         """Shows how many programs have been compiled."""
@@ -63,6 +92,28 @@ class TrainingStatus:
         """The estimated time to the last step, such as "3h07m". At least one step must have been counted."""
         seconds = time.perf_counter() - self.started - self.compile_seconds
         return format_duration(seconds / (self.step - self.first_step) * (self.steps - self.step))
+
+
+class Panel(progress.Progress):
+    """A progress bar with lines below it, each with a name."""
+
+    def __init__(self, *columns: progress.ProgressColumn, **options: Any):
+        self.lines: dict[str, str] = {}
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for name, line in self.lines.items():
+            yield Text(f"{name:12}{line}", no_wrap=True, overflow="ellipsis")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Returns a curve of at most `width` block characters, each for the mean of about equally many values."""
+    groups = np.array_split(np.asarray(values, float), min(width, len(values)))
+    means = np.array([group.mean() for group in groups])
+    low, high = means.min(), means.max()
+    heights = np.zeros(len(means)) if high == low else (means - low) / (high - low)
+    return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
 
 
 def format_duration(seconds: float) -> str:

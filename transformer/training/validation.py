@@ -21,6 +21,7 @@ from transformer.training.eval_step import EvalStep, check_positions
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
 from transformer.training.objectives import Inputs
+from transformer.training.samples import Sample, Samples
 
 MEASURES = ("bleu", "chrf")  # of `bleu.MEASURES`
 
@@ -52,6 +53,7 @@ class Validation:
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
+            self.samples = Samples(config, graph, tokenizer, self.texts, self.references)
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation."""
@@ -59,6 +61,7 @@ class Validation:
         jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
         if self.translator is not None:
             jobs += self.own_translator.compilations([parameters], self.texts)
+            jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
         return jobs
 
     def warm_up(self, parameters: dict) -> None:
@@ -73,17 +76,19 @@ class Validation:
             # Each process by itself, since each may have too little memory.
             self.own_translator.translate(self._replicas(parameters), [self.texts[index]], index + 1, lambda _: None)
 
-    def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> Record:
-        """Returns the scores of the split. An exception raised by `between_batches` ends the validation."""
-        values = self.eval_step.over_corpus(parameters, self.corpus, between_batches)
+    def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> tuple[Record, list[Sample]]:
+        """Returns the scores of the split, and samples. An exception of `between_batches` ends the validation."""
+        samples, values = [], self.eval_step.over_corpus(parameters, self.corpus, between_batches)
         if self.translator is not None:
-            language = bleu_language(self.config.data)
+            language, replicas = bleu_language(self.config.data), self._replicas(parameters)
             translated = translate_and_score(
-                *(self.translator, self._replicas(parameters), self.texts, self.references, language, MEASURES),
+                *(self.translator, replicas, self.texts, self.references, language, MEASURES),
                 lambda _: between_batches(),
             )
             values |= {name: translated.scores[name] for name in (*MEASURES, "exact_match")}
-        return values
+            if jax.process_index() == 0:
+                samples = self.samples.take(replicas, translated.hypotheses)
+        return values, samples
 
     def _replicas(self, parameters: dict) -> Replicas:
         return Replicas([self.graph], [parameters], NamedSharding(self.mesh, PartitionSpec()))
