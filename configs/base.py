@@ -97,6 +97,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.train_pairs = Key(0, at_least(0))  # number of first training pairs that are used; 0: all
+    data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
     data.max_length = Key(256, at_least(2))  # tokens of a side, end-of-sentence included; longer pairs are dropped

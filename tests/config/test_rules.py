@@ -44,6 +44,7 @@ REJECTED = {
     "data.path": "a\nb",
     "data.downloads": (("train.en", "https://a.example/train.en"),),
     "data.train_pairs": -1,
+    "data.exclude": "a\nb",
     "data.source_language": "e n",
     "data.target_language": " ",
     "data.train_split": "",

@@ -43,6 +43,32 @@ def test_only_the_first_training_pairs_are_used(tmp_path, data):
     assert len(sources.open_source(data, "train")) == 20
 
 
+@given(excluded=st.sets(st.integers(1, 20)), limit=st.integers(0, 20))
+def test_excluded_training_pairs_are_left_out(tmp_path_factory, excluded, limit):
+    folder = tmp_path_factory.mktemp("excluded")
+    data = text_config(folder, folder / "cache").data
+    for name in ("train", "valid"):
+        write_pairs(folder, name, PAIRS)
+    whole = sources.open_source(data, "train")
+    write(folder / "list", [f"{number}\t3.5" for number in sorted(excluded, reverse=True)])
+    data.exclude, data.train_pairs = str(folder / "list"), limit
+    found = sources.open_source(data, "train")
+    kept = [i for i in range(20) if i + 1 not in excluded][: limit or None]
+    assert list(found) == [RAW[i] for i in kept] and len(found) == len(kept)
+    assert [found.where(number, 1) for number in range(len(kept))] == [whole.where(i, 1) for i in kept]
+    assert found.identity != whole.identity
+    assert len(sources.open_source(data, "valid")) == 20
+
+
+@pytest.mark.parametrize("line", ["0", "21", "-1", "x", "", "1.5", "\u0663"])
+def test_a_list_of_excluded_pairs_with_another_line_is_refused(tmp_path, data, line):
+    write_pairs(tmp_path, "train", PAIRS)
+    write(tmp_path / "list", ["3", line])
+    data.exclude = str(tmp_path / "list")
+    with pytest.raises(UserError, match="list: line 2: .* must be the number of a pair, 1 to 20"):
+        sources.open_source(data, "train")
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_monolingual_text_has_one_file(tmp_path, data, side):
     languages = ("en", "de")

@@ -17,7 +17,8 @@ from transformer import cache, progress_bar
 from transformer.config_types import Config
 from transformer.data.corpus import cleaning, storage, workers
 from transformer.data.corpus.encoding import Encoded, Encoder, Resampler
-from transformer.data.sources.source import Source, open_source, read_pairs
+from transformer.data.sources.interface import Source
+from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 

@@ -1,0 +1,44 @@
+"""The report on a corpus as text."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from scripts.forensics.pairs import Measured
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted
+
+
+def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -> str:
+    return "\n".join([*_summary(name, pairs), "", *(line for pair in worst for line in _lines(pair))]) + "\n"
+
+
+def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
+    counts = {
+        "too long for the model": sum(math.isnan(pair.loss) for pair in pairs),
+        "an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
+        f"one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
+        f"{COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
+        "the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
+    }
+    lines = [f"{name}: {len(pairs):,} pairs", _quantiles("loss", [pair.loss for pair in pairs])]
+    reverse = [pair.reverse_loss for pair in pairs if pair.reverse_loss is not None]
+    if reverse:
+        lines.append(_quantiles("loss of the other direction", reverse))
+    return lines + [f"{count:,} pairs with {what}" for what, count in counts.items() if count]
+
+
+def _quantiles(what: str, losses: Sequence[float]) -> str:
+    finite = [loss for loss in losses if not math.isnan(loss)]
+    if not finite:
+        return f"{what}: none"
+    found = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
+    return f"{what} in nats per token: " + ", ".join(f"{share:.0%} below {value:.2f}" for share, value in found)
+
+
+def _lines(pair: Measured) -> list[str]:
+    reverse = "" if pair.reverse_loss is None else f", other direction {pair.reverse_loss:.2f}"
+    facts = f"loss {pair.loss:.2f}{reverse}, lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
+    return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]

@@ -1,0 +1,90 @@
+"""Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages, copied, badly translated.
+
+    python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--split=train | --source=FILE --target=FILE]
+        [--worst=N] [--exclude=FILE --share=0.05]
+
+Pairs are ranked by their loss per target token, and with --reverse, a run of the other direction, by the mean of both
+losses. A model that was trained on the corpus still gives bad pairs a high loss, unless it saw them many times. Prints
+the distribution of the losses and the worst pairs. --exclude writes a list of the worst pairs, which
+config.data.exclude takes: in each line a pair's number and its loss.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import logging
+
+import transformer
+from scripts.forensics.pairs import Measured, measure
+from scripts.forensics.text import make_text
+from transformer import cli, files
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import read_text_file
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    check(arguments)
+    model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
+    reverse = None if arguments.reverse is None else transformer.load(arguments.reverse)
+    name, pairs = read_corpus(arguments, model.config.data)
+    logging.info("Scoring %d pairs.", len(pairs))
+    measured = list(measure(pairs, model, reverse))
+    ranked = sorted(measured, key=lambda pair: -pair.suspicion)
+    text = make_text(name, measured, ranked[: arguments.worst])
+    # Bytes, since sentences may have characters that the terminal's encoding lacks.
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    if arguments.exclude is not None:
+        write_list(Path(arguments.exclude), ranked[: round(arguments.share * len(ranked))])
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UserError for flags that do not go together, before the corpus is read."""
+    if arguments.worst < 0:
+        raise UserError(f"--worst={arguments.worst}: must be at least 0")
+    if not 0 < arguments.share <= 1:
+        raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
+    if (arguments.source is None) != (arguments.target is None):
+        raise UserError("--source and --target: give both files, or neither for a split of the run's data")
+    if arguments.exclude is not None and not Path(arguments.exclude).parent.is_dir():
+        raise UserError(f"--exclude={arguments.exclude}: there is no folder {Path(arguments.exclude).parent}")
+
+
+def read_corpus(arguments: argparse.Namespace, data) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the name and the pairs of the files, or of a split. Bytes that are not UTF-8 become U+FFFD."""
+    if arguments.source is not None:
+        texts, targets = (read_text_file(Path(name)) for name in (arguments.source, arguments.target))
+        if len(texts) != len(targets):
+            raise UserError(
+                f"{arguments.source} has {len(texts)} lines and {arguments.target} has {len(targets)}: line N of one "
+                "must translate line N of the other"
+            )
+        return f"{arguments.source} and {arguments.target}", list(zip(texts, targets, strict=True))
+    source = sources.open_source(data, arguments.split)
+    return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
+
+
+def write_list(path: Path, worst: Sequence[Measured]) -> None:
+    """Writes the pairs' numbers and losses, in the order of the corpus."""
+    lines = (f"{pair.number}\t{pair.suspicion:.4f}\n" for pair in sorted(worst))
+    files.write_text(path, "".join(lines))
+    logging.info("%s: %d pairs.", path, len(worst))
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.inspect_data", __doc__)
+    parser.add_model_flags()
+    parser.add_argument("--reverse", metavar="DIR", help="workdir of a run of the other direction")
+    parser.add_argument("--split", choices=sources.SPLITS, default="train", help="of the run's data (train)")
+    parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
+    parser.add_argument("--target", metavar="FILE", help="its targets")
+    parser.add_argument("--worst", metavar="N", type=int, default=20, help="pairs to print (20)")
+    parser.add_argument("--exclude", metavar="FILE", help="write a list of the worst pairs")
+    parser.add_argument("--share", metavar="X", type=float, default=0.05, help="share of the pairs in the list (0.05)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

@@ -1,0 +1,63 @@
+"""The command `scripts.inspect_data`: its report, its list, and the run that takes the list."""
+
+import pytest
+
+from scripts import inspect_data
+from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
+from transformer.config import loading
+from transformer.data.sources.source import open_source
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return make_workdir(tmp_path_factory.mktemp("inspected") / "run")
+
+
+def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, capsys):
+    path = tmp_path / "worst.tsv"
+    assert run(inspect_data, f"--workdir={workdir}", "--worst=2", f"--exclude={path}", "--share=0.4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("train.in and train.out: 5 pairs")
+    numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
+    losses = [float(line.split("loss ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
+    assert len(numbers) == 2 and losses == sorted(losses, reverse=True)
+    listed = [line.split("\t") for line in path.read_text().splitlines()]
+    assert [int(number) for number, _ in listed] == sorted(numbers)
+    config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
+    kept = [pair for number, pair in enumerate(zip(SOURCES, REFERENCES, strict=True), start=1) if number not in numbers]
+    assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
+
+
+def test_other_files_and_directions_can_be_inspected(workdir, tmp_path, capsys):
+    (tmp_path / "a").write_text("1 2\n3\n4 5 6\n")
+    (tmp_path / "b").write_text("1 2\n\n7\n")
+    flags = [f"--source={tmp_path / 'a'}", f"--target={tmp_path / 'b'}", f"--reverse={workdir}"]
+    assert run(inspect_data, f"--workdir={workdir}", *flags) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "b: 3 pairs",
+        "loss of the other direction in nats per token: 50% below",
+        "1 pairs with an empty side",
+        "2 pairs with one side 3 times as long as the other",
+        "1 pairs with the target equal to the source",
+        ", lengths 1:inf, 0% copied",
+    ):
+        assert part in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--worst=-1"], "--worst=-1: must be at least 0"),
+        (["--share=0"], "--share=0.0: must be above 0 and at most 1"),
+        (["--source=a"], "--source and --target: give both files"),
+        (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 lines and {tmp}/b has 2"),
+        (["--exclude={tmp}/absent/list"], "there is no folder {tmp}/absent"),
+        (["--reverse={tmp}/absent"], "{tmp}/absent: no such folder"),
+    ],
+)
+def test_bad_input_is_one_line(workdir, tmp_path, capsys, flags, message):
+    (tmp_path / "a").write_text("1\n")
+    (tmp_path / "b").write_text("1\n2\n")
+    assert run(inspect_data, f"--workdir={workdir}", *(flag.format(tmp=tmp_path) for flag in flags)) == 2
+    assert message.format(tmp=tmp_path) in capsys.readouterr().err
