@@ -6,6 +6,7 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.data.files import pair_tokens
 from tests.model.models import logits_of
@@ -14,6 +15,7 @@ from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
+from transformer.decoding.inspection import Inspector
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
@@ -95,6 +97,17 @@ def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
     # Random parameters do not end sentences, so that the second pass runs as well.
     prepared.validation(parameters, lambda: None)
     assert (loss, search, attend) == before
+
+
+def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch):
+    # nnx.capture replaces methods of the modules' classes while it traces.
+    fresh = Inspector(prepared.validation.graph, prepared.tokenizer, prepared.config.decoding, jax.local_devices())
+    monkeypatch.setattr(prepared.validation.samples, "inspector", fresh)
+    jobs = prepared.validation.compilations(prepared.initializer().parameters)
+    monkeypatch.setattr(nnx, "capture", lambda *_, **__: pytest.fail("traced by a job"))
+    for job in jobs:
+        job()
+    assert fresh.attend.programs
 
 
 def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):

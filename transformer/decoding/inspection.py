@@ -87,9 +87,13 @@ class Inspector:
         self.encode_batch, self.attend = (DeviceQueues(function, devices, ()) for function in (encode_batch, attend))
 
     def compilation(self, abstract: tuple[dict, ...], source: str, target: str) -> Callable[[], object]:
-        """Returns the function that compiles the program of `attention` for a pair. The parameters may be abstract."""
+        """Returns the function that compiles the program of `attention` for a pair. The parameters may be abstract.
+
+        The program is traced here: `attention_weights` captures what modules return, which would disturb other threads.
+        """
         _, arrays = self._arrays(source, target)
         shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays]
+        self.attend.lower(abstract, shapes)
         return functools.partial(self.attend.program, self.devices[0], abstract, shapes)
 
     def encode(self, replicas: Replicas, texts: Sequence[str]) -> list[Encoding]:

@@ -65,13 +65,18 @@ class DeviceQueues:
         shape = (*(array.shape for array in arrays), *static.items())
         if (device, shape) in self.programs:
             return self.programs[device, shape]
-        lock = self._locks.setdefault(shape, threading.Lock())
-        with lock:
-            if shape not in self._lowered:
-                self._lowered[shape] = self._lower(parameters, arrays, static)
+        self.lower(parameters, arrays, **static)
+        lock = self._locks[shape]
         with lock if _shares_cache(device) else contextlib.nullcontext():
             self.programs[device, shape] = self._lowered[shape].compile(device_assignment=(device,))
         return self.programs[device, shape]
+
+    def lower(self, parameters: tuple[dict, ...], arrays: Sequence[Shaped], **static: int) -> None:
+        """Traces and lowers the function for these shapes, unless that was done. Arrays may be abstract."""
+        shape = (*(array.shape for array in arrays), *static.items())
+        with self._locks.setdefault(shape, threading.Lock()):
+            if shape not in self._lowered:
+                self._lowered[shape] = self._lower(parameters, arrays, static)
 
     def _run(
         self,
