@@ -79,8 +79,11 @@ class Evaluation:
 
     @cached_property
     def sources(self) -> list[str] | None:
-        """The sentences that were translated; None if the evaluation is too old to have them."""
-        return self._read_lines("sources") if "sources" in self.result else None
+        """The sentences that were translated; None if they were not kept."""
+        try:
+            return self._read_lines("sources")
+        except UserError:
+            return None
 
     @cached_property
     def hypotheses(self) -> list[str]:

@@ -24,32 +24,39 @@ from transformer import cli, files
 from transformer.data.sources import source as sources
 from transformer.errors import UserError
 
-MAX_SENTENCES = 20  # of which attention is drawn
+SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
 
 
 def main(arguments: argparse.Namespace) -> None:
     paths = [Path(name) for name in arguments.workdirs]
+    check_flags(arguments)
     if arguments.output is None:
         found = [evaluation for path in paths for evaluation in read_results(path)]
         markdown.publish(make_table(found), "results", arguments.readme)
         return
-    from scripts.reporting.page import make_page  # imports Altair and JAX, which the table does not need
+    from scripts.reporting.page import make_page
 
     output = Path(arguments.output)
-    check_output(output)
-    if not 0 <= arguments.sentences <= MAX_SENTENCES:
-        raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")
-    page = make_page(paths, arguments.split, arguments.sentence, arguments.sentences)
+    count = SENTENCES if arguments.sentences is None else arguments.sentences
+    page = make_page(paths, arguments.split, arguments.sentence, count)
     files.write_text(output, page)
     logging.info("%s: %.1f MB.", output, len(page.encode()) / 1e6)
 
 
-def check_output(path: Path) -> None:
-    """Raises UserError if the page cannot be written, before it is made."""
-    if path.suffix != ".html":
-        raise UserError(f"--output={path}: must end in .html")
-    if not path.parent.is_dir():
-        raise UserError(f"--output={path}: there is no folder {path.parent}")
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Raises UserError for flags that do not go together, and for an output that cannot be written."""
+    if arguments.output is None:
+        given = {"split": arguments.split, "sentence": arguments.sentence, "sentences": arguments.sentences}
+        if ignored := [name for name, value in given.items() if value]:
+            raise UserError(f"--{ignored[0]}: is for a page; give --output=FILE.html as well")
+        return
+    if arguments.readme is not None:
+        raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
+    from scripts.charts.files import check_output  # imports Altair and JAX, which the table does not need
+
+    check_output(Path(arguments.output), ("html",))
+    if not 0 <= (arguments.sentences or 0) <= MAX_SENTENCES:
+        raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")
 
 
 def make_parser() -> cli.Parser:
@@ -61,7 +68,7 @@ def make_parser() -> cli.Parser:
         "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
     )
     parser.add_argument(
-        "--sentences", metavar="N", type=int, default=3, help="show attention for N sentences of the split as well (3)"
+        "--sentences", metavar="N", type=int, help="show attention for N sentences of the split as well (3)"
     )
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
     return parser

@@ -14,7 +14,7 @@ from transformer.checkpoints.trained import Trained
 from transformer.decoding.beam_tree import BeamTracer, BeamTree
 from transformer.decoding.inspection import Attention, Encoding, Inspector
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import Scorer
+from transformer.decoding.scoring import Scorer, longest_text
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
@@ -105,6 +105,12 @@ class Model:
         self._check_objective("score", ("translation",))
         with self._lock:
             return self._scorer.score(self._replicas, pairs)
+
+    def can_score(self, pair: tuple[str, str]) -> bool:
+        """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
+        longest = longest_text(self.config.decoding)
+        sides = zip(self._tokenizer.sides, pair, strict=True)
+        return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.

@@ -36,7 +36,8 @@ def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
     begins = np.array([piece.startswith("\u2581") for piece in pieces], bool)
     if not begins.any():
         return np.arange(len(pieces))
-    return np.maximum(np.cumsum(begins) - 1, 0)
+    begins[0] = True  # some vocabularies do not mark the first word
+    return np.cumsum(begins) - 1
 
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:

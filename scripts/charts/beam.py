@@ -10,7 +10,6 @@ from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
 STEP, ROW = 88, 20  # width of a step and height of a hypothesis, in points
 HALF_TOKEN = 0.36  # of the width of a step, where lines end
 MAX_CHARACTERS = 11  # of a token
-FATES = {KEPT: "kept", ENDED: "ended", DROPPED: "dropped"}
 COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and on black paper
 
 
@@ -26,7 +25,7 @@ def tree(searched: BeamTree) -> alt.LayerChart:
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
     down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
     color = alt.Color("fate:N", legend=alt.Legend(title=None, orient="top"))
-    color = color.scale(domain=list(FATES.values()), range=list(COLORS.values()))
+    color = color.scale(domain=list(COLORS), range=list(COLORS.values()))
     tips = [
         alt.Tooltip("text:N", title="hypothesis"),
         alt.Tooltip("score:Q", format=".3f"),
@@ -72,7 +71,7 @@ def _records(searched: BeamTree) -> list[dict[str, Any]]:
             "text": texts[i],
             "log_probability": round(node.log_probability, 4),
             "score": round(node.score, 4),
-            "fate": FATES[node.fate],
+            "fate": node.fate,
             "is_best": i in best,
         }
         for i, node in enumerate(nodes)

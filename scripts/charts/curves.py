@@ -178,11 +178,12 @@ def log_ticks(values: Sequence[float]) -> list[float]:
 
 def _split(systems: Mapping[str, Sequence[Run]], metric: str) -> str:
     runs = [run for members in systems.values() for run in members]
-    has = {split: all(_has(run, metric, split) for run in runs) for split in SPLITS}
-    return next((split for split in SPLITS if has[split]), SPLITS[0])
+    known = {split: all(has(run, metric, split) for run in runs) for split in SPLITS}
+    return next((split for split in SPLITS if known[split]), SPLITS[0])
 
 
-def _has(run: Run, metric: str, split: str) -> bool:
+def has(run: Run, metric: str, split: str) -> bool:
+    """Tells whether the run's record has a finite value of the metric."""
     return any(line["split"] == split and _is_finite(line.get(metric)) for line in run.lines)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ FORMATS = ("pdf", "svg", "png")
 RESOLUTION = 300  # pixels an inch of a PNG
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, formats: Sequence[str] = FORMATS) -> None:
     """Raises UserError unless a file in one of the formats can be written there, before anything is computed."""
-    endings = ", ".join(f".{ending}" for ending in FORMATS)
-    if path.suffix[1:].lower() not in FORMATS:
-        raise UserError(f"--output={path}: must end in one of {endings}")
+    endings = " or ".join(f".{ending}" for ending in formats)
+    if path.suffix[1:].lower() not in formats:
+        raise UserError(f"--output={path}: must end in {endings}")
     if path.is_dir():
         raise UserError(f"--output={path}: is a folder; name a file")
     if not path.parent.is_dir():

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.api import Model
-from transformer.decoding.scoring import longest_text
-from transformer.errors import UserError
 
 CHUNK = 4096  # pairs that are scored together
 
@@ -51,23 +49,11 @@ def measure(pairs: Sequence[tuple[str, str]], model: Model, reverse: Model | Non
 
 def token_losses(model: Model, pairs: Sequence[tuple[str, str]]) -> list[float]:
     """Returns the loss of each pair per target token; NaN for a pair that is too long for the model."""
-    readable = [i for i, pair in enumerate(pairs) if _fits(model, pair)]
+    readable = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
     losses = [math.nan] * len(pairs)
     for i, scored in zip(readable, model.score([pairs[i] for i in readable]), strict=True):
         losses[i] = -scored.log_probability / len(scored.tokens)
     return losses
-
-
-def _fits(model: Model, pair: tuple[str, str]) -> bool:
-    """Tells whether both sides surely have few enough tokens: a token has at least one character."""
-    longest = longest_text(model.config.decoding)
-    if max(map(len, pair)) < longest:
-        return True
-    try:
-        model.score([pair])
-    except UserError:
-        return False
-    return True
 
 
 def length_ratio(source: str, target: str) -> float:

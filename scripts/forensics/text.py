@@ -35,7 +35,7 @@ def _quantiles(what: str, losses: Sequence[float]) -> str:
     if not finite:
         return f"{what}: none"
     found = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
-    return f"{what} in nats per token: " + ", ".join(f"{share:.0%} below {value:.2f}" for share, value in found)
+    return f"{what} in nats per token: " + ", ".join(f"{share:.0%} at most {value:.2f}" for share, value in found)
 
 
 def _lines(pair: Measured) -> list[str]:

@@ -7,7 +7,6 @@ import altair as alt
 from scripts.charts import curves
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
-from transformer.errors import UserError
 
 # The quantities in the lines of metrics.jsonl, with their splits.
 PANELS = (
@@ -22,12 +21,14 @@ HEIGHT = 190
 def section(runs: Sequence[Run]) -> Section:
     recorded = [curves.Run(run.label, run.config, run.record) for run in runs if run.record]
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
+    systems = curves.group(recorded)
     charts, panels = {}, []
     for metric, split in PANELS:
-        members = [run for run in recorded if _has(run, metric, split)]
-        if members:
+        # Systems without the metric stay, so that each has the same colour in all panels.
+        members = {label: [run for run in runs if curves.has(run, metric, split)] for label, runs in systems.items()}
+        if any(members.values()):
             name = f"curve-{split}-{metric}"
-            charts[name] = panel(curves.group(members), metric, split).to_dict()
+            charts[name] = panel(members, metric, split).to_dict()
             panels.append({"name": name, "description": f"{_title(metric)}, {SPLITS[split]}"})
     return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
 
@@ -55,13 +56,6 @@ def panel(systems: Mapping[str, Sequence[curves.Run]], metric: str, split: str) 
     )
     chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
     return chart.configure_legend(orient="top", labelLimit=0)
-
-
-def _has(run: curves.Run, metric: str, split: str) -> bool:
-    try:
-        return bool(curves.points(run, metric, split))
-    except UserError:
-        return False
 
 
 def _title(metric: str) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import transformer
+from scripts.charts.attention import MAX_TOKENS
+from scripts.evaluations import Evaluation
 from scripts.reporting.runs import Run
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.inspection import Attention
 from transformer.errors import UserError
-
-MAX_TOKENS = 60  # longer sentences cannot be read on a screen
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Inspection:
     notes: Sequence[str]
 
 
-def inspect(runs: Sequence[Run], steps: Mapping[str, int], texts: Sequence[str]) -> Inspection:
-    """Reads the texts with the model of each run at the step in `steps`, by label, or else at its best one."""
+def inspect(runs: Sequence[Run], chosen: Mapping[str, Evaluation], texts: Sequence[str]) -> Inspection:
+    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step."""
     if not texts:
         return Inspection([], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."])
     shown, notes = [], []
@@ -44,22 +44,29 @@ def inspect(runs: Sequence[Run], steps: Mapping[str, int], texts: Sequence[str])
             notes.append(f"{run.label} is no translation model with a decoder.")
         else:
             try:
-                shown += _inspected(run, str(steps.get(run.label, "best")), texts, notes)
+                shown += _inspected(run, chosen.get(run.label), texts, notes)
             except UserError as error:
                 notes.append(f"{run.label}: {error}")
     return Inspection(shown, notes)
 
 
-def _inspected(run: Run, checkpoint: str, texts: Sequence[str], notes: list[str]) -> Iterator[Inspected]:
-    """Yields what the model makes of each text, and adds those that are too long to `notes`."""
-    model = transformer.load(run.workdir.path, checkpoint, strategy="beam")
+def _inspected(run: Run, evaluation: Evaluation | None, texts: Sequence[str], notes: list[str]) -> Iterator[Inspected]:
+    """Yields what the model makes of each text, and adds those that cannot be shown to `notes`."""
+    checkpoint, average, decoding = "best", 1, {}
+    if evaluation is not None:
+        checkpoint, average = str(evaluation.result["step"]), evaluation.result["averaged"]
+        decoding = evaluation.decoding
+    model = transformer.load(run.workdir.path, checkpoint, average, **decoding | {"strategy": "beam"})
     for number, text in enumerate(texts, start=1):
-        ((translation,),) = model.translate([text])
-        attention = model.attention(text, translation.text)
+        try:
+            ((translation,),) = model.translate([text])
+            attention = model.attention(text, translation.text)
+            search = model.beam_tree(text)
+        except UserError as error:
+            notes.append(f"{run.label}: sentence {number}: {error}")
+            continue
         tokens = max(len(attention.source_pieces), len(attention.target_output_pieces))
         if tokens > MAX_TOKENS:
-            notes.append(
-                f"{run.label}: sentence {number} has {tokens} tokens, more than {MAX_TOKENS}, and is not drawn."
-            )
+            notes.append(f"{run.label}: sentence {number} has {tokens} tokens; at most {MAX_TOKENS} can be drawn.")
         else:
-            yield Inspected(run.label, number, text, translation.text, attention, model.beam_tree(text))
+            yield Inspected(run.label, number, text, translation.text, attention, search)

@@ -1,12 +1,13 @@
 """The positions, vocabularies and batches of the runs."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from scripts.charts import positions
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
-from transformer.data.batches.epoch_plan import EpochPlan
+from transformer.data.batches.epoch_plan import Bucket, BucketStats
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
@@ -20,22 +21,31 @@ def section(runs: Sequence[Run]) -> Section:
     notes: list[str] = []
     vocabularies = [row for run in runs for row in _vocabularies(run, notes)]
     batches = [row for run in runs for row in _batches(run)]
-    charts = {
-        f"positions-{kind}": positions.heat_map_of(vectors, 480, 240).to_dict() for kind, vectors in _positions(runs)
-    }
+    charts, captions = {}, {}
+    for (kind, width), vectors in _positions(runs, notes).items():
+        name = f"positions-{kind}-{width}"
+        charts[name] = positions.heat_map_of(vectors, 480, 240).to_dict()
+        captions[name] = f"{kind} positions of width {width}"
     content = {
         "vocabularies": {"header": VOCABULARY, "rows": vocabularies},
         "batches": {"header": BATCHES, "rows": batches},
-        "positions": [{"name": name, "kind": name.removeprefix("positions-")} for name in charts],
+        "positions": captions,
     }
     return Section("model", "Positions, tokens and batches", content, notes, charts)
 
 
-def _positions(runs: Sequence[Run]) -> list[tuple[str, Any]]:
-    """Returns the encodings of each kind of positions that has a formula."""
-    widths = {run.config.model.positions: run.config.model.d_model for run in runs}
-    widths.pop("learned", None)
-    return [(kind, positions.encodings(POSITIONS, min(width, 128), kind)) for kind, width in widths.items()]
+def _positions(runs: Sequence[Run], notes: list[str]) -> dict[tuple[str, int], Any]:
+    """Returns the encodings of all kinds and widths that the runs have and that have a formula."""
+    found = {}
+    for run in runs:
+        if run.config.model.positions != "learned":
+            try:
+                vectors = positions.of_run(run.workdir.path, length=POSITIONS)
+            except UserError as error:
+                notes.append(f"{run.label}: {error}")
+            else:
+                found[run.config.model.positions, vectors.shape[1]] = vectors
+    return found
 
 
 def _vocabularies(run: Run, notes: list[str]) -> list[tuple[str, ...]]:
@@ -58,13 +68,16 @@ def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
 
 def _batches(run: Run) -> list[tuple[str, ...]]:
     """Returns a row for each shape of the last epoch whose plan the workdir has."""
-    plans = sorted(run.workdir.plans.glob("*/stats.json"), key=lambda path: int(path.parent.name.partition("-")[0]))
-    if not plans:
+    plans = run.workdir.plans.glob("[0-9]*-*/stats.json")
+    try:
+        last = max(plans, key=lambda path: int(path.parent.name.partition("-")[0]))
+        stats = [BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in json.loads(last.read_text())]
+    except (OSError, ValueError, KeyError, TypeError):  # none, or damaged; the run makes it again
         return []
     return [
         (
             *(run.label, str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
             f"{1 - each.tokens / each.positions:.1%}" if each.positions else "",
         )
-        for each in EpochPlan.load(plans[-1].parent).stats
+        for each in stats
     ]

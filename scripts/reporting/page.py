@@ -30,7 +30,7 @@ def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], co
     compared = scores.compare(runs, split)
     shown = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %d sentences with each model.", len(shown))
-    inspected = inspection.inspect(runs, compared.steps, shown)
+    inspected = inspection.inspect(runs, compared.chosen, shown)
     sections = [
         overview.section(runs),
         scores.section(compared),
@@ -79,5 +79,6 @@ def _hash(script: str) -> str:
 
 
 def _json(data: object) -> Markup:
-    """Returns the data as JSON that cannot end the element that it is in."""
-    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
+    """Returns the data as JSON that cannot end the element that it is in. Numbers that are not finite become null."""
+    finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return Markup(json.dumps(finite, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))

@@ -43,6 +43,14 @@ class Run:
         return bool(steps_in(self.workdir.checkpoints))
 
     @property
+    def best_step(self) -> int | None:
+        """The step of the best validation in the record, by `checkpoint.best_metric`; None if there is none."""
+        metric = self.config.checkpoint.best_metric
+        scored = [line for line in self.record if line["split"] == "valid" and metric in line]
+        best = max if metric == "bleu" else min
+        return best(scored, key=lambda line: line[metric])["step"] if scored else None
+
+    @property
     def step(self) -> int:
         """The last step in the record; 0 if there is none."""
         return max((line["step"] for line in self.record), default=0)

@@ -15,8 +15,10 @@ from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from scripts.reporting.words import Group, f1_by_frequency
 from scripts.systems import System, group_systems
+from transformer.data.sources.source import SPLITS
 from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 
 SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most
@@ -26,14 +28,14 @@ SENTENCES = 20  # that differ most
 class Comparison:
     """The chosen evaluations as systems, the result of `make_result`, and notes on missing evaluations.
 
-    Without a comparable evaluation, `result` is None and there are no systems. `steps` are those of the chosen
-    evaluations, by the labels of the runs.
+    Without a comparable evaluation, `result` is None and there are no systems. `chosen` are the evaluations by the
+    labels of the runs.
     """
 
     systems: Sequence[System]
     result: dict[str, Any] | None
     notes: Sequence[str]
-    steps: Mapping[str, int]
+    chosen: Mapping[str, Evaluation]
 
     @property
     def first(self) -> Evaluation:
@@ -41,7 +43,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], split: str | None) -> Comparison:
-    """Compares an evaluation of each run on one split; None: the one that most runs were evaluated on."""
+    """Compares an evaluation of each run on one split. None: the split that most runs were evaluated on, or valid."""
     notes, evaluations = [], {}
     for run in runs:
         try:
@@ -52,31 +54,33 @@ def compare(runs: Sequence[Run], split: str | None) -> Comparison:
     splits = collections.Counter(
         name for found in evaluations.values() for name in {each.result["split"] for each in found}
     )
-    split = split or max(splits, key=splits.get, default="valid")
+    split = split or max(SPLITS, key=lambda name: (splits[name], name == "valid"))
     chosen: dict[str, Evaluation] = {}
     for run, found in evaluations.items():
-        if own := [each for each in found if each.result["split"] == split]:
-            chosen[run.label] = max(own, key=_preference)
+        if not OBJECTIVES[run.config.training.objective].translates:
+            notes.append(f"{run.label} is a language model, which has no scores of translations.")
+        elif own := [each for each in found if each.result["split"] == split]:
+            chosen[run.label] = max(own, key=lambda each: _preference(each, run.best_step))
         else:
             command = f"python -m transformer.evaluate --workdir={run.workdir.path} --split={split}"
             notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
-    steps = {label: each.result["step"] for label, each in chosen.items()}
     if not chosen:
-        return Comparison([], None, notes, steps)
+        return Comparison([], None, notes, chosen)
     compared = list(chosen.values())
     try:
         check_comparable(compared)
         systems, language = group_systems(compared), bleu_language(compared[0].config.data)
         result = make_result(systems, compared[0].references, language, SAMPLES, SENTENCES)
     except UserError as error:
-        return Comparison([], None, [*notes, str(error)], steps)
-    return Comparison(systems, result, notes, steps)
+        return Comparison([], None, [*notes, str(error)], chosen)
+    return Comparison(systems, result, notes, chosen)
 
 
-def _preference(evaluation: Evaluation) -> tuple:
-    """Returns the rank of an evaluation among those of its run: one with the run's own settings and the last step."""
+def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
+    """Returns the rank of an evaluation among those of its run: one with its own settings at its best step is first."""
     own = evaluation.decoding == evaluation.config.decoding.to_dict()
-    return own, evaluation.result["step"], -evaluation.result["averaged"]
+    step = evaluation.result["step"]
+    return own, step == best_step, step, -evaluation.result["averaged"]
 
 
 def section(compared: Comparison) -> Section:

@@ -19,10 +19,10 @@ class Setting(NamedTuple):
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Returns all keys. Those in which the runs differ come first."""
-    each = [flatten(run.config) for run in runs]
-    places = set(keys_of(PATH, MESH, HOST))  # where a run ran is not what it is
-    differing = set(differing_keys(each)) - places
+    """Returns all keys but those of the place where a run ran. Those in which the runs differ come first."""
+    places = keys_of(PATH, MESH, HOST)
+    each = [{key: value for key, value in flatten(run.config).items() if key not in places} for run in runs]
+    differing = differing_keys(each)
     rows = [Setting(key, tuple(show(values.get(key)) for values in each), key in differing) for key in each[0]]
     return sorted(rows, key=lambda row: not row.differs)
 

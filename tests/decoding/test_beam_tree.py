@@ -58,3 +58,16 @@ def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree)
     for i, node in enumerate(tree.nodes):
         assert node.fate == (ENDED if node.piece == "</s>" else KEPT if i in extended else DROPPED)
     assert len({tuple(tree.nodes[j].piece for j in path(tree, i)) for i in range(len(tree.nodes))}) == len(tree.nodes)
+
+
+def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
+    tree = BeamTracer(GRAPHS, TOKENIZER, decoding_config(beam_size=12), DEVICES[0]).trace(REPLICAS, "1 2 3")
+    assert np.isfinite([node.log_probability for node in tree.nodes]).all()
+
+
+def test_a_long_text_is_cut_as_for_its_translation():
+    text = " ".join(["4"] * 22)  # decoding.max_source_length is 20
+    ((expected,),) = Translator(GRAPHS, TOKENIZER, CONFIG, 1, DEVICES).translate(REPLICAS, [text], 1, lambda _: None)
+    tree = BeamTracer(GRAPHS, TOKENIZER, CONFIG, DEVICES[0]).trace(REPLICAS, text)
+    assert len(tree.source_pieces) == 20
+    assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == expected.pieces

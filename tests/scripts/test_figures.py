@@ -72,7 +72,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys, mon
     monkeypatch.setattr(figures, "FIGURES", {name: None for name in figures.FIGURES})  # none is drawn
     before = files_in(tmp_path)
     refused = lambda name: failure(capsys, "masks", f"--output={tmp_path / name}")  # noqa: E731
-    assert refused("a.gif").endswith("a.gif: must end in one of .pdf, .svg, .png")
+    assert refused("a.gif").endswith("a.gif: must end in .pdf or .svg or .png")
     assert refused("none/a.svg").endswith("none; make it first, or name another")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert refused("a.svg").endswith("cannot be written; name another")

@@ -3,6 +3,7 @@
 import pytest
 
 from scripts import inspect_data
+from scripts.inspect_data import read_corpus
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer.config import loading
 from transformer.data.sources.source import open_source
@@ -24,19 +25,26 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     listed = [line.split("\t") for line in path.read_text().splitlines()]
     assert [int(number) for number, _ in listed] == sorted(numbers)
     config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
+    # Numbers are those of the whole data, whatever the run leaves out.
+    assert read_corpus(inspect_data.make_parser().parse([f"--workdir={workdir}"]), config.data)[1] == list(
+        zip(SOURCES, REFERENCES, strict=True)
+    )
     kept = [pair for number, pair in enumerate(zip(SOURCES, REFERENCES, strict=True), start=1) if number not in numbers]
     assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
 
 
 def test_other_files_and_directions_can_be_inspected(workdir, tmp_path, capsys):
+    reverse = make_workdir(
+        tmp_path / "reverse", seed=1, **{"data.source_language": "out", "data.target_language": "in"}
+    )
     (tmp_path / "a").write_text("1 2\n3\n4 5 6\n")
     (tmp_path / "b").write_text("1 2\n\n7\n")
-    flags = [f"--source={tmp_path / 'a'}", f"--target={tmp_path / 'b'}", f"--reverse={workdir}"]
+    flags = [f"--source={tmp_path / 'a'}", f"--target={tmp_path / 'b'}", f"--reverse={reverse}"]
     assert run(inspect_data, f"--workdir={workdir}", *flags) == 0
     out = capsys.readouterr().out
     for part in (
         "b: 3 pairs",
-        "loss of the other direction in nats per token: 50% below",
+        "loss of the other direction in nats per token: 50% at most",
         "1 pairs with an empty side",
         "2 pairs with one side 3 times as long as the other",
         "1 pairs with the target equal to the source",
@@ -54,10 +62,12 @@ def test_other_files_and_directions_can_be_inspected(workdir, tmp_path, capsys):
         (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 lines and {tmp}/b has 2"),
         (["--exclude={tmp}/absent/list"], "there is no folder {tmp}/absent"),
         (["--reverse={tmp}/absent"], "{tmp}/absent: no such folder"),
+        (["--reverse={run}"], "translates in to out, must translate out to in"),
+        (["--split=valid", "--exclude={tmp}/list"], "pairs of --split=valid cannot be left out"),
     ],
 )
 def test_bad_input_is_one_line(workdir, tmp_path, capsys, flags, message):
     (tmp_path / "a").write_text("1\n")
     (tmp_path / "b").write_text("1\n2\n")
-    assert run(inspect_data, f"--workdir={workdir}", *(flag.format(tmp=tmp_path) for flag in flags)) == 2
+    assert run(inspect_data, f"--workdir={workdir}", *(flag.format(tmp=tmp_path, run=workdir) for flag in flags)) == 2
     assert message.format(tmp=tmp_path) in capsys.readouterr().err

@@ -18,7 +18,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import make_batches, pad
 from transformer.decoding.beam_search import BeamSearch, State, best_extensions, initial_state, penalty
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import encode, longest_text
+from transformer.decoding.scoring import encode
 from transformer.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
@@ -79,9 +79,14 @@ class BeamTracer:
         self.record = jax.jit(self._record)
 
     def trace(self, replicas: Replicas, text: str) -> BeamTree:
-        """Searches for the translation of a text. Raises UserError if it is too long."""
+        """Searches for the translation of a text, which is cut as for a translation if it is long.
+
+        Raises UserError if it has more tokens than the longest output.
+        """
         (source,) = encode(self.tokenizer.source, {"text": text}, self.config)
-        (batch,) = make_batches({0: len(source)}, longest_text(self.config), 0, 1)
+        longest = self.config.max_source_length
+        source = source if len(source) <= longest else [*source[: longest - 1], EOS]
+        (batch,) = make_batches({0: len(source)}, longest, 0, 1)
         limit = np.array([len(source) - 1 + self.config.max_extra_length], np.int32)
         steps = jax.device_get(self.record(replicas.on(self.device), pad([source], 1, batch.length), limit))
         nodes = self._make_nodes(steps)
@@ -114,7 +119,11 @@ class BeamTracer:
             is_taken, ends, end_log_p, parents, tokens, log_p = step
             if not is_taken:
                 break
-            ended = [(live[slot], EOS, end_log_p[slot], ENDED) for slot in range(beam_size) if ends[slot]]
+            ended = [
+                (live[slot], EOS, value, ENDED)
+                for slot, value in enumerate(end_log_p)
+                if ends[slot] and math.isfinite(value)
+            ]
             fates = [KEPT] * beam_size + [DROPPED] * beam_size
             extended = [
                 (live[parent], token, value, fate)

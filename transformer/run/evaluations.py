@@ -50,7 +50,7 @@ def save_translations(
         }
     )
     for kind, lines in texts.items():
-        files.write_text(paths[kind], "".join(f"{line}\n" for line in lines))
+        files.write_text(paths[kind], "".join(f"{' '.join(line.splitlines())}\n" for line in lines))
     files.write_json(folder / f"{name}.json", result)
     return result
 

@@ -64,13 +64,18 @@ class TrainingStatus:
         if "bleu" in values:
             self._extend("BLEU", values["bleu"])
         if samples:
-            self.bar.lines |= {"source": samples[-1].source, "translation": samples[-1].translation}
+            self._show_line("source", samples[-1].source)
+            self._show_line("translation", samples[-1].translation)
 
     def _extend(self, name: str, value: float) -> None:
         if not math.isfinite(value):
             return
         self.curves[name].append(value)
-        self.bar.lines[name] = f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}"
+        self._show_line(name, f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}")
+
+    def _show_line(self, name: str, text: str) -> None:
+        # A new dictionary, since the thread that draws the panel may be reading the old one.
+        self.bar.lines = self.bar.lines | {name: "".join(c if c.isprintable() else " " for c in text)}
 
     def show_compiled(self, finished: int, total: int) -> None:
         """Shows how many programs have been compiled."""

@@ -2,6 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const drawn = new Map(); // from elements to the Vega views in them
+const latest = new Map(); // from elements to the specifications that were last asked for
 
 // Colours.
 
@@ -31,9 +32,14 @@ const SCALES = {
 // Charts.
 
 async function embed(element, spec) {
-  drawn.get(element)?.finalize();
+  latest.set(element, spec);
   const options = { actions: false, ast: true, renderer: "canvas", config: vegaConfig(), tooltip: { theme: isDark() ? "dark" : "light" } };
   const { view } = await vegaEmbed(element, spec, options);
+  if (latest.get(element) !== spec) {
+    view.finalize();
+    return null;
+  }
+  drawn.get(element)?.finalize();
   drawn.set(element, view);
   return view;
 }
@@ -42,7 +48,7 @@ async function draw(element) {
   const spec = structuredClone(data.charts[element.dataset.chart]);
   if (!element.classList.contains("fixed")) spec.width = "container";
   const view = await embed(element, spec);
-  if (element.dataset.chart.startsWith("curve-")) link(view);
+  if (view && element.dataset.chart.startsWith("curve-")) link(view);
 }
 
 let steps = null; // the range of steps that all curves show; null: everything
@@ -74,7 +80,7 @@ function setTheme(dark) {
   root.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
   button.setAttribute("aria-pressed", String(dark));
-  for (const element of [...drawn.keys()]) if (element.dataset.chart) draw(element);
+  for (const element of [...latest.keys()]) if (element.dataset.chart) draw(element);
   if (data.attention?.length) drawAttention();
 }
 
@@ -86,7 +92,7 @@ let matches = [];
 function search() {
   const query = document.getElementById("query").value.toLocaleLowerCase();
   const { lines } = data.translations;
-  matches = lines.keys().filter((i) => lines[i].some((text) => text.toLocaleLowerCase().includes(query))).toArray();
+  matches = lines.flatMap((line, i) => (line.some((text) => text.toLocaleLowerCase().includes(query)) ? [i] : []));
   document.getElementById("found").textContent = `${matches.length} of ${lines.length} lines`;
   document.getElementById("translations").replaceChildren();
   showMore();
@@ -199,7 +205,8 @@ function drawHead() {
 }
 
 function labels(names) {
-  return { labelExpr: `${JSON.stringify(names)}[datum.value]`, ticks: false, domain: false };
+  const literal = JSON.stringify(names).replace(/[\u2028\u2029]/g, " "); // they end a string of Vega's
+  return { labelExpr: `${literal}[datum.value]`, ticks: false, domain: false };
 }
 
 function mapSpec(values, queries, keys) {

@@ -119,6 +119,8 @@ def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
     [
         (["{run}", "--output=r.txt"], "--output=r.txt: must end in .html"),
         (["{run}", "--output={tmp}/absent/r.html"], "--output={tmp}/absent/r.html: there is no folder {tmp}/absent"),
+        (["{run}", "--sentences=2"], "--sentences: is for a page; give --output=FILE.html as well"),
+        (["{run}", "--output={tmp}/r.html", "--readme=README.md"], "--readme=README.md: is for a table"),
         (["{run}", "--output={tmp}/r.html", "--sentences=21"], "--sentences=21: must be in 0 ... 20"),
         (["{tmp}/absent", "--output={tmp}/r.html"], "{tmp}/absent: no such folder"),
         (["{run}", "{run}", "--output={tmp}/r.html"], "{run}: is given twice; give it once"),

@@ -1,6 +1,7 @@
 """Parts of a data source: its first pairs, and all pairs but those in a list."""
 
 import bisect
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 from transformer import files
 from transformer.data.sources.interface import Source
-from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.lines import is_natural_number, read_text_file
 from transformer.errors import UserError
 
 
@@ -57,8 +58,11 @@ class OtherPairs:
         numbers, count = set(), len(whole)
         for line, text in enumerate(read_text_file(files.expanded(path)), start=1):
             number = text.partition("\t")[0]
-            if not (number.isascii() and number.isdigit() and 1 <= int(number) <= count):
-                raise UserError(f"{path}: line {line}: {number!r} must be the number of a pair, 1 to {count:,}")
+            if not (is_natural_number(number) and 1 <= int(number) <= count):
+                raise UserError(
+                    f"config.data.exclude={path}: line {line}: {number!r:.60} must be the number of a pair, "
+                    f"1 to {count:,}"
+                )
             numbers.add(int(number) - 1)
         return cls(whole, path, tuple(sorted(numbers)))
 
@@ -78,6 +82,9 @@ class OtherPairs:
         return (pair for number, pair in enumerate(self.whole) if number not in excluded)
 
     def where(self, index: int, side: int) -> str:
-        # The excluded pair i comes after excluded[i] - i others.
-        before = bisect.bisect_right([number - i for i, number in enumerate(self.excluded)], index)
-        return self.whole.where(index + before, side)
+        return self.whole.where(index + bisect.bisect_right(self._pairs_before, index), side)
+
+    @functools.cached_property
+    def _pairs_before(self) -> list[int]:
+        """The number of pairs that are kept before each excluded one."""
+        return [number - i for i, number in enumerate(self.excluded)]
