@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.sweeping import description
+from tests import tutorial
 from tests.checkpoints.workdirs import make_workdir
 from transformer.config import loading
 from transformer.config.checking import checked
@@ -16,7 +17,8 @@ from transformer.config.keys import declared_keys, flatten
 
 PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall(TEXT)
 PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
 SPANS = sorted(set(re.findall(r"`([^`\n]+)`", PROSE)))
 # Blocks without a language hold commands; a bash block is a script, of which only the project's commands are checked.
@@ -25,6 +27,14 @@ LINES = [
     for language, text in BLOCKS
     if language in ("", "bash")
     for line in text.replace("\\\n", " ").splitlines()
+]
+# tests/test_tutorial.py runs the blocks of the tutorial, which are one program.
+EXAMPLES = [
+    text
+    for page in PAGES
+    if page != tutorial.PAGE
+    for language, text in BLOCK.findall(page.read_text(encoding="utf-8"))
+    if language == "python"
 ]
 COMMANDS = sorted({line for language, line in LINES if line and (not language or " -m " in line)})
 FOLDERS = ("configs", "transformer", "scripts", "tests", "docs", ".ci")
@@ -90,7 +100,7 @@ def folder_with_runs(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("code", [text for language, text in BLOCKS if language == "python"])
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monkeypatch):
     loads = "transformer.load(" in code
     if loads:
