@@ -14,8 +14,8 @@ LAST_DIGITS = 1.5  # by which numbers may differ: another processor rounds other
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text, in which "#" replaces the numbers with a decimal point."""
-    return NUMBER.sub("#", text).split()
+    """Returns the words and brackets of a text, in which "#" replaces the numbers with a decimal point."""
+    return re.findall(r"[^\s\[\]]+|[\[\]]", NUMBER.sub("#", text))
 
 
 def numbers(text: str) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ def shown(text: str) -> list[str]:
 
 
 def printed(text: str) -> list[str]:
-    """Runs the program in the current folder. Returns what each block prints."""
+    """Runs the program in the current folder. Returns the output of each block."""
     names: dict = {"__name__": "tutorial"}
     outputs = []
     for block in BLOCK.finditer(text):
