@@ -137,9 +137,8 @@ def test_the_workdir_of_another_config_is_refused(straight, capsys):
 def test_training_ends_when_validations_stop_improving(straight, tmp_path, monkeypatch, capsys):
     # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends the run.
     losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
-    monkeypatch.setattr(
-        Validation, "__call__", lambda *_: {"loss": next(losses), "nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
-    )
+    scores = {"nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
+    monkeypatch.setattr(Validation, "__call__", lambda *_: ({"loss": next(losses), **scores}, []))
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
     settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
     assert run(tmp_path / "run", **settings) == 0
@@ -155,11 +154,11 @@ def test_an_interrupted_validation_is_repeated_and_recorded_once(straight, tmp_p
     # All scores are equal, so only the first validation saves a checkpoint as the best.
     left = []
 
-    def validate(self, parameters, between) -> dict:
+    def validate(self, parameters, between) -> tuple[dict, list]:
         if left and not left.pop():
             signal.raise_signal(signal.SIGTERM)
             between()
-        return {"loss": 1.0, "nll": 1.0, "perplexity": 2.7, "accuracy": 0.0}
+        return {"loss": 1.0, "nll": 1.0, "perplexity": 2.7, "accuracy": 0.0}, []
 
     monkeypatch.setattr(Validation, "__call__", validate)
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 6}
