@@ -25,7 +25,7 @@ from transformer import cli, files
 from transformer.api import Model
 from transformer.config_types import Config
 from transformer.data.sources import source as sources
-from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.lines import read_parallel_files
 from transformer.errors import UserError
 
 
@@ -77,13 +77,8 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
     So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
     """
     if arguments.source is not None:
-        texts, targets = (read_text_file(Path(name)) for name in (arguments.source, arguments.target))
-        if len(texts) != len(targets):
-            raise UserError(
-                f"{arguments.source} has {len(texts)} lines and {arguments.target} has {len(targets)}: line N of one "
-                "must translate line N of the other"
-            )
-        return f"{arguments.source} and {arguments.target}", list(zip(texts, targets, strict=True))
+        sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
+        return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
     whole = ml_collections.ConfigDict(data)
     whole.update(exclude="", train_pairs=0)
     source = sources.open_source(whole, arguments.split)

@@ -23,7 +23,7 @@ from transformer.checkpoints.trained import Trained
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.sources import source
-from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.lines import read_parallel_files
 from transformer.decoding.bleu import MEASURES, bleu_language
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
@@ -109,12 +109,7 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
         except UserError as error:
             files_instead = "or evaluate files with --source=FILE --reference=FILE"
             raise UserError(f"{error}{cli.moved_data(workdir.path)}, {files_instead}") from error
-    texts, references = (read_text_file(Path(name)) for name in (arguments.source, arguments.reference))
-    if len(texts) != len(references):
-        raise UserError(
-            f"{arguments.source} has {len(texts)} lines and {arguments.reference} has {len(references)}: "
-            "line N of one must translate line N of the other"
-        )
+    texts, references = read_parallel_files(Path(arguments.source), Path(arguments.reference))
     if not texts:
         raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
     return texts, references

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,17 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
+
+
+def open_all(paths: Sequence[Path]) -> list[tuple[Workdir, Config]]:
+    """Opens several runs. Raises UserError if one cannot be used, or is given twice."""
+    opened, seen = [], set()
+    for path in paths:
+        opened.append(open_existing(path))
+        if path.resolve() in seen:
+            raise UserError(f"{path}: is given twice; give it once")
+        seen.add(path.resolve())
+    return opened
 
 
 def make_folder(path: Path, flag: str = "--workdir") -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer.decoding.inspection import Attention
+from transformer.training.objectives import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 
@@ -33,11 +34,9 @@ def token_weights(attention: Attention, heads: Sequence[Head]) -> Float[np.ndarr
 
 def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
     """Returns the number of the word of each piece. Without SentencePiece's marks, each piece is a word."""
-    begins = np.array([piece.startswith("\u2581") for piece in pieces], bool)
-    if not begins.any():
-        return np.arange(len(pieces))
-    begins[0] = True  # some vocabularies do not mark the first word
-    return np.cumsum(begins) - 1
+    starts = word_starts(pieces)
+    starts[:1] = True  # some vocabularies do not mark the first word
+    return np.cumsum(starts) - 1
 
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:

@@ -17,7 +17,7 @@ from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
-from transformer.workdir import open_existing
+from transformer.workdir import open_all
 
 SPLITS = ("valid", "train")
 SCORES = ("loss", "nll", "perplexity", "accuracy", "bleu")  # whose titles name the split
@@ -70,15 +70,11 @@ def draw(
 
 def read_runs(workdirs: Sequence[str | os.PathLike]) -> list[Run]:
     """Returns the records of runs. Raises UserError if a folder is not a run's, given twice or without a record."""
-    runs, seen = [], set()
-    for path in map(Path, workdirs):
-        workdir, config = open_existing(path)
-        if path.resolve() in seen:
-            raise UserError(f"{path}: is given twice; give it once")
-        seen.add(path.resolve())
+    runs = []
+    for workdir, config in open_all([Path(name) for name in workdirs]):
         if not (lines := read_record(workdir.metrics)):
-            raise UserError(f"{path}: has no lines in {workdir.metrics.name} yet; train it first")
-        runs.append(Run(path.resolve().name, config, lines))
+            raise UserError(f"{workdir.path}: has no lines in {workdir.metrics.name} yet; train it first")
+        runs.append(Run(workdir.path.resolve().name, config, lines))
     return runs
 
 
@@ -86,17 +82,13 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
     settings = [run_settings(run.config) for run in runs]
     keys = differing_keys(settings)
-    systems: list[list[int]] = []
-    for number, each in enumerate(settings):
-        first = settings.index(each)
-        if first == number:
-            systems.append([])
-        next(system for system in systems if not system or system[0] == first).append(number)
+    systems: dict[int, list[Run]] = {}  # by the number of their first run
+    for run, each in zip(runs, settings, strict=True):
+        systems.setdefault(settings.index(each), []).append(run)
     by_settings = len(systems) > 1 and len(keys) <= LABEL_KEYS
     grouped: dict[str, list[Run]] = {}
-    for system in systems:
-        members = [runs[number] for number in system]
-        its = settings[system[0]]
+    for first, members in systems.items():
+        its = settings[first]
         label = ", ".join(f"{key.split('.')[-1]}={its.get(key)}" for key in keys) if by_settings else _name(members)
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
         grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members

@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from scripts.charts.attention import axes
 from scripts.reporting.inspection import Inspection
 from scripts.reporting.section import Section
 from transformer.decoding.inspection import Attention
 
-PARTS = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}
+TITLES = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}
 
 
 def section(inspection: Inspection) -> Section:
-    content = {"parts": PARTS, "shown": inspection.shown} if inspection.shown else None
+    content = {"parts": TITLES, "shown": inspection.shown} if inspection.shown else None
     data = [
         {"source": each.source, "translation": each.translation, "parts": _as_data(each.attention)}
         for each in inspection.shown
@@ -24,16 +25,13 @@ def section(inspection: Inspection) -> Section:
 
 def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
     """Returns the weights of each part in steps of 1/255, with the tokens of the rows and columns."""
-    source, target = attention.source_pieces, attention.target_output_pieces
-    read = attention.target_input_pieces
-    axes = {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}
     parts = {}
-    for name, (queries, keys) in axes.items():
-        weights = getattr(attention, name)
+    for name in TITLES:
+        weights, (queries, keys) = getattr(attention, name), axes(attention, name)
         parts[name] = {
             "shape": list(weights.shape),
-            "queries": list(queries),
-            "keys": list(keys),
+            "queries": list(queries.labels),
+            "keys": list(keys.labels),
             "weights": base64.b64encode(np.rint(255 * weights).astype(np.uint8).tobytes()).decode(),
             "entropy": np.round(entropy(weights), 3).tolist(),
         }

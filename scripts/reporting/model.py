@@ -1,13 +1,12 @@
 """The positions, vocabularies and batches of the runs."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from scripts.charts import positions
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
-from transformer.data.batches.epoch_plan import Bucket, BucketStats
+from transformer.data.batches.epoch_plan import read_stats
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
@@ -68,16 +67,15 @@ def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
 
 def _batches(run: Run) -> list[tuple[str, ...]]:
     """Returns a row for each shape of the last epoch whose plan the workdir has."""
-    plans = run.workdir.plans.glob("[0-9]*-*/stats.json")
+    plans = run.workdir.plans.glob("[0-9]*-*")
     try:
-        last = max(plans, key=lambda path: int(path.parent.name.partition("-")[0]))
-        stats = [BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in json.loads(last.read_text())]
+        stats = read_stats(max(plans, key=lambda path: int(path.name.partition("-")[0])))
     except (OSError, ValueError, KeyError, TypeError):  # none, or damaged; the run makes it again
         return []
     return [
         (
             *(run.label, str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
-            f"{1 - each.tokens / each.positions:.1%}" if each.positions else "",
+            f"{each.padding_fraction:.1%}" if each.positions else "",
         )
         for each in stats
     ]

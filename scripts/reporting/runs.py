@@ -9,10 +9,9 @@ from typing import Any
 from scripts.evaluations import Evaluation, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
-from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
-from transformer.workdir import Workdir, open_existing, read_environment
+from transformer.workdir import Workdir, open_all, read_environment
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +57,7 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
-    for number, path in enumerate(paths):
-        if path.resolve() in [other.resolve() for other in paths[:number]]:
-            raise UserError(f"{path}: is given twice; give it once")
-    labels = _labels(paths)
-    return [Run(label, *open_existing(path)) for label, path in zip(labels, paths, strict=True)]
+    return [Run(label, *opened) for label, opened in zip(_labels(paths), open_all(paths), strict=True)]
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

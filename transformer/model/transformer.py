@@ -101,8 +101,8 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
     arguments, such as source and target_input. The result has those of the keys "encoder"
-    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S) that the model has. No other thread may run or trace a
-    module meanwhile, since `nnx.capture` replaces methods of the classes.
+    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S) that the model has. While it runs, other threads may
+    not run or trace a module, since `nnx.capture` replaces methods of the classes.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):

@@ -1,4 +1,4 @@
-"""Whether the parameters and vocabularies of a run's parent fit the run."""
+"""Checks that the parameters and vocabularies of a run's parent fit the run."""
 
 import re
 

@@ -40,8 +40,7 @@ def parameter_lines(parameters: dict) -> Iterator[str]:
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
-        padding = 100 * (1 - use.tokens / use.positions) if use.positions else 0.0
-        yield f"batches     {use.bucket}: {use.batches} an epoch, {padding:.1f} % padding"
+        yield f"batches     {use.bucket}: {use.batches} an epoch, {100 * use.padding_fraction:.1f} % padding"
     per_epoch = len(loader.plan) / run.config.training.accumulation
     source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"

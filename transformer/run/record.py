@@ -64,7 +64,7 @@ class Recorder:
         """Adds the samples of a validation to TensorBoard."""
         for number, sample in enumerate(samples, start=1):
             lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
-            # Indented by four spaces, Markdown shows a text as it is.
+            # Markdown shows lines that begin with four spaces without changes.
             text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
             self.tensorboard.add_text(step, f"sample {number}", text)
             if sample.attention is not None:

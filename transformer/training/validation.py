@@ -61,7 +61,8 @@ class Validation:
         jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
         if self.translator is not None:
             jobs += self.own_translator.compilations([parameters], self.texts)
-            jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
+            if jax.process_index() == 0:  # no other process takes samples
+                jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
         return jobs
 
     def warm_up(self, parameters: dict) -> None:

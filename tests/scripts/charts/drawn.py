@@ -1,4 +1,4 @@
-"""What a chart shows: its data, and the text and the shapes of the picture."""
+"""Reads charts: their data, and the text and the shapes of the pictures."""
 
 import io
 from typing import Any

@@ -79,6 +79,11 @@ class BucketStats:
         """Positions of both sides, filler rows included."""
         return self.batches * self.bucket.positions
 
+    @property
+    def padding_fraction(self) -> float:
+        """Fraction of the positions that hold no token; 0 without batches."""
+        return 1 - self.tokens / self.positions if self.positions else 0.0
+
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
@@ -125,8 +130,13 @@ class EpochPlan:
     def load(cls, folder: Path) -> "EpochPlan":
         """Maps the arrays of a saved plan into memory, read-only."""
         arrays = {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")}
-        stats = json.loads((folder / _STATS).read_text(encoding="utf-8"))
-        return cls(**arrays, stats=tuple(BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in stats))
+        return cls(**arrays, stats=read_stats(folder))
+
+
+def read_stats(folder: Path) -> tuple[BucketStats, ...]:
+    """Reads the contents of the buckets of a saved plan."""
+    stats = json.loads((folder / _STATS).read_text(encoding="utf-8"))
+    return tuple(BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in stats)
 
 
 def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:

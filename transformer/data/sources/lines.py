@@ -35,6 +35,17 @@ def read_text_file(path: Path) -> list[str]:
     return [decode(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
 
 
+def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """Returns the lines of two files. Raises UserError as `read_text_file` does, and if the numbers of lines differ."""
+    texts, translations = read_text_file(source), read_text_file(target)
+    if len(texts) != len(translations):
+        raise UserError(
+            f"{source} has {len(texts)} lines and {target} has {len(translations)}: "
+            "line N of one must translate line N of the other"
+        )
+    return texts, translations
+
+
 def decode(line: bytes, where: str) -> str:
     """Decodes UTF-8. Raises UserError, with the position `where`, if the bytes are not UTF-8."""
     try:
