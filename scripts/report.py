@@ -14,56 +14,22 @@ sample standard deviation. Minutes are those of the training loop, validations i
 """
 
 import argparse
-from pathlib import Path
 
-from absl import logging
-
-from scripts import markdown
-from scripts.reporting.table import make_table, read_results
-from transformer import cli, files
-from transformer.data.sources import source as sources
-from transformer.errors import UserError
-
-SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
+from transformer import cli
+from transformer.data.sources.source import SPLITS
 
 
 def main(arguments: argparse.Namespace) -> None:
-    paths = [Path(name) for name in arguments.workdirs]
-    check_flags(arguments)
-    if arguments.output is None:
-        found = [evaluation for path in paths for evaluation in read_results(path)]
-        markdown.publish(make_table(found), "results", arguments.readme)
-        return
-    from scripts.reporting.page import make_page
+    from scripts.commands import report
 
-    output = Path(arguments.output)
-    count = SENTENCES if arguments.sentences is None else arguments.sentences
-    page = make_page(paths, arguments.split, arguments.sentence, count)
-    files.write_text(output, page)
-    logging.info("%s: %.1f MB.", output, len(page.encode()) / 1e6)
-
-
-def check_flags(arguments: argparse.Namespace) -> None:
-    """Raises UserError for flags that do not go together, and for an output that cannot be written."""
-    if arguments.output is None:
-        given = {"split": arguments.split, "sentence": arguments.sentence, "sentences": arguments.sentences}
-        if ignored := [name for name, value in given.items() if value]:
-            raise UserError(f"--{ignored[0]}: is for a page; give --output=FILE.html as well")
-        return
-    if arguments.readme is not None:
-        raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
-    from scripts.charts.files import check_output  # imports Altair and JAX, which the table does not need
-
-    check_output(Path(arguments.output), ("html",))
-    if not 0 <= (arguments.sentences or 0) <= MAX_SENTENCES:
-        raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")
+    report.main(arguments)
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.report", __doc__)
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run")
     parser.add_argument("--output", metavar="FILE.html", help="write a page instead of a table")
-    parser.add_argument("--split", choices=sources.SPLITS, help="the split whose evaluations the page compares")
+    parser.add_argument("--split", choices=SPLITS, help="the split whose evaluations the page compares")
     parser.add_argument(
         "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
     )

@@ -1,6 +1,9 @@
-"""Imports point downwards: no module or folder of transformer/ imports one above it, and there are no cycles."""
+"""Imports point downwards, without cycles, and the flags of a command are parsed without its heavy libraries."""
 
 import ast
+import json
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,7 +14,17 @@ from tests.test_configs import CONFIGS, NAMED
 
 COMMANDS = {"train", "evaluate", "translate"}
 # Lowest first.
-FOLDERS = ["config", "distributed", "data", "model", "decoding", "training", "checkpoints", "planning", "run"]
+FOLDERS = [
+    *("config", "distributed", "data", "model", "decoding"),
+    *("training", "checkpoints", "planning", "run", "commands"),
+]
+MODULES = [*Path("transformer").glob("*.py"), *Path("scripts").glob("*.py")]
+PARSERS = [path for path in MODULES if "def make_parser" in path.read_text(encoding="utf-8")]
+HEAVY = {
+    *("jax", "flax", "optax", "orbax", "tensorboardX"),
+    *("sacrebleu", "optuna", "sqlalchemy", "altair", "tensorflow_datasets"),
+}
+IMPORTS_HEAVY = {"scripts.benchmark", "scripts.benchmark_data"}
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -70,3 +83,24 @@ def test_configs_import_nothing_of_the_code(path):
 @pytest.mark.parametrize("path", sorted(Path("transformer").rglob("*.py")), ids=str)
 def test_the_package_imports_neither_scripts_nor_tests(path):
     assert not {name.partition(".")[0] for name in imported_modules(path)} & {"scripts", "tests"}
+
+
+def test_commands_parse_their_flags_without_heavy_libraries():
+    """Also a wrong flag, an unknown key and a value of another type are refused without them."""
+    names = {".".join(path.with_suffix("").parts) for path in PARSERS} - IMPORTS_HEAVY
+    script = f"""
+import contextlib, importlib, json, sys
+from transformer.errors import UserError
+
+for name in {sorted(names)}:
+    parser = importlib.import_module(name).make_parser()
+    parser.format_help()
+    for flag in ("--no_such_flag", "--config.model.no_such_key=1", "--config.seed=x", "--decoding.beam_size=x"):
+        with contextlib.suppress(UserError):
+            parser.parse([flag])
+            raise AssertionError(f"{{name}} accepts {{flag}}")
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(names) > 10 and not HEAVY & set(json.loads(done.stdout))

@@ -15,6 +15,7 @@ from absl import logging
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from transformer import translate
+from transformer.commands import translate as work
 from transformer.decoding.translation import EMPTY
 
 
@@ -48,7 +49,7 @@ def test_one_line_out_for_each_line_in_and_in_order(translated):
 
 def test_chunk_size_does_not_change_the_output(translated, monkeypatch):
     _, whole, _ = translated(INPUT)
-    monkeypatch.setattr(translate, "CHUNK_LINES", 2)
+    monkeypatch.setattr(work, "CHUNK_LINES", 2)
     assert translated(INPUT)[1] == whole
 
 
@@ -72,12 +73,12 @@ def test_n_best_as_text_and_as_json(translated):
 
 def test_missing_hypotheses_become_lines_with_a_number():
     found = dataclasses.replace(EMPTY, text="y", score=-1.23456)
-    assert translate.as_text("x", [found], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
+    assert work.as_text("x", [found], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
 
 
 def test_numbers_in_json_have_six_digits():
     found = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
-    (written,) = json.loads(translate.as_jsonl("x", [found], 1))["translations"]
+    (written,) = json.loads(work.as_jsonl("x", [found], 1))["translations"]
     assert (written["score"], written["token_log_probabilities"]) == (-1.23457, [-0.000123457])
 
 
@@ -86,13 +87,13 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
         text = "gut\r\nschl\xe4cht\n\u2028ende".encode("latin-1", "ignore")
-        lines = list(translate.decode_stream(io.BytesIO(text)))
+        lines = list(work.decode_stream(io.BytesIO(text)))
     assert lines == ["gut", "schl\ufffdcht", "ende"]
     assert len(logged) == 1 and logged[0].startswith("Line 2 is not UTF-8 (byte 5)")
 
 
 def test_only_newlines_end_lines():
-    assert list(translate.decode_stream(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+    assert list(work.decode_stream(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
 
 
 def test_sampling_is_repeatable_and_changes_with_its_seed(translated):

@@ -18,6 +18,7 @@ from absl import logging
 from transformer import files, logs
 from transformer.allocator import keep_freed_memory
 from transformer.config.keys import declared_keys, nearest
+from transformer.config.loading import parse_overrides
 from transformer.errors import UserError
 
 DISK_IS_FULL = "the disk is full"
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.overrides = overrides
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments. Raises UserError for an unknown flag or a value that is not allowed."""
+        """Parses the arguments. Raises UserError for an unknown flag or key, or a value of another type."""
         flags = [flag for action in self._actions for flag in action.option_strings]
         for flag in argv:
             name = flag.partition("=")[0]
@@ -66,6 +67,7 @@ class Parser(argparse.ArgumentParser):
             if not equals and (text := next(others, None)) is None:
                 raise UserError(f"{flag}: needs a value, {flag}=VALUE")
             arguments.overrides.append((name.removeprefix("--").removeprefix("config."), text))
+        parse_overrides(arguments.overrides, "--config." if self.overrides == "config" else "--")
         return arguments
 
     def add_model_flags(self) -> None:
@@ -77,6 +79,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to that one (1)"
         )
+
+    def add_process_flags(self) -> None:
+        """Adds the flags that launch a run on several processes."""
+        self.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
+        self.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
+        self.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
+        self.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_DIFF = 100_000  # characters
 
@@ -20,6 +18,8 @@ def describe_environment() -> dict[str, Any]:
 
     "diff" has the uncommitted changes of tracked files; it is absent if there are none.
     """
+    import jax  # commands that compute nothing need only `now`
+
     commit, diff = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--no-ext-diff", "--no-color")
     requirements = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").split()
     packages = [line.partition("==")[0].partition("[")[0] for line in requirements if "==" in line]

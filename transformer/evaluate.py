@@ -9,136 +9,22 @@ perplexity.
 """
 
 import argparse
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NoReturn
-
-import jax
-from absl import logging
+from typing import NoReturn
 
 from transformer import cli
-from transformer.checkpoints import trained
-from transformer.checkpoints.trained import Trained
-from transformer.compilation_cache import enable_compilation_cache
-from transformer.config_types import Config
-from transformer.data.sources import source
-from transformer.data.sources.lines import read_parallel_files
-from transformer.decoding.bleu import MEASURES, bleu_language
-from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.translator import Translator
-from transformer.errors import UserError
-from transformer.progress_bar import bar
-from transformer.run.evaluations import save_means, save_translations
-from transformer.run.held_out import held_out_means
-from transformer.training.objectives import OBJECTIVES
-from transformer.workdir import Workdir, open_existing, split_names
+from transformer.data.sources.source import SPLITS
 
 
 def main(arguments: argparse.Namespace) -> None:
-    print(json.dumps(evaluate(arguments)))
+    from transformer.commands import evaluate
 
-
-def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs the evaluation of these flags. Logs the scores, writes the files, and returns the result."""
-    check_flags(arguments)
-    enable_compilation_cache()
-    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
-    workdir, config = models.workdir, models.config
-    if not OBJECTIVES[config.training.objective].translates:
-        return evaluate_language_model(arguments, models)
-    if arguments.data is not None:
-        workdir, config = open_existing(Path(arguments.data), "--data")
-    texts, references = read_texts(arguments, workdir, config.data)
-    devices = jax.local_devices()
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, devices=devices)
-    replicas = Replicas(models.graphs, models.parameters, devices[0])
-    logging.info("Translating %d sentences.", len(texts))
-    with bar("Translating", len(texts)) as report:
-        language = bleu_language(config.data)
-        translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
-    result = save_translations(arguments, models, texts, references, translated)
-    log_scores(result)
-    return result
-
-
-def evaluate_language_model(arguments: argparse.Namespace, models: Trained) -> dict[str, Any]:
-    """Returns and writes the loss and perplexity of a split. Raises UserError for flags that are for translations."""
-    objective = f"a model of training.objective={models.config.training.objective}"
-    if arguments.source is not None or arguments.data is not None or len(models.graphs) > 1:
-        raise UserError(
-            f"--workdir={arguments.workdir}: {objective} is evaluated by itself on a split of its own data; give "
-            "--split only"
-        )
-    if arguments.overrides:
-        key, text = arguments.overrides[0]
-        raise UserError(f"--{key}={text}: has no meaning for the perplexity of {objective}; leave it out")
-    result = save_means(arguments, models, held_out_means(models, arguments.split))
-    logging.info(
-        "%s: perplexity %.3f, accuracy %.1f %%", arguments.split, result["perplexity"], 100 * result["accuracy"]
-    )
-    return result
-
-
-def check_flags(arguments: argparse.Namespace) -> None:
-    """Sets the split to test if neither it nor files are given. Raises UserError for flags that exclude each other."""
-    if arguments.source is None and arguments.reference is not None:
-        raise UserError(f"--reference={arguments.reference}: needs --source=FILE, the sentences to translate")
-    if arguments.source is not None and arguments.reference is None:
-        command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
-        raise UserError(
-            f"--source={arguments.source}: scores need --reference=FILE; to translate without one: {command}"
-        )
-    if arguments.source is not None and arguments.split is not None:
-        raise UserError(f"--split={arguments.split} --source={arguments.source}: give a split or two files, not both")
-    if arguments.source is not None and arguments.data is not None:
-        raise UserError(f"--data={arguments.data} --source={arguments.source}: give a run's data or files, not both")
-    if arguments.source is None and arguments.split is None:
-        arguments.split = "test"
-
-
-def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[str]]:
-    """Returns the source texts and the raw references of the files, or of a split of the data of `workdir`.
-
-    Raises UserError if there are none or their numbers differ.
-    """
-    if arguments.source is None:
-        try:
-            return source.read_pairs(data, arguments.split)
-        except UserError as error:
-            files_instead = "or evaluate files with --source=FILE --reference=FILE"
-            raise UserError(f"{error}{cli.moved_data(workdir.path)}, {files_instead}") from error
-    texts, references = read_parallel_files(Path(arguments.source), Path(arguments.reference))
-    if not texts:
-        raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
-    return texts, references
-
-
-def log_scores(result: Mapping[str, Any]) -> None:
-    """Logs the scores for a person to read."""
-    logging.info(
-        "%s: BLEU %.2f (lower-cased, tokenized: %.2f; the paper's measure: %.2f), chrF %.2f",
-        *(result["split"] or result["data"] or result["source"], result["bleu"]),
-        *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
-    )
-    logging.info(
-        "exact match %.1f %% of %d sentences; %.1f s, %.0f tokens/s",
-        *(100 * result["exact_match"], result["sentences"], result["seconds"], result["output_tokens_per_second"]),
-    )
-    logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
-    logging.info("translations: %s", result["hypotheses"])
-
-
-def describe_model(model: Mapping[str, Any]) -> str:
-    mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
-    return f"{model['workdir']} at step {model['step']}{mean}"
+    evaluate.main(arguments)
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
     parser.add_model_flags()
-    parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
+    parser.add_argument("--split", choices=SPLITS, help="the split of the run's data to translate (test)")
     parser.add_argument("--data", metavar="DIR", help="another run whose data the split is of")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its reference translations")

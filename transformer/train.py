@@ -7,209 +7,84 @@ python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
 import argparse
-import contextlib
-import dataclasses
-import functools
-import itertools
-import shlex
-import signal
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
-from absl import logging
-from jax.profiler import TraceAnnotation
+from transformer import cli
+from transformer.config.keys import whole_number
+from transformer.errors import UserError
 
-from transformer import cli, logs
-from transformer.checkpoints.manager import Checkpoints
-from transformer.data.batches.loader import Loader
-from transformer.data.corpus.inspection import pair_lines
-from transformer.distributed import coordination
-from transformer.distributed.launch import distributed_run
-from transformer.planning.command import plan_for_device
-from transformer.run import continuation, flags
-from transformer.run.compilation import compile_all
-from transformer.run.plan import describe
-from transformer.run.preparation import Run, open_workdir, prepare
-from transformer.run.profiling import Profile
-from transformer.run.record import Recorder, log_batches, log_training, log_validation
-from transformer.run.rollback import Diverged, roll_back
-from transformer.run.signals import Interrupted, Interruption
-from transformer.run.status import TrainingStatus
-from transformer.run.watchdog import Watchdog
-from transformer.training.metrics import TrainingWindow
-from transformer.training.progress import Progress, due
-from transformer.training.state import TrainState
-
-
-def train(run: Run, profiled: tuple[int, int] | None) -> None:
-    """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
-
-    The steps from `profiled[0]` to `profiled[1]` are traced.
-
-    A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
-    UserError if training diverged and rolling back did not help.
-    """
-    for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
-        logging.info("pair  %s", line)
-    with (
-        Watchdog(run.config.training.stall_seconds) as watchdog,
-        Interruption() as interruption,
-        Checkpoints(run.workdir, run.config) as checkpoints,
-    ):
-        watchdog.pause()  # restoring may take long
-        state, progress = run.restore_or_initialize(checkpoints)
-        if progress.step:
-            logging.info("Resuming from the checkpoint of step %d.", progress.step)
-            coordination.on_process_zero(continuation.log_extension, run.workdir, run.config, state)
-        with Profile(run.workdir.profile, profiled, progress.step, run.config.training.steps) as profile:
-            while True:
-                try:
-                    progress = train_from(state, progress, run, checkpoints, interruption, watchdog, profile)
-                    break
-                except Diverged as diverged:
-                    watchdog.pause()
-                    state, progress = roll_back(run, checkpoints, diverged)
-    if progress.is_finished(run.config.training):
-        coordination.on_process_zero(run.workdir.mark_complete, progress.step)
-        metric, best = run.config.checkpoint.best_metric, progress.best_step
-        logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
-        return
-    message = f"interrupted; step {progress.step} is saved: run the same command to resume"
-    if not progress.step:
-        message = "interrupted before the first step: run the same command to start again"
-    if interruption.signal == signal.SIGINT:
-        raise KeyboardInterrupt(message)
-    logging.info("%s", message.capitalize())
-
-
-def train_from(
-    state: TrainState,
-    progress: Progress,
-    run: Run,
-    checkpoints: Checkpoints,
-    interruption: Interruption,
-    watchdog: Watchdog,
-    profile: Profile,
-) -> Progress:
-    """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
-
-    Raises Diverged if too many updates in a row were skipped.
-    """
-    config, training = run.config, run.config.training
-
-    def between_batches() -> None:
-        watchdog.beat()
-        interruption.check()
-
-    watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
-    with (
-        Loader(run.corpus, config, progress.position, run.train_step.mesh, run.workdir.plans) as loader,
-        coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
-        TrainingStatus(progress.step, training.steps) as status,
-    ):
-        log_batches(loader.plan)
-        with status.doing("compiling"):
-            stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption, status)
-        watchdog.beat()
-        window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
-        while not stop:
-            if not progress.validation_due(training):  # else the run resumes with an interrupted validation
-                with profile.step(progress.step + 1):
-                    with TraceAnnotation("wait for data"):
-                        positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
-                    state, metrics = run.train_step(state, batches)
-                profile.after_step(progress.step + 1, metrics)
-                watchdog.beat()
-                progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
-                window.add(metrics, stats)
-                status.advance()
-                if due(progress.step, training.log_every, training.steps):
-                    if int(state.skipped) >= training.max_skipped:
-                        raise Diverged(state, progress, batches)
-                    if values := window.summary(loader.data_wait_seconds):
-                        recorder.write("train", progress, values)
-                        status.show_scores(values["loss"], values["tokens_per_second"])
-                        log_training(progress, values, status.time_left)
-                        window = TrainingWindow({}, loader.data_wait_seconds)
-            if progress.validation_due(training):
-                with window.pause(), status.doing("validating"):
-                    progress = validate(state, progress, run, recorder, status, between_batches)
-            # Once a step: a signal during the saving takes effect after the next step.
-            stop = interruption.requested() or progress.is_finished(training)
-            if stop or progress.is_best or due(progress.step, config.checkpoint.every, training.steps):
-                with window.pause(), TraceAnnotation("saving"):
-                    progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
-                    checkpoints.save(state, progress)
-    return progress
-
-
-def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interruption, status: TrainingStatus) -> bool:
-    """Compiles all programs and runs the validation that needs most memory. Returns False if the run is to stop."""
-    jobs = run.train_step.compilations(state, loader.buckets) + run.validation.compilations(state.eval_parameters)
-    if not compile_all(jobs, interruption.requested, status.show_compiled):
-        return False
-    run.validation.warm_up(state.eval_parameters)
-    return not interruption.requested()
-
-
-def validate(
-    state: TrainState,
-    progress: Progress,
-    run: Run,
-    recorder: Recorder,
-    status: TrainingStatus,
-    between_batches: Callable[[], None],
-) -> Progress:
-    """Validates, records the scores and returns the new progress. It is unchanged if the validation is interrupted.
-
-    `between_batches` raises Interrupted if the run is to stop.
-    """
-    metric = run.config.checkpoint.best_metric
-    with contextlib.suppress(Interrupted):
-        values, samples = run.validation(state.eval_parameters, between_batches)
-        progress = progress.after_validation(values[metric], metric)
-        recorder.write("valid", progress, values)
-        recorder.write_samples(progress.step, samples)
-        status.show_validation(values, samples)
-        log_validation(progress, values)
-    return progress
+DEVICE_HELP = "with --plan: devices to compile for, which need not be there: h100:8, v5e:4x4"
+LENGTHS_HELP = "training pairs and mean tokens of both sides that the plan for a device assumes (WMT14 en-de)"
 
 
 def main(arguments: argparse.Namespace) -> None:
-    flags.check(arguments)
-    if arguments.device is not None:
-        config, is_json = flags.read_config(arguments), arguments.format == "json"
-        plan_for_device(config, arguments.device, arguments.lengths, arguments.workdir, is_json)
-        return
-    try:
-        prepare_and_train(arguments)
-    except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
-        logging.info("Terminated before the first step of this start: run the same command again.")
+    check(arguments)
+    from transformer.commands import train
 
-
-def prepare_and_train(arguments: argparse.Namespace) -> None:
-    with distributed_run(arguments):
-        given = flags.read_config(arguments)
-        with open_workdir(Path(arguments.workdir), given, arguments.extend) as (workdir, config):
-            coordination.on_process_zero(logs.to_file, workdir.log)
-            run = prepare(config, workdir)
-            if arguments.plan:
-                for line in describe(run):
-                    coordination.on_process_zero(functools.partial(print, line, flush=True))
-                coordination.on_process_zero(continuation.record_data_path, workdir, config)
-                return
-            coordination.on_process_zero(continuation.record_start, workdir, config)
-            if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
-                command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
-                logging.info("This run is complete. To continue it until step STEPS: %s", command)
-            else:
-                train(run, arguments.profile)
+    train.main(arguments)
 
 
 def make_parser() -> cli.Parser:
-    return flags.make_parser(__doc__)
+    parser = cli.Parser("transformer.train", __doc__, overrides="config")
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
+    parser.add_argument("--workdir", metavar="DIR", help="the folder of the run; created if missing")
+    parser.add_argument(
+        "--extend",
+        metavar="STEPS",
+        type=number_of_steps,
+        help="continue the run, also a complete one, until step STEPS",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="FROM:TO",
+        type=profiled_steps,
+        help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
+    )
+    parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
+    parser.add_argument("--device", metavar="NAME[:SIZE]", help=DEVICE_HELP)
+    parser.add_argument("--lengths", metavar="PAIRS:SOURCE:TARGET", help=LENGTHS_HELP)
+    parser.add_argument("--format", choices=("text", "json"), help="of the plan for a device (text)")
+    parser.add_process_flags()
+    return parser
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UserError if a flag is missing or has no meaning with or without another."""
+    if arguments.profile is not None and arguments.plan:
+        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
+    if arguments.device is not None and not arguments.plan:
+        raise UserError(
+            f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
+        )
+    if arguments.lengths is not None and arguments.workdir is not None:
+        raise UserError(
+            f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
+        )
+    if arguments.device is None:
+        if arguments.workdir is None:
+            raise UserError("--workdir: is required, except with --plan --device (--help lists the flags)")
+        for name in ("lengths", "format"):
+            if (value := getattr(arguments, name)) is not None:
+                raise UserError(f"--{name}={value}: is for plans of other devices: give --plan --device=NAME as well")
+
+
+def number_of_steps(text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} must be an integer, the step to continue to") from None
+
+
+def profiled_steps(text: str) -> tuple[int, int]:
+    """Returns the first and the last step of FROM:TO. Raises ArgumentTypeError if they are not such steps."""
+    first, _, last = text.partition(":")
+    try:
+        steps = whole_number(first), whole_number(last)
+    except ValueError:
+        steps = 0, 0
+    if not 1 <= steps[0] <= steps[1]:
+        raise argparse.ArgumentTypeError(f"{text} must be FROM:TO, the first and the last step, such as 100:105")
+    return steps
 
 
 def command() -> NoReturn:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
-from transformer import evaluate
 from transformer.checkpoints import restore
+from transformer.commands.evaluate import evaluate
 from transformer.config import loading
 from transformer.errors import UserError
+from transformer.evaluate import make_parser
 from transformer.workdir import open_existing
 
 
@@ -67,7 +68,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
 
 def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
     flags = [f"--workdir={path}", *_flags(arguments)]
-    result = evaluate.evaluate(evaluate.make_parser().parse(flags))
+    result = evaluate(make_parser().parse(flags))
     return read_evaluation(Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json"))
 
 

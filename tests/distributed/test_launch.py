@@ -1,6 +1,5 @@
 """Runs of two processes, started by the command line as on two hosts."""
 
-import argparse
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.tiny import flags, record, run
+from transformer import train
 from transformer.checkpoints.restore import choose_step
 from transformer.distributed import launch
 from transformer.errors import UserError
@@ -164,7 +164,6 @@ def test_the_failure_of_one_process_stops_the_other(tmp_path):
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(argv, message):
-    parser = argparse.ArgumentParser()
-    launch.add_flags(parser)
-    with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(parser.parse_args(argv)):
+    arguments = train.make_parser().parse(argv)
+    with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(arguments):
         pass

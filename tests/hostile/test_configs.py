@@ -12,10 +12,10 @@ from configs import base
 from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
 from transformer import evaluate, train, translate
+from transformer.commands.train import read_config
 from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import flatten
-from transformer.run import flags as flags_of_train
 from transformer.workdir import open_existing
 
 BASE = flatten(base.get_config())
@@ -170,7 +170,7 @@ def test_command_lines(module, argv):
 
     def main(arguments) -> None:
         if module is train:
-            flags_of_train.read_config(arguments)
+            read_config(arguments)
         else:
             for name in arguments.workdir.split(","):
                 open_existing(Path(name))

@@ -12,6 +12,7 @@ from tests.data.files import pair_tokens, text_config
 from tests.hostile.inputs import contents, damaged
 from tests.hostile.outcomes import Refusal, outcome
 from transformer import evaluate
+from transformer.commands.evaluate import read_texts
 from transformer.data.corpus import corpus
 from transformer.data.sources import lines
 from transformer.data.sources import source as sources
@@ -109,7 +110,7 @@ def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     names = folder / "given.en", folder / "given.de"
     write_split(folder, "given", sides)
     flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
-    found = outcome(evaluate.read_texts, flags, Workdir(folder), config.data)
+    found = outcome(read_texts, flags, Workdir(folder), config.data)
     if isinstance(found, Refusal):
         assert str(folder) in found.message
     else:

@@ -17,6 +17,7 @@ from tests.hostile.inputs import contents
 from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import cli, translate
 from transformer.checkpoints import trained
+from transformer.commands import translate as work
 from transformer.decoding.translator import Translator
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
@@ -51,8 +52,8 @@ class Ready:
     def used(self, chunk_lines: int) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trained, "load", lambda *_: self.models)
-            patch.setattr(translate, "Translator", lambda *_: self.translator)
-            patch.setattr(translate, "CHUNK_LINES", chunk_lines)
+            patch.setattr(work, "Translator", lambda *_: self.translator)
+            patch.setattr(work, "CHUNK_LINES", chunk_lines)
             yield
 
 

@@ -8,6 +8,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from scripts import draw_profile
+from scripts.commands import draw_profile as work
 from tests.training.tiny import flags
 from transformer import cli, train
 
@@ -86,7 +87,7 @@ def test_the_picture_shows_steps_waits_and_computation(workdir, tmp_path):
     texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "launching steps" and "2" in texts and any(re.match("CPU thread", text) for text in texts)
     colors = {element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect")}
-    assert {draw_profile.COLORS["wait for data"], draw_profile.BUSY} <= colors
+    assert {work.COLORS["wait for data"], work.BUSY} <= colors
 
 
 def test_a_run_without_a_trace_has_no_picture(tmp_path, capsys):
@@ -97,4 +98,4 @@ def test_a_run_without_a_trace_has_no_picture(tmp_path, capsys):
 
 
 def test_gaps_narrower_than_a_pixel_are_closed():
-    assert list(draw_profile.union([(5, 6), (0, 2), (1, 3), (3.5, 4)], 0.5)) == [(0, 4), (5, 6)]
+    assert list(work.union([(5, 6), (0, 2), (1, 3), (3.5, 4)], 0.5)) == [(0, 4), (5, 6)]

@@ -11,7 +11,7 @@ import pytest
 from scripts import average
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import make_workdir, run
-from transformer import evaluate, train
+from transformer import evaluate, files, train
 from transformer.checkpoints import trained
 from transformer.checkpoints.restore import choose_step
 from transformer.config import loading
@@ -111,7 +111,7 @@ def test_mistakes_are_errors_of_one_line(workdir, averaged, tmp_path, capsys):
 def test_nothing_is_left_of_a_mean_that_fails(tmp_path, capsys, monkeypatch):
     workdir = make_workdir(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(average.files, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        patch.setattr(files, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         assert "the disk is full" in error(capsys, average, f"--workdir={workdir}", "--last=3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
     (workdir / "checkpoints" / "20" / "checkpoint.json").write_text("{")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import sweep
+from scripts.commands import sweep as work
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
@@ -85,14 +86,14 @@ def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path):
-    loaded = sweep.load_sweep(path)
+    loaded = work.load_sweep(path)
     command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|$)", path.read_text(), re.DOTALL)[
         1
     ]
     arguments = sweep.make_parser().parse(shlex.split(command))
     assert Path(arguments.sweep) == path
     if arguments.source is None:
-        sweep.check_values(loaded, sweep.make_task(arguments, Folder(tmp_path)))
+        work.check_values(loaded, work.make_task(arguments, Folder(tmp_path)))
     else:
         assert all(key.startswith("decoding.") for key in loaded.keys)
 

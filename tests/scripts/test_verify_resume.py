@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scripts import verify_resume
+from scripts.commands.verify_resume import PHASES, Training
 from tests.training.tiny import flags, tiny_config
 from transformer import cli
 from transformer.checkpoints.manager import Checkpoints
@@ -34,7 +35,7 @@ def test_a_killed_run_gives_the_results_of_an_uninterrupted_one(tmp_path, capsys
     # A kill aimed at the end of a phase may come when the next has begun.
     hit = {phase: int(count) for phase, count in re.findall(r"(\w+): (\d+)", lines[-2])}
     assert lines[-2].startswith("killed while ") and sum(hit.values()) == 4
-    assert set(hit) <= {*verify_resume.PHASES, "compiling"}
+    assert set(hit) <= {*PHASES, "compiling"}
     assert lines[-1] == "4 kills left no trace"
 
 
@@ -42,7 +43,7 @@ def digests(folder: Path, progress: Progress, line: dict, **values: float) -> di
     """Returns the digests of a run with one checkpoint, whose arrays are filled with these values, and one line."""
     arrays = {name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()}
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
-    training = verify_resume.Training(folder, tiny_config(), ())
+    training = Training(folder, tiny_config(), ())
     training.workdir.path.mkdir(parents=True)
     with Checkpoints(training.workdir, training.config) as checkpoints:
         checkpoints.save(state, progress)

@@ -48,7 +48,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    return checked(fit_to_steps(coerce_types(flatten(config) | _parse_all(overrides, "--config."))))
+    return checked(fit_to_steps(coerce_types(flatten(config) | parse_overrides(overrides, "--config."))))
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:
@@ -71,9 +71,22 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
         raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error
 
 
+def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
+    """Returns the values that the overrides set, by key.
+
+    Raises UserError for an unknown key or a value of another type. The message begins with `flag` and the key.
+    """
+    values, keys = {}, declared_keys()
+    for name, text in overrides:
+        if name not in keys:
+            raise unknown_key(f"{flag}{name}={text}", name)
+        values[name] = _parse(name, text, keys[name], flag)
+    return values
+
+
 def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfigDict:
     """Returns the configuration with the values of flags `--GROUP.KEY=VALUE`. Raises UserError if it is not allowed."""
-    return with_values(config, _parse_all(overrides, "--"))
+    return with_values(config, parse_overrides(overrides, "--"))
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
@@ -110,15 +123,6 @@ def difference(old: Config, new: Config) -> dict[str, str]:
     """Returns the keys whose values differ, each with "OLD -> NEW"."""
     before, after = flatten(old), flatten(new)
     return {key: f"{show(before[key])} -> {show(after[key])}" for key in before if before[key] != after[key]}
-
-
-def _parse_all(overrides: Overrides, flag: str) -> dict[str, Any]:
-    values, keys = {}, declared_keys()
-    for name, text in overrides:
-        if name not in keys:
-            raise unknown_key(f"{flag}{name}={text}", name)
-        values[name] = _parse(name, text, keys[name], flag)
-    return values
 
 
 def _parse(name: str, text: str, key: Key, flag: str) -> Any:

@@ -26,13 +26,6 @@ INTERRUPTED = 130  # the exit code after a signal
 FAILURE = "failure"  # the key under which a process publishes its failure
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
-    parser.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
-    parser.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
-    parser.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
-
-
 @contextlib.contextmanager
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
     """Connects the processes that the flags describe. A failure in the block of one of them ends them all.

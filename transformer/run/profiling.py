@@ -1,6 +1,5 @@
 """A trace of some steps of a run, `transformer.train --profile=FROM:TO`, for TensorBoard or Perfetto."""
 
-import argparse
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer.config.keys import whole_number
 from transformer.errors import UserError
 
 STEP_NAME = "train"  # by which TensorBoard recognises the steps
@@ -64,15 +62,3 @@ class Profile:
         self.is_tracing, self.last = False, 0
         jax.profiler.stop_trace()
         logging.info("Wrote a trace to %s (docs/profiling.md says how to read it).", self.folder)
-
-
-def profiled_steps(text: str) -> tuple[int, int]:
-    """Returns the first and the last step of FROM:TO. Raises ArgumentTypeError if they are not such steps."""
-    first, _, last = text.partition(":")
-    try:
-        steps = whole_number(first), whole_number(last)
-    except ValueError:
-        steps = 0, 0
-    if not 1 <= steps[0] <= steps[1]:
-        raise argparse.ArgumentTypeError(f"{text} must be FROM:TO, the first and the last step, such as 100:105")
-    return steps

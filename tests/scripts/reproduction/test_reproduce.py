@@ -8,6 +8,7 @@ import pytest
 
 from configs.table3 import ROWS
 from scripts import reproduce
+from scripts.commands import reproduce as work
 from scripts.reproduction import runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error
@@ -41,7 +42,7 @@ def cells(text: str) -> dict[str, list[str]]:
 
 def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsys, monkeypatch):
     rows = "--rows=A_h1,A_h4"
-    monkeypatch.setattr(reproduce, "run_trials", lambda *arguments: pretend(*arguments, until=3))
+    monkeypatch.setattr(work, "run_trials", lambda *arguments: pretend(*arguments, until=3))
     assert run(reproduce, *command(tmp_path, rows)) == 130
     assert run(reproduce, *command(tmp_path, rows, "--report")) == 0
     table = capsys.readouterr().out
@@ -53,7 +54,7 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
     ]
     assert cells(table)["(A) several heads are better than one"][:4] == ["BLEU", "+0.90", "+0.70", ""]
 
-    monkeypatch.setattr(reproduce, "run_trials", pretend)
+    monkeypatch.setattr(work, "run_trials", pretend)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table3: begin -->\nobsolete\n<!-- table3: end -->\nafter\n")
     assert run(reproduce, *command(tmp_path, rows, f"--readme={page}")) == 0

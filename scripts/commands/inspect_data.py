@@ -1,0 +1,83 @@
+"""The work of `scripts.inspect_data`."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_collections
+from absl import logging
+
+import transformer
+from scripts.forensics.pairs import Measured, measure
+from scripts.forensics.text import make_text
+from transformer import files
+from transformer.api import Model
+from transformer.config_types import Config
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import read_parallel_files
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    check(arguments)
+    model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
+    reverse = None if arguments.reverse is None else transformer.load(arguments.reverse)
+    check_direction(arguments, model, reverse)
+    name, pairs = read_corpus(arguments, model.config.data)
+    logging.info("Scoring %d pairs.", len(pairs))
+    measured = list(measure(pairs, model, reverse))
+    ranked = sorted((pair for pair in measured if pair.suspicion > -math.inf), key=lambda pair: -pair.suspicion)
+    text = make_text(name, measured, ranked[: arguments.worst])
+    # Bytes, since sentences may have characters that the terminal's encoding lacks.
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    if arguments.exclude is not None:
+        write_list(Path(arguments.exclude), ranked[: round(arguments.share * len(ranked))])
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UserError for flags that do not go together, before the corpus is read."""
+    if arguments.worst < 0:
+        raise UserError(f"--worst={arguments.worst}: must be at least 0")
+    if not 0 < arguments.share <= 1:
+        raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
+    if (arguments.source is None) != (arguments.target is None):
+        raise UserError("--source and --target: give both files, or neither for a split of the run's data")
+    if arguments.exclude is not None and arguments.source is None and arguments.split != "train":
+        raise UserError(f"--exclude={arguments.exclude}: pairs of --split={arguments.split} cannot be left out")
+    if arguments.exclude is not None and not Path(arguments.exclude).parent.is_dir():
+        raise UserError(f"--exclude={arguments.exclude}: there is no folder {Path(arguments.exclude).parent}")
+
+
+def check_direction(arguments: argparse.Namespace, model: Model, reverse: Model | None) -> None:
+    """Raises UserError if the other run does not translate in the other direction."""
+    if reverse is None:
+        return
+    own, other = model.config.data, reverse.config.data
+    if (own.source_language, own.target_language) != (other.target_language, other.source_language):
+        raise UserError(
+            f"--reverse={arguments.reverse}: translates {other.source_language} to {other.target_language}, must "
+            f"translate {own.target_language} to {own.source_language}"
+        )
+
+
+def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the name and the pairs of the files, or of a whole split, also those that the run leaves out.
+
+    So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
+    """
+    if arguments.source is not None:
+        sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
+        return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
+    whole = ml_collections.ConfigDict(data)
+    whole.update(exclude="", train_pairs=0)
+    source = sources.open_source(whole, arguments.split)
+    return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
+
+
+def write_list(path: Path, worst: Sequence[Measured]) -> None:
+    """Writes the pairs' numbers and losses, in the order of the corpus."""
+    lines = (f"{pair.number}\t{pair.suspicion:.4f}\n" for pair in sorted(worst))
+    files.write_text(path, "".join(lines))
+    logging.info("%s: %d pairs.", path, len(worst))
