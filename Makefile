@@ -4,11 +4,12 @@
 # make hostile      broken and hostile input: thousands of new random examples
 # make lint         ruff
 # make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata
+# make bench        the environment of scripts.benchmark's --peers, .venv-bench
 
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: quickstart test slow hostile lint mtdata
+.PHONY: quickstart test slow hostile lint mtdata bench
 
 quickstart: .venv/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -35,6 +36,13 @@ mtdata: .venv-mtdata/installed
 .venv-mtdata/installed: requirements-data.txt
 	$(PYTHON) -m venv .venv-mtdata
 	.venv-mtdata/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-data.txt
+	@touch $@
+
+bench: .venv-bench/installed
+
+.venv-bench/installed: requirements-bench.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	@touch $@
 
 .venv/installed: requirements.txt

@@ -1,58 +1,92 @@
-"""Measures parts of the project on this machine.
+"""Measures the speed of the project on this machine, beside that of its peers.
 
+    python -m scripts.benchmark train [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
+    python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N] [--format=json]
+    python -m scripts.benchmark startup
+    python -m scripts.benchmark data [--pairs=2000000] [--tokens=25000] [--folder=DIR]
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
+train: target tokens a second of one training step. decode: output tokens a second of a beam search.
+startup: seconds of `--help`, to the first step of a second quickstart, and of one translated line.
+data: the data pipeline with generated text: preparation, batches, and a start in the middle of training.
 layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d are fitted to time
     and memory, and the longest path between two positions is found by gradients.
+
+--peers measures PyTorch, Hugging Face and CTranslate2 in the same run, in the environment that `make bench` makes.
 """
 
 import argparse
-from collections.abc import Sequence
-
-from absl import logging
+import json
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from scripts import markdown
-from scripts.benchmarking import layers
 from transformer import cli
+from transformer.errors import UserError
 
-# Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of d.
-LENGTHS, WIDTH = (512, 1024, 2048), 16
-WIDTHS, LENGTH = (256, 512, 1024), 32
-ROWS = {"lengths": 4, "widths": 16}
-PATH_LENGTH, PATH_WIDTH = 128, 4
-HEADER = (
-    *("layer", "complexity in Table 1", "exponent of n: stated", "time", "memory"),
-    *("exponent of d: stated", "time", "longest path: stated", f"of {PATH_LENGTH} positions"),
-)
+SIZES = ("small", "base")
+PEERS = ".venv-bench/bin/python"
+
+
+class Benchmark(NamedTuple):
+    """A measurement: the name of its function, which is imported when needed, and its flags with their defaults."""
+
+    measure: str
+    flags: Mapping[str, Any]
+
+
+COMPARED = {"size": "base", "peers": None, "threads": None, "repetitions": 9}
+BENCHMARKS = {
+    "train": Benchmark("scripts.benchmarking.training:measure", COMPARED),
+    "decode": Benchmark("scripts.benchmarking.decoding:measure", COMPARED),
+    "startup": Benchmark("scripts.benchmarking.startup:measure", {"repetitions": 5}),
+    "data": Benchmark("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
+    "layers": Benchmark("scripts.benchmarking.complexity:measure", {"repetitions": 9}),
+}
+POSITIVE = ("repetitions", "pairs", "tokens")
 
 
 def main(arguments: argparse.Namespace) -> None:
-    rows = [HEADER, *(row_of(name, kind, arguments.repetitions) for name, kind in layers.KINDS.items())]
-    markdown.publish(markdown.table(rows), "layers", arguments.readme)
+    what, is_json = arguments.what, arguments.format == "json"
+    if is_json and arguments.readme:
+        raise UserError(f"--readme={arguments.readme}: takes the table; leave --format=json out")
+    options = options_of(arguments)
+    report = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
+    if is_json:
+        print(json.dumps(report.values, indent=2))
+    else:
+        name = f"{what}-{options.size}" if "size" in options else what
+        markdown.publish(report.text, name, arguments.readme)
 
 
-def row_of(name: str, kind: layers.Kind, repetitions: int) -> Sequence[str]:
-    logging.info("Measuring %s.", name)
-    by_length = [layers.measure(kind, n, WIDTH, ROWS["lengths"], repetitions) for n in LENGTHS]
-    by_width = [layers.measure(kind, LENGTH, d, ROWS["widths"], repetitions) for d in WIDTHS]
-    of_n, of_d = kind.exponents
-    return (
-        name,
-        kind.complexity,
-        str(of_n),
-        f"{layers.fitted_exponent(LENGTHS, [cost.seconds for cost in by_length]):.2f}",
-        f"{layers.fitted_exponent(LENGTHS, [cost.bytes for cost in by_length]):.2f}",
-        str(of_d),
-        f"{layers.fitted_exponent(WIDTHS, [cost.seconds for cost in by_width]):.2f}",
-        kind.path,
-        str(layers.longest_path(kind, PATH_LENGTH, PATH_WIDTH)),
-    )
+def options_of(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Returns the flags of the benchmark, with its defaults. Raises UserError for one that it does not have."""
+    common, flags = ("what", "format", "readme", "overrides"), BENCHMARKS[arguments.what].flags
+    given = {name: value for name, value in vars(arguments).items() if name not in common and value is not None}
+    for name, value in given.items():
+        if name not in flags:
+            others = ", ".join(f"--{flag}" for flag in flags)
+            raise UserError(f"--{name}={value}: {arguments.what} has no such flag; it has {others}")
+        if name in POSITIVE and value < 1:
+            raise UserError(f"--{name}={value}: must be at least 1")
+    return argparse.Namespace(**{**flags, **given})
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.benchmark", __doc__)
-    parser.add_argument("what", choices=("layers",), help="what to measure")
-    parser.add_argument("--repetitions", type=int, default=9, help="of each measurement; the median counts (9)")
+    parser.add_argument("what", choices=tuple(BENCHMARKS), help="what to measure")
+    parser.add_argument("--size", choices=SIZES, help="train, decode: the model and its batch (base)")
+    parser.add_argument(
+        "--peers", metavar="PYTHON", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="train, decode: cores of each system (all)")
+    parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement; the median counts (9 or 5)")
+    parser.add_argument("--pairs", type=int, metavar="N", help="data: pairs to generate (2000000)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="data: batch.tokens (25000)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="data: folder of text and corpus (a temporary one)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (table)")
     parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
     return parser
 

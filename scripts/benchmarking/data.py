@@ -1,20 +1,17 @@
-"""Benchmark of the data pipeline: prepares a generated corpus of millions of pairs, loads batches, and resumes.
+"""The data pipeline: prepares a generated corpus of millions of pairs, loads batches, and resumes.
 
-    python -m scripts.benchmark_data --pairs=2000000
-
-Prints one JSON object. Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident
-memory, including memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files.
-`index_mb` is the size of each pair's offset and lengths. `first_batch_seconds` is the time from an open corpus to the
-first batch of a step: shapes, plan and one batch, the median of several starts. `share` is for batches of 64
-times as many tokens on 64 devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the
-time to make the plan of an epoch or to map one.
+Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident memory, including
+memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files. `index_mb` is the size
+of each pair's offset and lengths. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
+shapes, plan and one batch, the median of several starts. `share` is for batches of 64 times as many tokens on 64
+devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the time to make the plan of
+an epoch or to map one.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import multiprocessing
 import re
 import resource
@@ -32,7 +29,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from configs import base
-from transformer import cli
+from scripts.benchmarking.processes import count_threads
+from scripts.benchmarking.report import Report, describe_machine
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import load_or_make
 from transformer.data.batches.loader import PLANS, Loader, Position
@@ -50,25 +48,28 @@ RESUMES = 7  # starts at each of these steps
 DEVICES, PROCESSES, SHARED_BATCHES = 64, (1, 8, 64), 20  # the devices are stand-ins
 
 
-def main(options: argparse.Namespace) -> None:
+def measure(options: argparse.Namespace) -> Report:
     folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     spawn = multiprocessing.get_context("spawn")
     with folder_context as name, concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
         folder = Path(name)
 
-        def measure(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+        def run(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
             return executor.submit(_with_time_and_memory, stage, *arguments).result()
 
         config = _config(folder, options.tokens)
         report: dict[str, Any] = {"pairs": options.pairs, "batch_tokens": options.tokens}
-        report["generate"] = measure(_generate, folder, options.pairs)
-        report["prepare"] = measure(_prepare, config)
+        report["generate"] = run(_generate, folder, options.pairs)
+        report["prepare"] = run(_prepare, config)
         for plan in ("buckets", "packed"):
             config.batch.plan = plan
-            report[f"{plan}: load"] = measure(_load, config)
-            report[f"{plan}: resume"] = measure(_resume, config, report[f"{plan}: load"]["batches"])
-            report[f"{plan}: share"] = measure(_share, config)
-    print(json.dumps(report, indent=2))
+            report[f"{plan}: load"] = run(_load, config)
+            report[f"{plan}: resume"] = run(_resume, config, report[f"{plan}: load"]["batches"])
+            report[f"{plan}: share"] = run(_share, config)
+    stages = {name: values for name, values in report.items() if isinstance(values, dict)}
+    rows = [(stage, name, str(value)) for stage, values in stages.items() for name, value in values.items()]
+    note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
+    return Report([("stage", "quantity", "value"), *rows], [note], report)
 
 
 def _config(folder: Path, tokens: int) -> ml_collections.ConfigDict:
@@ -188,15 +189,3 @@ def _with_time_and_memory(stage: Callable[..., dict[str, Any]], *arguments: Any)
         "resident_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "own_mb": round(max(own_memory) / 1024),
     }
-
-
-def make_parser() -> cli.Parser:
-    parser = cli.Parser("scripts.benchmark_data", __doc__)
-    parser.add_argument("--pairs", type=int, default=2_000_000, help="pairs to generate (2000000)")
-    parser.add_argument("--tokens", type=int, default=25_000, help="batch.tokens (25000)")
-    parser.add_argument("--folder", type=Path, help="folder for the text and the corpus (a temporary one)")
-    return parser
-
-
-if __name__ == "__main__":
-    cli.run(make_parser(), main)

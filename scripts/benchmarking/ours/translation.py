@@ -1,0 +1,66 @@
+"""Translation by this project, with random weights that never prefer end-of-sentence."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs import base
+from scripts.benchmarking.worker import Prepared, serve
+from transformer.allocator import keep_freed_memory
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.translator import Translator
+from transformer.training.state import abstract_model, init_parameters
+
+MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
+LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
+
+
+def main() -> None:
+    keep_freed_memory()  # as every command does
+    serve(prepare)
+
+
+def prepare(task: dict[str, Any]) -> Prepared:
+    """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
+    rows, length = len(task["source"]), task["output_tokens"]
+    config = base.get_config()
+    config.model.update({key: task[key] for key in MODEL_KEYS})
+    # An output may be as long as its source, and a batch has the rows of the task without any filler.
+    config.decoding.update({"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0})
+    config.decoding.batch_tokens = rows * task["beam_size"] * length
+    sizes = (task["vocab_size"], task["vocab_size"])
+    graphs = (abstract_model(config, *sizes),)
+    parameters = jax.device_get(jax.jit(lambda: init_parameters(config, *sizes))())
+    forbid_end(parameters, task["eos"])
+    vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
+    translator = Translator(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, 1, devices)
+    replicas = Replicas(graphs, (parameters,), devices[0])
+    texts = vocabulary.decode(task["source"])
+
+    def translate() -> list[int]:
+        """Returns the number of tokens of each translation."""
+        found = translator.translate(replicas, texts, 1, lambda count: None)
+        return [len(best.tokens) for (best,) in found]
+
+    lengths = translate()
+    if lengths != [length] * rows:
+        raise ValueError(f"the outputs have {lengths} tokens, not {length} each")
+    return Prepared(translate, sum(lengths), f"JAX {jax.__version__}")
+
+
+def forbid_end(parameters: dict, end: int) -> None:
+    """Gives EOS the logit LOGIT_OF_END, by a dimension of the decoder's output that all other tokens ignore."""
+    decoder = parameters["decoder"]
+    table = decoder["embedding"]["table"] = decoder["embedding"]["table"].copy()  # shared with encoder and logits
+    last = decoder["layers"][max(decoder["layers"])]["feed_forward_connection"]["norm"]
+    table[:, 0] = 0.0
+    table[end] = np.eye(table.shape[1])[0]
+    last["scale"] = np.array([0.0, *last["scale"][1:]], np.float32)
+    last["bias"] = np.array([LOGIT_OF_END, *last["bias"][1:]], np.float32)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A training step of PyTorch's nn.Transformer, eager or compiled, in float32 or under bfloat16 autocast.
+
+Dropout has the places of the paper: embeddings and outputs of sub-layers. None on attention weights lets PyTorch use
+its fused attention. The loss skips padding, and the target needs no padding mask, since its padding comes last.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scripts.benchmarking.worker import Prepared, serve
+
+
+def main() -> None:
+    serve(prepare)
+
+
+def prepare(task: dict[str, Any]) -> Prepared:
+    torch.set_num_threads(task["threads"])
+    torch.manual_seed(0)
+    source = padded(task["source"], task["pad"])
+    target = padded(task["target"], task["pad"])
+    target_input = padded([[task["bos"], *row[:-1]] for row in task["target"]], task["pad"])
+    model = Translation(task).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=task["dtype"] == "bfloat16")
+    loss_of = torch.compile(model) if task["compile"] else model
+
+    def repeat() -> None:
+        with autocast:
+            loss = loss_of(source, target_input, target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Prepared(repeat, int((target != task["pad"]).sum()), f"PyTorch {torch.__version__}")
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
+
+
+class Translation(nn.Module):
+    """The paper's model with one matrix for both embeddings and the logits; its result is the loss."""
+
+    def __init__(self, task: dict[str, Any]):
+        super().__init__()
+        self.pad, self.rate, self.label_smoothing = task["pad"], task["dropout"], task["label_smoothing"]
+        width, settings = task["d_model"], (task["d_model"], task["num_heads"], task["d_ff"], task["dropout"])
+        encoder_layer = nn.TransformerEncoderLayer(*settings, batch_first=True)
+        decoder_layer = nn.TransformerDecoderLayer(*settings, batch_first=True)
+        for layer in (encoder_layer, decoder_layer):
+            layer.dropout = nn.Identity()  # between the two maps of the feed-forward network
+            layer.self_attn.dropout = 0.0
+        decoder_layer.multihead_attn.dropout = 0.0
+        self.transformer = nn.Transformer(
+            *(width, task["num_heads"]),
+            custom_encoder=nn.TransformerEncoder(encoder_layer, task["num_layers"], enable_nested_tensor=False),
+            custom_decoder=nn.TransformerDecoder(decoder_layer, task["num_layers"]),
+            batch_first=True,
+        )
+        self.embedding = nn.Embedding(task["vocab_size"], width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        longest = max(len(row) for row in (*task["source"], *task["target"]))
+        self.register_buffer("positions", sinusoidal_positions(longest, width))
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(longest))
+
+    def forward(self, source: Tensor, target_input: Tensor, target: Tensor) -> Tensor:
+        is_padding = torch.zeros(source.shape).masked_fill(source == self.pad, -math.inf)
+        length = target.shape[1]
+        outputs = self.transformer(
+            self.embed(source),
+            self.embed(target_input),
+            tgt_mask=self.causal[:length, :length],
+            src_key_padding_mask=is_padding,
+            memory_key_padding_mask=is_padding,
+            tgt_is_causal=True,
+        )
+        logits = functional.linear(outputs, self.embedding.weight)
+        return functional.cross_entropy(
+            logits.flatten(0, 1), target.flatten(), ignore_index=self.pad, label_smoothing=self.label_smoothing
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        vectors = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        return functional.dropout(vectors + self.positions[: tokens.shape[1]], self.rate, self.training)
+
+
+def sinusoidal_positions(length: int, width: int) -> Tensor:
+    angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Processes of the systems that are compared, their interpreter and their threads.
+
+`scripts/benchmarking/worker.py` describes their protocol.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from transformer.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milliseconds after the last one
+
+
+class System(NamedTuple):
+    """A row of a comparison: its name, the worker's module, and what it adds to the task."""
+
+    name: str
+    module: str
+    options: Mapping[str, Any] = {}
+
+
+class Failed(Exception):
+    """The end of a worker; the message is the reason, in one line."""
+
+
+class Worker:
+    """The process of one system, ready for its task. Raises Failed if it cannot prepare.
+
+    Attributes:
+      tokens: the tokens of one repetition.
+      version: the version of the system's library.
+      seconds: those of each repetition until now.
+    """
+
+    def __init__(self, system: System, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
+        """`log` is the file with the process's standard error."""
+        self.system, self.seconds = system, []
+        self._process, self._log = process, log
+        ready = self._ask({**task, **system.options})
+        if "error" in ready:
+            raise Failed(ready["error"])
+        self.tokens, self.version = ready["tokens"], ready["version"]
+
+    def repeat(self) -> None:
+        """Adds the seconds of one more repetition. Raises Failed if the process ends instead."""
+        time.sleep(SETTLE_SECONDS)
+        self.seconds.append(self._ask("repeat"))
+
+    def _ask(self, message: Any) -> Any:
+        """Returns the answer to a message. If the process has ended, raises Failed with its last line of errors."""
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(message), file=self._process.stdin, flush=True)
+        if line := self._process.stdout.readline():
+            return json.loads(line)
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log if line.strip()]
+        raise Failed(": ".join([f"exit code {code}", *lines[-1:]]))
+
+
+@contextlib.contextmanager
+def running(python: str, system: System, task: Mapping[str, Any]) -> Iterator[Worker]:
+    """Runs a system in a process, which this interpreter starts and the end of the block kills."""
+    command, pipe = [python, "-m", system.module], subprocess.PIPE
+    environment = os.environ | thread_variables(task["threads"])
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment) as process,
+    ):
+        try:
+            yield Worker(system, task, process, log)
+        finally:
+            process.kill()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def thread_variables(count: int) -> dict[str, str]:
+    """Returns the environment for libraries that count cores before the worker restricts itself to some."""
+    return {name: str(count) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+def count_threads(requested: int | None) -> int:
+    """Returns the number of threads of each system. Raises UserError if the process may not use so many cores."""
+    can_restrict = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if can_restrict else os.cpu_count() or 1
+    if requested is None:
+        return cores
+    if not 1 <= requested <= cores:
+        raise UserError(f"--threads={requested}: must be 1 to {cores}, the cores that this process may use")
+    if requested < cores and not can_restrict:
+        raise UserError(f"--threads={requested}: must be {cores}; only Linux can restrict processes to some cores")
+    return requested
+
+
+def find_interpreter(path: str | None) -> str | None:
+    """Returns the absolute path of the peers' Python. Raises UserError if there is none at `path`."""
+    if path is None:
+        return None
+    if Path(path).is_dir() or not os.access(path, os.X_OK):
+        raise UserError(f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python")
+    return str(Path(path).absolute())  # links stay: one in an environment selects its packages

@@ -1,0 +1,94 @@
+"""The time that a user waits for a command: `--help`, a second quickstart's first step, one translated line."""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import logging
+
+from scripts.benchmarking.processes import ROOT, count_threads
+from scripts.benchmarking.report import Report, describe_machine
+from transformer.errors import UserError
+
+LINE = "I think that my brother hid the red lamp in the garden.\n"
+POLL_SECONDS = 0.01
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = folder / "first"
+        logging.info("Starting a quickstart, which fills the caches; it ends after its first step.")
+        first_step(first, folder)
+        waits: dict[str, Callable[[int], float]] = {
+            "transformer.train --help": lambda _: finished(["transformer.train", "--help"], folder),
+            "first step of a second quickstart": lambda number: first_step(folder / f"run-{number}", folder),
+            "one line through transformer.translate": lambda _: finished(
+                ["transformer.translate", f"--workdir={first}", "--checkpoint=last"], folder, LINE
+            ),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in waits}
+        for number in range(arguments.repetitions + 1):  # the first fills the compilation cache and does not count
+            logging.info("Repetition %d of %d.", number, arguments.repetitions)
+            for name, wait in waits.items():
+                seconds[name].append(wait(number))
+    seconds = {name: each[1:] for name, each in seconds.items()}
+    rows = [("command", "seconds", "fastest", "slowest")]
+    for name, each in seconds.items():
+        rows.append((name, *(f"{value:.2f}" for value in (statistics.median(each), min(each), max(each)))))
+    note = f"Medians of {arguments.repetitions} starts; {describe_machine(count_threads(None))}."
+    return Report(rows, [note], {name: {"median": statistics.median(s), "seconds": s} for name, s in seconds.items()})
+
+
+def finished(command: Sequence[str], folder: Path, text: str = "") -> float:
+    """Returns the seconds of a command, from its start to its end. Raises UserError if it fails."""
+    began = time.perf_counter()
+    process = start(command, folder)
+    _, errors = process.communicate(text)
+    seconds = time.perf_counter() - began
+    if process.returncode:
+        raise failure(command, errors)
+    return seconds
+
+
+def first_step(workdir: Path, folder: Path) -> float:
+    """Returns the seconds from the start of a quickstart to the record of its first step, and ends it there."""
+    flags = [f"--workdir={workdir}", "--config=configs/quickstart.py", "--config.training.log_every=1"]
+    began = time.perf_counter()
+    process = start(["transformer.train", *flags], folder, log=folder / "log")
+    while not recorded_steps(workdir / "metrics.jsonl") and process.poll() is None:
+        time.sleep(POLL_SECONDS)
+    seconds = time.perf_counter() - began
+    process.send_signal(signal.SIGTERM)  # it saves the run, from which a line can be translated
+    process.communicate()
+    if process.returncode:
+        raise failure(["transformer.train", *flags], (folder / "log").read_text(encoding="utf-8"))
+    return seconds
+
+
+def recorded_steps(metrics: Path) -> int:
+    """Returns the number of whole lines in the record."""
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def start(command: Sequence[str], folder: Path, log: Path | None = None) -> subprocess.Popen:
+    """Starts a command whose caches are in `folder`. Its standard error goes to the file `log`, or is kept."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would take precedence
+    pipe = subprocess.PIPE
+    errors = log.open("w") if log else pipe
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=ROOT, env=environment
+    )
+
+
+def failure(command: Sequence[str], errors: str) -> UserError:
+    lines = errors.strip().splitlines() or ["no message"]
+    return UserError(f"python -m {' '.join(command)}: failed: {lines[-1]}")

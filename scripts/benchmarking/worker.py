@@ -1,0 +1,55 @@
+"""The process of a system that is measured. Peers import this module too, so it needs nothing but Python.
+
+Protocol, in lines of JSON. The worker reads its task, prepares, warms up, and writes {"tokens": those of a repetition,
+"version": the library's}, or {"error": the reason}. It then answers each line with the seconds of one repetition, until
+its input ends. What libraries print goes to standard error.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+WARM_UPS = 2  # repetitions that do not count: the first compiles, the second finds memory already allocated
+
+
+class Prepared(NamedTuple):
+    """A system that is ready: one repetition of its task, the tokens of a repetition, and the library's version."""
+
+    repeat: Callable[[], object]
+    tokens: int
+    version: str
+
+
+def serve(prepare: Callable[[dict[str, Any]], Prepared]) -> None:
+    """Runs a worker. `prepare` gets the task, whose `threads` has been applied to this process where the system can."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(message: Any) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    try:
+        task = json.loads(sys.stdin.readline())
+        use_threads(task["threads"])
+        prepared = prepare(task)
+        for _ in range(WARM_UPS):
+            prepared.repeat()
+    except Exception as error:
+        traceback.print_exc()
+        answer({"error": " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])})
+        return
+    answer({"tokens": prepared.tokens, "version": prepared.version})
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        prepared.repeat()
+        answer(time.perf_counter() - began)
+
+
+def use_threads(count: int) -> None:
+    """Restricts this process to `count` of its cores, from which libraries derive how many threads to start."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])

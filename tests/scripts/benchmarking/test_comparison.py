@@ -1,0 +1,85 @@
+"""Comparisons of systems: turns, medians, ratios, and systems that fail."""
+
+import json
+import sys
+
+import pytest
+
+from scripts.benchmarking import comparison
+from scripts.benchmarking.comparison import Comparison, Speed
+from scripts.benchmarking.processes import System, count_threads, find_interpreter
+from scripts.benchmarking.worker import WARM_UPS
+from transformer.errors import UserError
+
+FAKE = "tests.scripts.benchmarking.fake_system"
+
+
+def fake(letter: str, **options) -> System:
+    return System(letter, FAKE, {"letter": letter, **options})
+
+
+def compare(trace, ours, peers, repetitions: int = 3) -> Comparison:
+    task = {"threads": 1, "trace": str(trace)}
+    return comparison.compare("2 x 5", task, ours, peers, sys.executable, repetitions)
+
+
+def test_systems_take_turns_after_their_warm_up(tmp_path):
+    found = compare(tmp_path / "trace", [fake("a"), fake("b")], [fake("c")])
+    assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "abc" * 3
+    assert [(speed.name, speed.is_peer, speed.tokens) for speed in found.speeds] == [
+        ("a", False, 10),
+        ("b", False, 10),
+        ("c", True, 10),
+    ]
+    assert all(len(speed.seconds) == 3 and min(speed.seconds) >= 0.001 for speed in found.speeds)
+    assert {speed.version for speed in found.speeds} == {"Fake 1"}  # cores that the process may use
+
+
+def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
+    missing = System("d", "tests.scripts.benchmarking.no_such_module")
+    peers = [fake("b", fails=True), fake("c", tokens=11), missing, fake("e", dies_after=WARM_UPS + WARM_UPS + 3)]
+    found = compare(tmp_path / "trace", [fake("a")], peers)
+    assert [speed.name for speed in found.speeds] == ["a"]
+    assert found.left_out["b"] == "ValueError: cannot be"
+    assert found.left_out["c"] == "counts 11 tokens, not 10"
+    assert found.left_out["d"].startswith("exit code 1: ") and "No module named" in found.left_out["d"]
+    assert found.left_out["e"] == "exit code 3: libraries print to standard output"
+    notes = comparison.report([found], 1, 3).notes
+    assert "b, 2 x 5: left out (ValueError: cannot be)." in notes
+    assert all("\n" not in note for note in notes)
+
+
+def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
+    with pytest.raises(UserError, match="^a: ValueError: cannot be$"):
+        compare(tmp_path / "trace", [fake("a", fails=True)], [fake("b")])
+
+
+def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
+    speeds = [
+        Speed("ours", False, 100, [4.0, 1.0, 2.0], "JAX 1"),
+        Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
+        Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
+    ]
+    report = comparison.report([Comparison("2 x 50", speeds, {}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
+    assert report.rows[1:] == [
+        ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
+        ("2 x 50", "slow", "20", "11", "20", "0.80", "2.50"),
+        ("2 x 50", "fast", "25", "25", "25", "1.00", "2.00"),
+        ("1 x 50", "ours", "50", "25", "100", "-", ""),
+    ]
+    values = json.loads(json.dumps(report.values))
+    assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 0.8, 1.0, None]
+    assert "JAX 1, P 2" in report.text
+
+
+@pytest.mark.parametrize("path", ["no/such/python", "tests"])
+def test_an_interpreter_that_is_missing_is_refused(path):
+    with pytest.raises(UserError, match=f"--peers={path}: no such interpreter"):
+        find_interpreter(path)
+
+
+def test_threads_are_cores_that_the_process_may_use():
+    assert count_threads(None) >= 1
+    for count in (0, count_threads(None) + 1):
+        with pytest.raises(UserError, match=f"--threads={count}: must be 1 to"):
+            count_threads(count)

@@ -1,0 +1,65 @@
+"""Our systems of a comparison: what they count is what they do."""
+
+import jax
+import numpy as np
+import pytest
+
+from scripts.benchmarking import decoding, training
+from scripts.benchmarking.ours import train_step, translation
+from scripts.benchmarking.sizes import SIZES, Size, random_sentences
+from transformer.special_tokens import BOS, EOS, PAD
+
+TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=5, length=10)
+
+
+def test_a_training_step_counts_the_targets_that_the_loss_counts():
+    task = training.make_task(TINY) | {"dtype": "float32"}
+    prepared = train_step.prepare(task)
+    prepared.repeat()
+    step, state = train_step.make_step(task)
+    _, metrics = step(state, [train_step.make_batch(task)])
+    assert prepared.tokens == sum(map(len, task["target"])) == float(metrics["sums"].tokens)
+
+
+def test_a_batch_is_shifted_and_padded():
+    batch = train_step.make_batch({"source": [[7, EOS]], "target": [[8, 9, EOS], [6, EOS]], "bos": BOS})
+    np.testing.assert_array_equal(batch["source"], [[7, EOS]])
+    np.testing.assert_array_equal(batch["target_input"], [[BOS, 8, 9], [BOS, 6, PAD]])
+    np.testing.assert_array_equal(batch["target_output"], [[8, 9, EOS], [6, EOS, PAD]])
+
+
+@pytest.mark.parametrize("size", SIZES.values())
+def test_the_lengths_of_a_batch_share_a_bucket_and_fill_it(size):
+    task = training.make_task(size)
+    for side in ("source", "target"):
+        lengths = [len(row) for row in task[side]]
+        assert len(lengths) == size.pairs
+        assert max(lengths) == size.length
+        assert size.length - training.LENGTHS < min(lengths) < size.length
+
+
+def test_sentences_have_ordinary_tokens_and_one_end():
+    (sentence,) = random_sentences(0, [2000], vocab_size=9)
+    assert set(sentence[:-1]) == {4, 5, 6, 7}  # neither special tokens nor the last one
+    assert sentence[-1] == EOS
+
+
+@pytest.mark.parametrize("sentences", [3, 1])
+def test_every_output_has_the_forced_number_of_tokens(sentences):
+    task = decoding.make_task(TINY, sentences, tokens=6) | {"dtype": "float32"}
+    prepared = translation.prepare(task)
+    assert prepared.repeat() == [6] * sentences
+    assert prepared.tokens == 6 * sentences
+
+
+def test_an_output_of_another_length_is_refused(monkeypatch):
+    monkeypatch.setattr(translation, "forbid_end", lambda parameters, end: end_at_once(parameters))
+    task = decoding.make_task(TINY, 2, tokens=6) | {"dtype": "float32"}
+    with pytest.raises(ValueError, match="the outputs have .* tokens, not 6 each"):
+        translation.prepare(task)
+
+
+def end_at_once(parameters: dict) -> None:
+    """Makes all tokens equally likely, so that end-of-sentence wins ties."""
+    table = parameters["decoder"]["embedding"]["table"]
+    parameters["decoder"]["embedding"]["table"] = jax.numpy.zeros_like(table)
