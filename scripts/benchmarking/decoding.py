@@ -15,12 +15,15 @@ OURS = [
     System(f"this project, {dtype}", "scripts.benchmarking.ours.translation", {"dtype": dtype})
     for dtype in ("float32", "bfloat16")
 ]
-HUGGING_FACE, CTRANSLATE2 = (f"scripts.benchmarking.peers.{name}" for name in ("hugging_face", "ctranslate2_decoding"))
+HUGGING_FACE, CTRANSLATE2, MARIAN = (
+    f"scripts.benchmarking.peers.{name}" for name in ("hugging_face", "ctranslate2_decoding", "marian_decoding")
+)
 PEERS = [
     System("Hugging Face, float32", HUGGING_FACE, {"dtype": "float32"}),
     System("Hugging Face, bfloat16", HUGGING_FACE, {"dtype": "bfloat16"}),
     System("CTranslate2, float32", CTRANSLATE2, {"dtype": "float32"}),
     System("CTranslate2, int8", CTRANSLATE2, {"dtype": "int8"}),
+    System("Marian, float32", MARIAN),
 ]
 
 
