@@ -110,13 +110,21 @@ def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch)
     assert fresh.attend.programs
 
 
-def test_the_warm_up_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
+def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
     monkeypatch.setattr(
         prepared.validation.own_translator, "translate", lambda *arguments: translated.append(arguments)
     )
-    prepared.validation.warm_up(prepared.initializer().parameters)
+    parameters = prepared.initializer().parameters
+    prepared.validation.warm_up(parameters)
+    assert not translated  # on CPUs
+    accelerators = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]))
+    monkeypatch.setattr(prepared.validation, "mesh", accelerators)
+    monkeypatch.setattr(prepared.validation, "_replicas", lambda _: None)
+    monkeypatch.setattr(validation.loader, "place", lambda *_: None)
+    monkeypatch.setattr(prepared.validation, "eval_step", lambda *_: None)
+    prepared.validation.warm_up(parameters)
     ((_, texts, first_line, _),) = translated
     assert (texts, first_line) == (["twenty-one"], 2)
 

@@ -13,7 +13,7 @@ from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
-from transformer.training.state import abstract_model, abstract_parameters
+from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing, read_averaged_steps
 
 
@@ -76,12 +76,12 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         except UserError as error:
             raise UserError(f"{other.path}: cannot be decoded with the settings of {first.path}: {error}") from None
     sizes = tokenizers[0].vocab_sizes
-    parameters, checkpoints = [], []
+    graphs, parameters, checkpoints = [], [], []
     for each, settings in opened:
         steps = choose_steps(each.path, which, average)
-        expected = abstract_parameters(settings, *sizes)
+        graph, expected = abstract_init(settings, *sizes)
+        graphs.append(graph)
         parameters.append(load_parameters(each.path, steps, expected, settings))
         checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(read_averaged_steps(each) or steps)))
         logging.info("%s: loaded step %s.", each.path, " and ".join(map(str, steps)))
-    graphs = tuple(abstract_model(settings, *sizes) for _, settings in opened)
-    return Trained(first, config, tokenizers[0], graphs, tuple(parameters), tuple(checkpoints))
+    return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints))

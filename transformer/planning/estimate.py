@@ -22,7 +22,7 @@ from transformer.planning.oom import explain, explain_compiler
 from transformer.training.memory import by_memory
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer, abstract_model
+from transformer.training.state import Initializer
 from transformer.training.step import TrainStep
 
 
@@ -73,9 +73,10 @@ def estimate(
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    state = Initializer(config, optimizer, mesh, vocab_sizes).abstract_state
+    initializer = Initializer(config, optimizer, mesh, vocab_sizes)
+    state = initializer.abstract_state
     inputs = inputs_of(config, [""] * vocab_sizes[0])
-    step = TrainStep(config, abstract_model(config, *vocab_sizes), optimizer, schedule, mesh, inputs)
+    step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
     module = PLANS[config.batch.plan]
     buckets = module.choose_shapes(corpus, config)
     lengths = corpus.epoch(0, config.seed).lengths

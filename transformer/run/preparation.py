@@ -34,7 +34,7 @@ from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
 from transformer.training.progress import Progress
-from transformer.training.state import Initializer, TrainState, abstract_model
+from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 from transformer.workdir import Workdir, create_workdir, lock_workdir
@@ -152,7 +152,6 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     if parent:
         coordination.on_process_zero(fine_tuning.record, config, workdir, parent)
     sizes = vocabulary.vocab_sizes
-    graph = abstract_model(config, *sizes)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
@@ -165,8 +164,8 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=TrainStep(config, graph, optimizer, schedule, mesh, inputs),
-        validation=Validation(config, graph, mesh, vocabulary, valid, inputs),
+        train_step=TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs),
+        validation=Validation(config, initializer.graph, mesh, vocabulary, valid, inputs),
         parent=parent,
     )
 

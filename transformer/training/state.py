@@ -29,46 +29,58 @@ class TrainState:
         return self.parameters if self.ema_parameters is None else self.ema_parameters
 
 
-def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
-    """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
-    make_model = OBJECTIVES[config.training.objective].make_model
-    model = nnx.eval_shape(lambda: make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(0)))
-    return nnx.graphdef(model)
+def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
+    """Returns the structure of the model, and its initial parameters for `config.seed`, which `nnx.merge` joins.
 
-
-def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
-    """Returns the initial parameters for `config.seed`: a nested dict of float32 arrays."""
+    The parameters are a nested dict of float32 arrays.
+    """
     make_model = OBJECTIVES[config.training.objective].make_model
     model = make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(config.seed))
-    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
+    """Returns the structure of the model and the shapes of its parameters, by tracing its construction once."""
+    return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
+
+
+def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
+    """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
+    return abstract_init(config, source_vocab_size, target_vocab_size)[0]
 
 
 def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
     """Returns the shapes of the parameters."""
-    return jax.eval_shape(lambda: init_parameters(config, source_vocab_size, target_vocab_size))
+    return abstract_init(config, source_vocab_size, target_vocab_size)[1]
+
+
+def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
+    """Returns the initial parameters for `config.seed`: a nested dict of float32 arrays."""
+    return init_model(config, source_vocab_size, target_vocab_size)[1]
 
 
 class Initializer:
     """Creates the initial state, each array with its sharding over the mesh.
 
     Attributes:
+      graph: the structure of the model.
       start_from: returns the initial state for given parameters, which are donated.
     """
 
     def __init__(
         self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
     ):
+        init = jax.jit(lambda: init_model(config, *vocab_sizes))  # traced once, for the shapes and for the values
+        self.graph, parameters = jax.eval_shape(init)
+
         def start_from(parameters: dict) -> TrainState:
             ema_parameters = parameters if config.training.ema_decay > 0 else None
             zero = jnp.zeros((), jnp.int32)
             return TrainState(zero, zero, parameters, optimizer.init(parameters), ema_parameters)
 
-        def create() -> TrainState:
-            return start_from(init_parameters(config, *vocab_sizes))
-
-        shapes = jax.eval_shape(create)
+        shapes = jax.eval_shape(start_from, parameters)
         shardings = tree_shardings(mesh, shapes)
-        self.create = jax.jit(create, out_shardings=shardings)
+        self.create = jax.jit(lambda: start_from(init()[1]), out_shardings=shardings)
         self.start_from = jax.jit(start_from, out_shardings=shardings, donate_argnums=0)
         self.abstract_state = abstract_arrays(shapes, shardings)
 

@@ -66,13 +66,15 @@ class Validation:
         return jobs
 
     def warm_up(self, parameters: dict) -> None:
-        """Runs the largest batch and the longest text, so that what does not fit in memory fails before training."""
+        """Runs the largest batch and the longest text, so that what does not fit in memory fails before training.
 
+        On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
+        """
         plan = loader.plan_in_order(self.corpus, self.config)
         largest = by_memory(self.config, [each.bucket for each in plan.stats if each.batches])[0]
         batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
-        if self.translator is not None:
+        if self.translator is not None and self.mesh.devices.flat[0].platform != "cpu":
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             # Each process by itself, since each may have too little memory.
             self.own_translator.translate(self._replicas(parameters), [self.texts[index]], index + 1, lambda _: None)
