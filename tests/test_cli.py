@@ -54,9 +54,10 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
     decoding = loading.override(config, arguments.overrides).decoding
     assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
-    arguments = EVALUATE.parse(["--decoding.beam_sise=1"])
     with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."):
-        loading.override(config, arguments.overrides)
+        EVALUATE.parse(["--decoding.beam_sise=1"])
+    with pytest.raises(UserError, match="--decoding.beam_sise=1: "):
+        loading.override(config, [("decoding.beam_sise", "1")])
 
 
 @pytest.mark.parametrize(
