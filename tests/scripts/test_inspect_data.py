@@ -3,7 +3,7 @@
 import pytest
 
 from scripts import inspect_data
-from scripts.inspect_data import read_corpus
+from scripts.commands.inspect_data import read_corpus
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer.config import loading
 from transformer.data.sources.source import open_source
