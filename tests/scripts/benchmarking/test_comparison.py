@@ -25,7 +25,7 @@ def compare(trace, ours, peers, repetitions: int = 3) -> Comparison:
 
 def test_systems_take_turns_after_their_warm_up(tmp_path):
     found = compare(tmp_path / "trace", [fake("a"), fake("b")], [fake("c")])
-    assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "abc" * 3
+    assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "aabbcc" * 3
     assert [(speed.name, speed.is_peer, speed.tokens) for speed in found.speeds] == [
         ("a", False, 10),
         ("b", False, 10),
@@ -37,7 +37,7 @@ def test_systems_take_turns_after_their_warm_up(tmp_path):
 
 def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     missing = System("d", "tests.scripts.benchmarking.no_such_module")
-    peers = [fake("b", fails=True), fake("c", tokens=11), missing, fake("e", dies_after=WARM_UPS + WARM_UPS + 3)]
+    peers = [fake("b", fails=True), fake("c", tokens=11), missing, fake("e", dies_after=WARM_UPS * 4 + 4)]
     found = compare(tmp_path / "trace", [fake("a")], peers)
     assert [speed.name for speed in found.speeds] == ["a"]
     assert found.left_out["b"] == "ValueError: cannot be"
