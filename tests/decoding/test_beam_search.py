@@ -18,7 +18,8 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import beam_search, best_extensions, penalty
+from transformer.decoding.beam_search import BeamSearch, beam_search, penalty
+from transformer.decoding.ensemble import Prediction
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
@@ -167,7 +168,8 @@ def test_an_empty_slot_has_score_minus_infinity():
 def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
-    best, parents, tokens, gained = best_extensions(live, log_p, 3)
+    searcher = BeamSearch([], jnp.array([9]), 3, 3, 0.6, 9, forbid_unk=True)
+    best, parents, tokens, gained = searcher.best_extensions(live, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
     # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
     assert parents.tolist() == [[0, 0, 1]] and tokens.tolist() == [[4, 5, 5]]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
+from transformer.decoding.top_k import top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -45,11 +46,11 @@ class State(NamedTuple):
 class Extensions(NamedTuple):
     """The K best extensions of the live hypotheses of a state, and which of these hypotheses end.
 
-    log_p: of the next token. end_log_p: of each hypothesis with EOS. live_log_p: of each extension.
+    prediction: of the next token. end_log_p: of each hypothesis with EOS. live_log_p: of each extension.
     parents, tokens, gained: the hypothesis that it extends, its last token, and the log-probability of that.
     """
 
-    log_p: Float[Array, "B K V"]
+    prediction: ensemble.Prediction
     end_log_p: Float[Array, "B K"]
     ends: Bool[Array, "B K"]
     live_log_p: Float[Array, "B K"]
@@ -85,19 +86,38 @@ class BeamSearch:
 
     def extend(self, state: State) -> Extensions:
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
-        log_p, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches, self.forbid_unk)
-        end_log_p = state.live_log_p + log_p[:, :, EOS]
-        live_log_p, parents, tokens, gained = best_extensions(state.live_log_p, log_p, self.beam_size)
+        prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
+        end_log_p = state.live_log_p + prediction.log_p_of(EOS)
+        live_log_p, parents, tokens, gained = self.best_extensions(state.live_log_p, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
         ends = (best[:, :, None] == jnp.arange(self.beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
-        return Extensions(log_p, end_log_p, ends, live_log_p, parents, tokens, gained, caches)
+        return Extensions(prediction, end_log_p, ends, live_log_p, parents, tokens, gained, caches)
+
+    def best_extensions(
+        self, live_log_p: Float[Array, "B K"], prediction: ensemble.Prediction, count: int
+    ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
+        """Returns the best `count` of the K x V extensions without EOS; the first wins a tie.
+
+        Returns:
+          log-probability, parent, last token, and the last token's log-probability.
+        """
+        excluded = (EOS, *ensemble.forbidden_tokens(self.forbid_unk))
+        # All excluded tokens may be among the likeliest.
+        per_parent = min(count + len(excluded), prediction.logits.shape[-1])
+        logits, tokens = top_k(prediction.logits, per_parent)
+        logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
+        gained = logits - prediction.log_normalizer[:, :, None]
+        values = gained + live_log_p[:, :, None]
+        best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
+        tokens, gained = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, gained))
+        return best, index // per_parent, tokens, gained
 
     def advance(self, state: State, found: Extensions) -> State:
         ending = Hypotheses(
             state.live_tokens.at[:, :, state.position].set(EOS),
             jnp.where(found.ends, found.end_log_p, -jnp.inf) / penalty(state.position + 1, self.length_penalty),
-            state.live_token_log_p.at[:, :, state.position].set(found.log_p[:, :, EOS]),
+            state.live_token_log_p.at[:, :, state.position].set(found.prediction.log_p_of(EOS)),
         )
         ended = keep_best(state.ended, ending)
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
@@ -153,23 +173,6 @@ def initial_state(
         done=limits < 0,
         caches=tuple(model.start_cache(source, beams, length) for model in models),
     )
-
-
-def best_extensions(
-    live_log_p: Float[Array, "B K"], log_p: Float[Array, "B K V"], count: int
-) -> tuple[Float[Array, "B count"], Int[Array, "B count"], Int[Array, "B count"], Float[Array, "B count"]]:
-    """Returns the best of K x V extensions without EOS; the first wins a tie.
-
-    Returns:
-      log-probability, parent, last token, and the last token's log-probability.
-    """
-    vocabulary = jnp.arange(log_p.shape[-1])[None, None]
-    per_parent = min(count, log_p.shape[-1])
-    gained, tokens = jax.lax.top_k(jnp.where(vocabulary == EOS, -jnp.inf, log_p), per_parent)
-    values = gained + live_log_p[:, :, None]
-    best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-    tokens, gained = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, gained))
-    return best, index // per_parent, tokens, gained
 
 
 def keep_best(ended: Hypotheses, ending: Hypotheses) -> Hypotheses:

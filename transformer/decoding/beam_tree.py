@@ -16,7 +16,7 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.batches import make_batches, pad
-from transformer.decoding.beam_search import BeamSearch, State, best_extensions, initial_state, penalty
+from transformer.decoding.beam_search import BeamSearch, State, initial_state, penalty
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import encode
 from transformer.special_tokens import BOS, EOS
@@ -104,7 +104,7 @@ class BeamTracer:
 
         def step(state: State, _) -> tuple[State, Step]:
             is_taken, found = search.is_unfinished(state), search.extend(state)
-            log_p, parents, tokens, _ = best_extensions(state.live_log_p, found.log_p, 2 * config.beam_size)
+            log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, found.prediction, 2 * config.beam_size)
             log_p = jnp.where(state.position < limits[0], log_p, -jnp.inf)
             considered = Step(is_taken, found.ends[0], found.end_log_p[0], parents[0], tokens[0], log_p[0])
             return jax.lax.cond(is_taken, lambda: search.advance(state, found), lambda: state), considered

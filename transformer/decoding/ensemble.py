@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -49,20 +49,39 @@ def log_probabilities(logits: Sequence[Float[Array, "B T V"]]) -> Float[Array, "
     return jax.nn.logsumexp(jnp.stack(each), axis=0) - math.log(len(each))
 
 
-def decode_step(
-    models: Sequence[AutoregressiveModel],
-    tokens: Int[Array, "B K"],
-    position: Int[Array, ""],
-    caches: Caches,
-    forbid_unk: bool,
-) -> tuple[Float[Array, "B K V"], Caches]:
-    """Returns log-probabilities of the token after `tokens`: -inf for PAD, BOS and, if `forbid_unk`, UNK.
+class Prediction(NamedTuple):
+    """Log-probabilities of the next token before their normalization: logits - log_normalizer.
 
-    The remaining probabilities are not renormalised, so that a translation's score equals its score by forced decoding.
+    A search normalizes only the tokens that it keeps, which saves passes over the vocabulary.
     """
+
+    logits: Float[Array, "B K V"]
+    log_normalizer: Float[Array, "B K"]
+
+    @property
+    def log_p(self) -> Float[Array, "B K V"]:
+        return self.logits - self.log_normalizer[:, :, None]
+
+    def log_p_of(self, token: int) -> Float[Array, "B K"]:
+        return self.logits[:, :, token] - self.log_normalizer
+
+
+def decode_step(
+    models: Sequence[AutoregressiveModel], tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches
+) -> tuple[Prediction, Caches]:
+    """Returns the models' prediction of the token after `tokens`, which are at `position` of each hypothesis."""
     steps = [model.decode_step(tokens, position, cache) for model, cache in zip(models, caches, strict=True)]
-    log_p = log_probabilities([logits for logits, _ in steps])
-    forbidden = (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)
-    vocabulary = jnp.arange(log_p.shape[-1])[None, None]
-    log_p = jnp.where(jnp.isin(vocabulary, jnp.array(forbidden)), -jnp.inf, log_p)
-    return log_p, tuple(cache for _, cache in steps)
+    each = [logits for logits, _ in steps]
+    if len(each) == 1:
+        prediction = Prediction(each[0], jax.nn.logsumexp(each[0], axis=-1))
+    else:
+        prediction = Prediction(log_probabilities(each), jnp.zeros(tokens.shape))
+    return prediction, tuple(cache for _, cache in steps)
+
+
+def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:
+    """Returns the tokens that are never generated.
+
+    The remaining probabilities are not renormalized, so that a translation's score equals its score by forced decoding.
+    """
+    return (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)

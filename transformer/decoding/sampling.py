@@ -45,10 +45,12 @@ def sample(
     which tokens are drawn; the log-probabilities and scores returned are the model's own.
     """
     rows, count = keys.shape
+    forbidden = jnp.array(ensemble.forbidden_tokens(forbid_unk))
 
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
-        log_p, caches = ensemble.decode_step(models, previous, state.position, state.caches, forbid_unk)
+        prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
+        log_p = prediction.log_p.at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
         drawn = draw(step_keys, log_p, temperature, top_k, top_p)
         drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)

@@ -73,8 +73,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attends in the plain form, with projected queries, keys and values, which cached decoding has already."""
         weights = dropout(self.weights(queries, keys, mask), self.dropout_rate, rngs).astype(values.dtype)
-        heads = jnp.einsum("bhts,bshd->bthd", weights, values)
-        return self._merge_heads(heads)
+        heads = jnp.einsum("bhts,bshd->bhtd", weights, values)
+        return self._merge_heads(jnp.swapaxes(heads, 1, 2))
 
     def weights(
         self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "#B 1 #T S"]

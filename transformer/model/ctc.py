@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
-from transformer.model.linear import FLOAT32, Linear
+from transformer.model.linear import Linear
+from transformer.model.products import FLOAT32
 from transformer.model.transformer import SHARE_EMBEDDINGS
 from transformer.special_tokens import PAD
 

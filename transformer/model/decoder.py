@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import DecodingCache, LayerCache, cached_self_attention
+from transformer.model.cache import DecodingCache, LayerCache, cached_self_attention, heads_first
 from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer
 from transformer.model.masks import Mask, segments_of
@@ -70,12 +70,16 @@ class Decoder(Stack):
         def start_layer(layer: DecoderLayer) -> LayerCache:
             one = jnp.zeros((1, 1, self.embedding.table.shape[1]), self.embedding.dtype)
             entries = jax.eval_shape(layer.self_attention.project_keys_values, one)
-            empty = [jnp.zeros((rows, beams, length, *x.shape[2:]), x.dtype) for x in entries]
-            of_memory = (None, None) if memory is None else layer.cross_attention.project_keys_values(memory)
-            return LayerCache(*empty, *of_memory)
+            empty = [jnp.zeros((rows, x.shape[2], length * beams, x.shape[3]), x.dtype) for x in entries]
+            if memory is None:
+                return LayerCache(*empty, None, None)
+            of_memory = map(heads_first, layer.cross_attention.project_keys_values(memory))
+            # Without a barrier XLA changes the layout at each step, and not once.
+            return LayerCache(*empty, *jax.lax.optimization_barrier(tuple(of_memory)))
 
+        slots = jnp.full((rows, beams, length), -1)
         mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
-        return DecodingCache(tuple(map(start_layer, self.layers)), mask)
+        return DecodingCache(tuple(map(start_layer, self.layers)), slots, mask)
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -85,20 +89,21 @@ class Decoder(Stack):
         `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
         """
         positions = jnp.full((1, tokens.shape[1]), position)
-        rotary_positions = self.rotary_positions(positions[:, :1])
+        rotary_positions = self.rotary_positions(positions)
         x = self.embed(tokens, positions, None)
-        layer_caches = list(cache.layers)
+        cache = cache.take_slots(position)
+        self_mask, layer_caches = cache.self_mask, list(cache.layers)
         for i, layer in enumerate(self.layers):
 
             def attend_self(x, i=i, layer=layer):
                 out, layer_caches[i] = cached_self_attention(
-                    layer.self_attention, x, position, rotary_positions, layer_caches[i]
+                    layer.self_attention, x, position, rotary_positions, layer_caches[i], self_mask
                 )
                 return out
 
             def attend_memory(x, attention=layer.cross_attention, layer_cache=cache.layers[i]):
-                queries = attention.project_queries(x)
-                return attention.attend(queries, layer_cache.memory_keys, layer_cache.memory_values, cache.memory_mask)
+                memory = heads_first(layer_cache.memory_keys), heads_first(layer_cache.memory_values)
+                return attention.attend(attention.project_queries(x), *memory, cache.memory_mask)
 
             x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.linear import FLOAT32, flat_product
+from transformer.model.linear import flat_product
 from transformer.model.partitioning import shard_rows
+from transformer.model.products import FLOAT32
 
 
 class Embedding(nnx.Module):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-FLOAT32 = jnp.dtype(jnp.float32)
+from transformer.model.products import product, product_with_transpose, transposed_product
 
 
 class Linear(nnx.Linear):
@@ -51,7 +51,7 @@ def flat_product(
     recompute everything fused into it element by element. A train step of 3,072 tokens takes 0.66 s instead of 1.06 s
     on two cores.
     """
-    y = jax.lax.dot(_rows(x, dtype), kernel.astype(dtype), preferred_element_type=output_dtype)
+    y = product(_rows(x, dtype), kernel.astype(dtype), output_dtype)
     return y.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
@@ -62,9 +62,8 @@ def _forward(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype, output_dtype: jn
 def _backward(dtype: jnp.dtype, output_dtype: jnp.dtype, saved: tuple[jax.Array, jax.Array], gradient: jax.Array):
     x, kernel = saved
     gradient = _rows(gradient, dtype)
-    of_x = jax.lax.dot_general(gradient, kernel.astype(dtype), (((1,), (1,)), ((), ())), preferred_element_type=dtype)
-    of_kernel = jax.lax.dot_general(gradient, _rows(x, dtype), (((0,), (0,)), ((), ())), preferred_element_type=FLOAT32)
-    return of_x.reshape(x.shape).astype(x.dtype), of_kernel.T
+    of_x = product_with_transpose(gradient, kernel.astype(dtype), dtype)
+    return of_x.reshape(x.shape).astype(x.dtype), transposed_product(_rows(x, dtype), gradient)
 
 
 flat_product.defvjp(_forward, _backward)

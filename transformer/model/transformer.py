@@ -11,8 +11,9 @@ from transformer.model.cache import DecodingCache
 from transformer.model.decoder import Decoder
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
-from transformer.model.linear import FLOAT32, Linear
+from transformer.model.linear import Linear
 from transformer.model.masks import segments_of
+from transformer.model.products import FLOAT32
 from transformer.model.stack import Stack
 
 

@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
-from transformer.model.linear import FLOAT32, flat_product
+from transformer.model.linear import flat_product
+from transformer.model.products import FLOAT32
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
 from transformer.training.programs import Batch

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.distributed.sharding import BATCH
-from transformer.model.linear import FLOAT32
+from transformer.model.products import FLOAT32, product, product_with_transpose, transposed_product
 from transformer.training.loss import LossSums, Objective
 from transformer.training.programs import Batch
 
@@ -104,13 +104,13 @@ class ProjectedLoss:
         def add_chunk(totals, chunk):
             hidden, targets = chunk
             flat = hidden.reshape(-1, hidden.shape[-1])
-            logits = _product(flat, table, (1, 1), FLOAT32).reshape(*targets.shape, -1)
+            logits = product_with_transpose(flat, table, FLOAT32).reshape(*targets.shape, -1)
             *result, gradient = self.objective.with_gradient(logits, targets, columns, vocab_size, "tensor")
             if not with_gradients:
                 return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
             gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
-            of_hidden = _product(gradient, table, (1, 0), hidden.dtype)
-            of_table = _product(gradient, flat, (0, 0), FLOAT32)
+            of_hidden = product(gradient, table, hidden.dtype)
+            of_table = transposed_product(gradient, flat)
             return jax.tree.map(jnp.add, totals, (tuple(result), of_table)), of_hidden.reshape(hidden.shape)
 
         zero = jnp.zeros(())
@@ -137,11 +137,6 @@ def _backward(loss: ProjectedLoss, gradients: tuple, cotangents: tuple) -> tuple
 
 
 _projected_loss.defvjp(_forward, _backward)
-
-
-def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
-    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
-    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=dtype)
 
 
 def _number_of_chunks(sentences: int, bytes_per_sentence: int, platform: str) -> int:

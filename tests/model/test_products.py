@@ -1,0 +1,33 @@
+"""Products in the form for CPUs equal the plain products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.model import products
+
+SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
+# A sum of K products of bfloat16 numbers is exact up to the rounding of float32; a result in bfloat16 has 8 bits.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
+
+
+@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
+    monkeypatch.setattr(products, "target_platform", lambda: platform)
+    m, k, n = size
+    random = np.random.default_rng(0)
+    x, w = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((m, k), (k, n)))
+    exact_x, exact_w = (np.asarray(array, np.float64) for array in (x, w))
+    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * np.sqrt(k)}
+
+    found = jax.jit(lambda x, w: products.product(x, w, jnp.dtype(dtype)))(x, w)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
+    found = jax.jit(lambda x, w: products.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
+    found = jax.jit(lambda x, w: products.transposed_product(x.T, w))(x, w)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
