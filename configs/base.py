@@ -84,7 +84,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # which saves memory for a third more products
     model.remat = Key("none", listed_in("transformer.model.stack:REMATS"), MESH)
     model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
-    model.dtype = Key("bfloat16", one_of("bfloat16", "float32"))  # of products and activations; the rest is float32
+    # Of products and activations; the rest is float32. auto: bfloat16, but float32 on processors that have no
+    # instructions for bfloat16
+    model.dtype = Key("auto", one_of("auto", "bfloat16", "float32"))
 
     keys.data = data = ml_collections.ConfigDict()
     # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: made-up sentences

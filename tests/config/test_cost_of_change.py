@@ -106,7 +106,7 @@ def test_positions_take_one_table_entry(add):
     config = add("model.positions", lambda config, rngs: lambda positions: positions[..., None].repeat(8, axis=-1))
     config = ml_collections.ConfigDict(config.model)
     config.update({"d_model": 8, "num_heads": 2, "num_layers": 1})
-    embedding = Embedding(9, 8, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0))
+    embedding = Embedding(9, 8, dtype="float32", rngs=nnx.Rngs(0))
     encoder = Encoder(config, embedding, rngs=nnx.Rngs(0))
     tokens = jnp.asarray([[5, 6, 7]])
     expected = embedding(tokens) + jnp.arange(3.0)[None, :, None]

@@ -87,7 +87,7 @@ def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
 def test_an_encoder_alone_is_the_encoder_of_the_whole_model():
     config = tiny_config()
     rngs = nnx.Rngs(0)
-    encoder = Encoder(config, Embedding(VOCAB, config.d_model, dtype=jnp.dtype("float32"), rngs=rngs), rngs=rngs)
+    encoder = Encoder(config, Embedding(VOCAB, config.d_model, dtype="float32", rngs=rngs), rngs=rngs)
     whole = tiny_transformer()
     embedding = whole.parameters["decoder"]["embedding"]
     nnx.update(encoder, nnx.State({**whole.parameters["encoder"], "embedding": embedding}))

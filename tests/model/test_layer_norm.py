@@ -13,7 +13,7 @@ EPSILON = 1e-3
 
 def layer_norm_of(size: int, dtype: str) -> LayerNorm:
     """Returns a module with random scales and biases."""
-    module = LayerNorm(size, epsilon=EPSILON, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(0))
+    module = LayerNorm(size, epsilon=EPSILON, dtype=dtype, rngs=nnx.Rngs(0))
     module.scale[...], module.bias[...] = 1.0 + 0.5 * jax.random.normal(jax.random.key(1), (2, size))
     return module
 

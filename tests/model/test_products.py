@@ -31,3 +31,26 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     found = jax.jit(lambda x, w: products.transposed_product(x.T, w))(x, w)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "expected"),
+    [
+        ("gpu", "sse2 avx2", "bfloat16"),
+        ("cpu", "sse2 avx512_bf16 avx2", "bfloat16"),
+        ("cpu", "amx_bf16 amx_tile", "bfloat16"),
+        ("cpu", "asimd bf16 i8mm", "bfloat16"),
+        ("cpu", "avx512f avx512_vnni", "float32"),
+        ("cpu", None, "float32"),
+    ],
+)
+def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expected, monkeypatch, tmp_path):
+    file = tmp_path / "cpuinfo"
+    if flags is not None:
+        file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
+    monkeypatch.setattr(products, "PROCESSOR", file)
+    monkeypatch.setattr(products, "target_platform", lambda: platform)
+    products._computes_bfloat16.cache_clear()
+    assert products.product_dtype("auto") == expected
+    assert products.product_dtype("float32") == jnp.float32 and products.product_dtype("bfloat16") == jnp.bfloat16
+    products._computes_bfloat16.cache_clear()

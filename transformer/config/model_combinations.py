@@ -38,7 +38,7 @@ COMBINATIONS = (
         ("model.attention_implementation", "model.attention", "model.attention_dropout", "model.dtype"),
         lambda c: (
             _is_fused(c)
-            and (c.model.attention, c.model.attention_dropout, c.model.dtype) != ("dot_product", 0.0, "bfloat16")
+            and ((c.model.attention, c.model.attention_dropout) != ("dot_product", 0.0) or c.model.dtype == "float32")
         ),
         "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain",
     ),

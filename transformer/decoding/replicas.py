@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from transformer.model.linear import Linear
+from transformer.model.products import product_dtype
 
 
 class Replicas:
@@ -48,7 +49,7 @@ def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
     model = nnx.merge(graph, nnx.State(parameters))
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):
-            module.kernel = nnx.Param(jnp.asarray(module.kernel[...]).astype(module.dtype))
+            module.kernel = nnx.Param(jnp.asarray(module.kernel[...]).astype(product_dtype(module.dtype)))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 

@@ -24,7 +24,7 @@ class MultiHeadAttention(nnx.Module):
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
         d_model, num_heads, (d_k, d_v) = config.d_model, config.num_heads, head_widths(config)
-        options = {"use_bias": config.attention_bias, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        options = {"use_bias": config.attention_bias, "dtype": config.dtype, "rngs": rngs}
         self.query = Linear(d_model, num_heads * d_k, **options)
         self.key = Linear(d_model, num_heads * d_k, **options)
         self.value = Linear(d_model, num_heads * d_v, **options)

@@ -23,13 +23,14 @@ class CtcTransformer(nnx.Module):
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        dtype = jnp.dtype(config.dtype)
-        embedding = Embedding(source_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
+        embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
         self.projection = (
             None
             if SHARE_EMBEDDINGS[config.share_embeddings].source_and_target
-            else Linear(config.d_model, target_vocab_size, use_bias=False, dtype=dtype, output_dtype=FLOAT32, rngs=rngs)
+            else Linear(
+                config.d_model, target_vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs
+            )
         )
         self.frames_per_token = config.ctc_frames
 

@@ -11,6 +11,7 @@ from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer
 from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import positions_of
+from transformer.model.products import product_dtype
 from transformer.model.stack import Stack
 
 
@@ -68,7 +69,7 @@ class Decoder(Stack):
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
 
         def start_layer(layer: DecoderLayer) -> LayerCache:
-            one = jnp.zeros((1, 1, self.embedding.table.shape[1]), self.embedding.dtype)
+            one = jnp.zeros((1, 1, self.embedding.table.shape[1]), product_dtype(self.embedding.dtype))
             entries = jax.eval_shape(layer.self_attention.project_keys_values, one)
             empty = [jnp.zeros((rows, x.shape[2], length * beams, x.shape[3]), x.dtype) for x in entries]
             if memory is None:

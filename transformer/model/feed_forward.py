@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -32,7 +31,7 @@ class FeedForward(nnx.Module):
     """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2); gated: (f(x W1 + b1) * (x W3 + b3)) W2 + b2."""
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        options = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        options = {"dtype": config.dtype, "rngs": rngs}
         self.inner = Linear(config.d_model, config.d_ff, **options)
         self.outer = Linear(config.d_ff, config.d_model, **options)
         function = ACTIVATIONS[config.activation]

@@ -21,7 +21,7 @@ class MaskedLanguageModel(nnx.Module):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
+        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
 
     def __call__(self, source: Int[Array, "B S"], **others: Array | nnx.Rngs | None) -> Float[Array, "B S V"]:
@@ -60,7 +60,7 @@ class LanguageModel(nnx.Module):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        embedding = Embedding(vocab_size, config.d_model, dtype=jnp.dtype(config.dtype), rngs=rngs)
+        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
 
     def __call__(self, target_input: Int[Array, "B T"], **others: Array | nnx.Rngs | None) -> Float[Array, "B T V"]:

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from transformer.model.products import product_dtype
+
 
 class LayerNorm(nnx.LayerNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last dimension of x.
@@ -16,7 +18,7 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        return normalize(x, self.scale[...], self.bias[...], self.epsilon, self.dtype)
+        return normalize(x, self.scale[...], self.bias[...], self.epsilon, product_dtype(self.dtype))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

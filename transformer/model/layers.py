@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -110,6 +109,6 @@ def layer_norm(config: Config, rngs: nnx.Rngs) -> LayerNorm:
     return LayerNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,
-        dtype=jnp.dtype(config.dtype),
+        dtype=config.dtype,
         rngs=rngs,
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.products import product, product_with_transpose, transposed_product
+from transformer.model.products import product, product_dtype, product_with_transpose, transposed_product
 
 
 class Linear(nnx.Linear):
@@ -22,20 +22,22 @@ class Linear(nnx.Linear):
         fan_out: int,
         *,
         use_bias: bool = True,
-        dtype: jnp.dtype,
+        dtype: str,
         output_dtype: jnp.dtype | None = None,
         rngs: nnx.Rngs,
     ):
         kernel_init = nnx.initializers.xavier_uniform()
         super().__init__(fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=kernel_init, rngs=rngs)
-        self.output_dtype = output_dtype or dtype
+        self.output_dtype = output_dtype
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
-        y = flat_product(x, self.kernel[...], self.dtype, self.output_dtype)
+        dtype = product_dtype(self.dtype)
+        output_dtype = self.output_dtype or dtype
+        y = flat_product(x, self.kernel[...], dtype, output_dtype)
         if self.bias is None:
             return y
         # Its gradient is a sum over all rows, which bfloat16 would lose a third of.
-        return (y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))).astype(self.output_dtype)
+        return (y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))).astype(output_dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

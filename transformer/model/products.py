@@ -1,5 +1,8 @@
 """Products of two matrices, in the form that runs fastest on the target platform."""
 
+import functools
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -8,6 +11,14 @@ from jaxtyping import Array, Float
 from transformer.model.partitioning import target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
+PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype that `model.dtype` names; "auto" is bfloat16, but float32 on processors that lack it."""
+    if name == "auto":
+        name = "bfloat16" if target_platform() != "cpu" or _computes_bfloat16() else "float32"
+    return jnp.dtype(name)
 
 
 def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
@@ -36,3 +47,13 @@ def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dty
     result = FLOAT32 if target_platform() == "cpu" else dtype
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=result).astype(dtype)
+
+
+@functools.cache
+def _computes_bfloat16() -> bool:
+    """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
+    try:
+        words = PROCESSOR.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:  # not Linux
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)

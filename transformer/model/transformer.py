@@ -42,19 +42,20 @@ class Transformer(nnx.Module):
                 f"model.share_embeddings=all needs one vocabulary, "
                 f"not {source_vocab_size} source and {target_vocab_size} target tokens"
             )
-        dtype = jnp.dtype(config.dtype)
-        target_embedding = Embedding(target_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
+        target_embedding = Embedding(target_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         source_embedding = (
             target_embedding
             if sharing.source_and_target
-            else Embedding(source_vocab_size, config.d_model, dtype=dtype, rngs=rngs)
+            else Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         )
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.projection = (
             None
             if sharing.target_and_logits
-            else Linear(config.d_model, target_vocab_size, use_bias=False, dtype=dtype, output_dtype=FLOAT32, rngs=rngs)
+            else Linear(
+                config.d_model, target_vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs
+            )
         )
 
     def __call__(

@@ -28,6 +28,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
+from transformer.model.products import product_dtype
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
 from transformer.training.objectives import inputs_of
@@ -157,7 +158,10 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     initializer = Initializer(config, optimizer, mesh, sizes)
     inputs = inputs_of(config, vocabulary.source.pieces)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
-    logging.info("Model: %d parameters; vocabulary %d and %d; devices: %d.", parameters, *sizes, mesh.size)
+    logging.info(
+        "Model: %d parameters; vocabulary %d and %d; products in %s; devices: %d.",
+        *(parameters, *sizes, product_dtype(config.model.dtype), mesh.size),
+    )
     return Run(
         config=config,
         workdir=workdir,

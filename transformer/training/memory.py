@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
-
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.model.attention import head_widths
+from transformer.model.products import product_dtype
 from transformer.training.objectives import OBJECTIVES
 
 
@@ -27,7 +26,7 @@ def activation_bytes(config: Config, bucket: Bucket) -> int:
     # and three vectors of the inner layer.
     positions = model.num_layers * source_length + decoder_layers * target_length
     activations = positions * (6 * model.d_model + 2 * model.num_heads * (d_k + d_v) + 3 * model.d_ff)
-    return bucket.rows * (4 * scores + jnp.dtype(model.dtype).itemsize * activations)
+    return bucket.rows * (4 * scores + product_dtype(model.dtype).itemsize * activations)
 
 
 def by_memory(config: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
