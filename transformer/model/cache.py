@@ -6,6 +6,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
+from transformer.model.partitioning import target_platform
+from transformer.model.products import FLOAT32, product_dtype
 
 
 @struct.dataclass
@@ -16,9 +18,9 @@ class LayerCache:
     output are computed once, and the hypotheses of a sentence share them; a decoder without encoder has none.
     """
 
-    self_keys: Float[Array, "B H LK dk"]
+    self_keys: Float[Array, "B H dk LK"]
     self_values: Float[Array, "B H LK dv"]
-    memory_keys: Float[Array, "B H S dk"] | None
+    memory_keys: Float[Array, "B H dk S"] | None
     memory_values: Float[Array, "B H S dv"] | None
 
 
@@ -51,6 +53,25 @@ class DecodingCache:
         return jax.nn.one_hot(self.slots, beams, dtype=bool).reshape(rows, 1, beams, length * beams)
 
 
+def empty_entries(
+    attention: MultiHeadAttention, d_model: int, rows: int, count: int
+) -> tuple[Float[Array, "B H dk LK"], Float[Array, "B H LK dv"]]:
+    """Returns keys and values of self-attention for `count` entries in each row."""
+    one = jax.ShapeDtypeStruct((1, 1, d_model), product_dtype(attention.key.dtype))
+    keys, values = jax.eval_shape(attention.project_keys_values, one)
+    heads, d_k, d_v, dtype = attention.num_heads, keys.shape[3], values.shape[3], _cache_dtype(keys)
+    return jnp.zeros((rows, heads, d_k, count), dtype), jnp.zeros((rows, heads, count, d_v), dtype)
+
+
+def memory_entries(
+    attention: MultiHeadAttention, memory: Float[Array, "B S D"]
+) -> tuple[Float[Array, "B H dk S"], Float[Array, "B H S dv"]]:
+    """Returns keys and values of the encoder's output."""
+    keys, values = _to_layout(*attention.project_keys_values(memory))
+    # Without a barrier XLA changes the layout at each step, and not once.
+    return jax.lax.optimization_barrier((keys, values))
+
+
 def cached_self_attention(
     attention: MultiHeadAttention,
     x: Float[Array, "B K D"],
@@ -60,22 +81,35 @@ def cached_self_attention(
     mask: Bool[Array, "B 1 K LK"],
 ) -> tuple[Float[Array, "B K D"], LayerCache]:
     """Adds the new token of each hypothesis to the cache and attends to the entries that `mask` gives it."""
-    keys, values = attention.project_keys_values(x, rotary_positions)
+    keys, values = _to_layout(*attention.project_keys_values(x, rotary_positions))
+    begin = position * x.shape[1]
     cache = cache.replace(
-        self_keys=update_cache(cache.self_keys, keys, position),
-        self_values=update_cache(cache.self_values, values, position),
+        self_keys=jax.lax.dynamic_update_slice_in_dim(cache.self_keys, keys, begin, axis=3),
+        self_values=jax.lax.dynamic_update_slice_in_dim(cache.self_values, values, begin, axis=2),
     )
-    queries = attention.project_queries(x, rotary_positions)
-    return attention.attend(queries, heads_first(cache.self_keys), heads_first(cache.self_values), mask), cache
+    return attend_to_cache(attention, x, cache.self_keys, cache.self_values, mask, rotary_positions), cache
 
 
-def heads_first(x: Float[Array, "B L H d"]) -> Float[Array, "B H L d"]:
-    """Returns the array in the layout of the cache, or one of the cache in that of attention."""
-    return jnp.swapaxes(x, 1, 2)
+def attend_to_cache(
+    attention: MultiHeadAttention,
+    x: Float[Array, "B K D"],
+    keys: Float[Array, "B H dk N"],
+    values: Float[Array, "B H N dv"],
+    mask: Bool[Array, "B 1 #K N"],
+    rotary_positions: Int[Array, "1 K"] | None = None,
+) -> Float[Array, "B K D"]:
+    """Attends to keys and values in the layout of the cache."""
+    queries = attention.project_queries(x, rotary_positions).astype(keys.dtype)
+    return attention.attend(queries, keys.transpose(0, 3, 1, 2), values.swapaxes(1, 2), mask)
 
 
-def update_cache(
-    cache: Float[Array, "B H LK d"], entries: Float[Array, "B K H d"], position: Int[Array, ""]
-) -> Float[Array, "B H LK d"]:
-    """Returns the cache with the entry of each hypothesis at `position`, in its own slot."""
-    return jax.lax.dynamic_update_slice_in_dim(cache, heads_first(entries), position * entries.shape[1], axis=2)
+def _to_layout(
+    keys: Float[Array, "B L H dk"], values: Float[Array, "B L H dv"]
+) -> tuple[Float[Array, "B H dk L"], Float[Array, "B H L dv"]]:
+    """Returns keys and values in the layout and the dtype of the cache."""
+    return keys.transpose(0, 2, 3, 1).astype(_cache_dtype(keys)), values.swapaxes(1, 2).astype(_cache_dtype(values))
+
+
+def _cache_dtype(x: jax.Array | jax.ShapeDtypeStruct) -> jnp.dtype:
+    # XLA on CPUs computes batched products in float32, and would convert the whole cache at each step.
+    return FLOAT32 if target_platform() == "cpu" else x.dtype

@@ -6,12 +6,18 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import DecodingCache, LayerCache, cached_self_attention, heads_first
+from transformer.model.cache import (
+    DecodingCache,
+    LayerCache,
+    attend_to_cache,
+    cached_self_attention,
+    empty_entries,
+    memory_entries,
+)
 from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer
 from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import positions_of
-from transformer.model.products import product_dtype
 from transformer.model.stack import Stack
 
 
@@ -69,14 +75,9 @@ class Decoder(Stack):
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
 
         def start_layer(layer: DecoderLayer) -> LayerCache:
-            one = jnp.zeros((1, 1, self.embedding.table.shape[1]), product_dtype(self.embedding.dtype))
-            entries = jax.eval_shape(layer.self_attention.project_keys_values, one)
-            empty = [jnp.zeros((rows, x.shape[2], length * beams, x.shape[3]), x.dtype) for x in entries]
-            if memory is None:
-                return LayerCache(*empty, None, None)
-            of_memory = map(heads_first, layer.cross_attention.project_keys_values(memory))
-            # Without a barrier XLA changes the layout at each step, and not once.
-            return LayerCache(*empty, *jax.lax.optimization_barrier(tuple(of_memory)))
+            own = empty_entries(layer.self_attention, self.embedding.table.shape[1], rows, beams * length)
+            of_memory = (None, None) if memory is None else memory_entries(layer.cross_attention, memory)
+            return LayerCache(*own, *of_memory)
 
         slots = jnp.full((rows, beams, length), -1)
         mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
@@ -103,8 +104,9 @@ class Decoder(Stack):
                 return out
 
             def attend_memory(x, attention=layer.cross_attention, layer_cache=cache.layers[i]):
-                memory = heads_first(layer_cache.memory_keys), heads_first(layer_cache.memory_values)
-                return attention.attend(attention.project_queries(x), *memory, cache.memory_mask)
+                return attend_to_cache(
+                    attention, x, layer_cache.memory_keys, layer_cache.memory_values, cache.memory_mask
+                )
 
             x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))

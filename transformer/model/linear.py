@@ -71,5 +71,30 @@ def _backward(dtype: jnp.dtype, output_dtype: jnp.dtype, saved: tuple[jax.Array,
 flat_product.defvjp(_forward, _backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def flat_product_with_transpose(
+    x: Float[Array, "*rows K"], table: Float[Array, "N K"], dtype: jnp.dtype, output_dtype: jnp.dtype
+) -> Float[Array, "*rows N"]:
+    """Returns x @ table.T like `flat_product`. For a transposed array XLA on CPUs would compute in float32."""
+    y = product_with_transpose(_rows(x, dtype), table.astype(dtype), output_dtype)
+    return y.reshape(*x.shape[:-1], len(table))
+
+
+def _forward_with_transpose(x: jax.Array, table: jax.Array, dtype: jnp.dtype, output_dtype: jnp.dtype):
+    return flat_product_with_transpose(x, table, dtype, output_dtype), (x, table)
+
+
+def _backward_with_transpose(
+    dtype: jnp.dtype, output_dtype: jnp.dtype, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
+):
+    x, table = saved
+    gradient = _rows(gradient, dtype)
+    of_x = product(gradient, table.astype(dtype), dtype)
+    return of_x.reshape(x.shape).astype(x.dtype), transposed_product(gradient, _rows(x, dtype))
+
+
+flat_product_with_transpose.defvjp(_forward_with_transpose, _backward_with_transpose)
+
+
 def _rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return x.reshape(-1, x.shape[-1]).astype(dtype)
