@@ -19,7 +19,7 @@ from transformer.training.programs import Batch
 
 _COLUMN_MULTIPLE = 128  # tiles of matrix units
 # Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches, TPUs in their vector memory.
-_CHUNK_BYTES = {"cpu": 2**24, "tpu": 2**26}
+_CHUNK_BYTES = {"cpu": 2**26, "tpu": 2**26}
 _DEFAULT_CHUNK_BYTES = 2**29
 
 
