@@ -18,7 +18,8 @@ from transformer.training.loss import LossSums, Objective
 from transformer.training.programs import Batch
 
 _COLUMN_MULTIPLE = 128  # tiles of matrix units
-# Float32 logits of a chunk, on each device. CPUs keep small chunks in their caches, TPUs in their vector memory.
+# Float32 logits of a chunk, on each device. TPUs keep small chunks in their vector memory. Each chunk adds to the whole
+# gradient of the table, which smaller ones would do more often.
 _CHUNK_BYTES = {"cpu": 2**26, "tpu": 2**26}
 _DEFAULT_CHUNK_BYTES = 2**29
 
