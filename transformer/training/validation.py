@@ -61,8 +61,8 @@ class Validation:
         jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
         if self.translator is not None:
             jobs += self.own_translator.compilations([parameters], self.texts)
-            if jax.process_index() == 0:  # no other process takes samples
-                jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
+            # Only process 0 takes samples, but while they compile, the processes agree on interruptions after each program.
+            jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
         return jobs
 
     def warm_up(self, parameters: dict) -> None:
