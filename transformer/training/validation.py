@@ -61,7 +61,7 @@ class Validation:
         jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
         if self.translator is not None:
             jobs += self.own_translator.compilations([parameters], self.texts)
-            # Only process 0 takes samples, but while they compile, the processes agree on interruptions after each program.
+            # Only process 0 takes samples, but the processes agree on interruptions after each program they compile.
             jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
         return jobs
 
