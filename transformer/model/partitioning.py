@@ -27,3 +27,9 @@ def target_platform() -> str:
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
+
+
+def is_for_one_cpu() -> bool:
+    """Tells whether the traced program is for a single CPU device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return target_platform() == "cpu" and (mesh.empty or mesh.size == 1)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from transformer.model.partitioning import target_platform
+from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
 PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
@@ -35,9 +35,9 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
     """Returns x^T y in float32, the form of the gradient of a weight matrix.
 
     XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. The layout
-    makes it transpose x first.
+    makes it transpose x first. Over several devices it would keep the partitioner from splitting the product.
     """
-    if target_platform() == "cpu":
+    if is_for_one_cpu():
         return _dot(with_layout_constraint(x.T, Layout((0, 1))), y, (1, 0), FLOAT32)
     return _dot(y, x, (0, 0), FLOAT32).T
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from transformer.distributed.sharding import RULES
-from transformer.model.partitioning import target_platform
+from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 BETA = 0.95  # decay of the momentum
 RMS = 0.2  # of an update at a rate of 1: the usual size of Adam's, so that learning rates are comparable
@@ -47,9 +47,7 @@ def _orthogonalize_tree(tree, epsilon: float):
     dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_turn(path, leaf) for path, leaf in paths_leaves]
-    mesh = jax.sharding.get_abstract_mesh()
-    # XLA's batched products on CPUs are slower than single ones.
-    is_alone = target_platform() == "cpu" and (mesh.empty or mesh.size == 1)
+    is_alone = is_for_one_cpu()  # where XLA's batched products are slower than single ones
     numbers = defaultdict(list)
     for number, leaf in enumerate(leaves):
         numbers[leaf.shape, number if is_alone else None].append(number)
