@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.linear import flat_product_with_transpose
+from transformer.model.linear import flat_product
 from transformer.model.partitioning import shard_rows
 from transformer.model.products import FLOAT32, product_dtype
 
@@ -25,4 +25,4 @@ class Embedding(nnx.Module):
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Returns the logits of every token in float32."""
-        return flat_product_with_transpose(x, self.table[...], product_dtype(self.dtype), FLOAT32)
+        return flat_product(x, self.table[...], product_dtype(self.dtype), FLOAT32, is_transposed=True)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
-from transformer.model.linear import flat_product_with_transpose
+from transformer.model.linear import flat_product
 from transformer.model.products import FLOAT32
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
@@ -52,7 +52,7 @@ def chunk_sums(
 ) -> LossSums:
     """Returns the sums over some rows, from the logits of all their frames."""
     labels = jnp.where(targets == EOS, PAD, targets)
-    logits = flat_product_with_transpose(hidden, table, hidden.dtype, FLOAT32)
+    logits = flat_product(hidden, table, hidden.dtype, FLOAT32, is_transposed=True)
     loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)
     is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
     loss = jnp.sum(jnp.where(is_possible, loss, 0.0))

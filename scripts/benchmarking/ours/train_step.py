@@ -13,7 +13,7 @@ from transformer.allocator import keep_freed_memory
 from transformer.decoding.batches import pad
 from transformer.distributed.mesh import make_mesh
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer, TrainState, abstract_model
+from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "dtype")
@@ -44,8 +44,8 @@ def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
     mesh, sizes = make_mesh(config, jax.devices()), (task["vocab_size"], task["vocab_size"])
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    step = TrainStep(config, abstract_model(config, *sizes), optimizer, schedule, mesh)
-    return step, Initializer(config, optimizer, mesh, sizes)()
+    initializer = Initializer(config, optimizer, mesh, sizes)
+    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer()
 
 
 def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
