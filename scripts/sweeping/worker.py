@@ -41,7 +41,10 @@ def run_trials(study: SweepStudy, task: Task, jobs: int) -> None:
     stop = threading.Event()
     task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        workers = [Worker(study, task, environment, stop) for environment in _environments(jobs)]
+        workers = [
+            Worker(study, task, environment, processors, stop)
+            for environment, processors in zip(_environments(jobs), _processors(jobs), strict=True)
+        ]
         futures = [pool.submit(worker.run) for worker in workers]
         try:
             concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
@@ -56,11 +59,16 @@ def run_trials(study: SweepStudy, task: Task, jobs: int) -> None:
 class Worker:
     """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
 
-    def __init__(self, study: SweepStudy, task: Task, environment: dict[str, str], stop: threading.Event) -> None:
+    def __init__(
+        self, study: SweepStudy, task: Task, environment: dict[str, str], processors: set[int], stop: threading.Event
+    ) -> None:
         self.study, self.task, self.environment, self.stop = study, task, environment, stop
+        self.processors = processors
 
     def run(self) -> None:
         """Runs trials until none is waiting or running in any process, or until `stop` is set."""
+        if self.processors:
+            os.sched_setaffinity(0, self.processors)  # of this thread, and so of the processes that it starts
         while not self.stop.is_set():
             if trial := self._retry(self.study.claim):
                 number = trial.user_attrs["trial"]
@@ -182,8 +190,22 @@ class Worker:
 def _environments(jobs: int) -> list[dict[str, str]]:
     """Returns the environment of each worker's children: they share the GPUs in $CUDA_VISIBLE_DEVICES."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    share = len(devices) // jobs
-    if not share:
+    if not devices:
         return [dict(os.environ)] * jobs
-    shares = [",".join(devices[slot * share : (slot + 1) * share]) for slot in range(jobs)]
-    return [os.environ | {"CUDA_VISIBLE_DEVICES": each} for each in shares]
+    return [os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in _shares(devices, jobs)]
+
+
+def _processors(jobs: int) -> list[set[int]]:
+    """Returns the processors of each worker's children; none where the system cannot reserve processors.
+
+    On two cores, two trials that both use two threads take 1.5 times as long as with one core each.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [set()] * jobs
+    return [set(share) for share in _shares(sorted(os.sched_getaffinity(0)), jobs)]
+
+
+def _shares(items: list[T], jobs: int) -> list[list[T]]:
+    """Returns equal shares of the items, or all of them for each worker if there are fewer items than workers."""
+    size = len(items) // jobs
+    return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]

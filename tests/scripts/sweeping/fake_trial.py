@@ -20,6 +20,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / "metrics.jsonl"
     (folder / "pid").write_text(str(os.getpid()))
+    if hasattr(os, "sched_getaffinity"):
+        (folder / "processors").write_text(str(os.sched_getaffinity(0)))
     with (folder / "starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     if slope in ERRORS:

@@ -186,3 +186,25 @@ def test_jobs_share_the_gpus(monkeypatch):
     assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
     assert shares("0,1,2,3", 1) == ["0,1,2,3"]
     assert shares("0", 2) == ["0", "0"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
+def test_jobs_share_the_processors(monkeypatch):
+    def shares(processors: set[int], jobs: int) -> list[set[int]]:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors)
+        return worker._processors(jobs)
+
+    assert shares({0, 1, 2, 3}, 2) == [{0, 1}, {2, 3}]
+    assert shares({1, 4, 5}, 2) == [{1}, {4}]
+    assert shares({0, 1}, 1) == [{0, 1}]
+    assert shares({0, 1}, 3) == [{0, 1}] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
+def test_trials_run_on_the_processors_of_their_worker(tmp_path, monkeypatch):
+    ours = os.sched_getaffinity(0)
+    monkeypatch.setattr(worker, "_processors", lambda jobs: [{min(ours)}] * jobs)
+    run(make_study(tmp_path, slopes([1.0, 2.0])), fake(tmp_path, steps=1), jobs=2)
+    for trial in range(2):
+        assert (Folder(tmp_path).workdir(trial) / "processors").read_text() == str({min(ours)})
+    assert os.sched_getaffinity(0) == ours
