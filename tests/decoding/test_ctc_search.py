@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from transformer.decoding.ctc_search import ctc_search
+from configs import quickstart
+from transformer.decoding import ctc_search
 from transformer.distributed.mesh import one_device
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
@@ -28,8 +30,8 @@ def model_of(logits: np.ndarray) -> CtcTransformer:
         def hidden(self, source, rngs=None):
             return jnp.asarray(logits)
 
-        def __call__(self, source, rngs=None):
-            return self.hidden(source)
+        def logits(self, hidden):
+            return hidden
 
         output_table = jnp.eye(VOCAB)
 
@@ -59,7 +61,7 @@ LENGTHS = [6, 6, 6, 4, 6]
 def search(logits: np.ndarray, beam_size: int, n_best: int):
     options = {"length_penalty": 0.0, "forbid_unk": True}
     limits = jnp.array([1, 1, 1, 1, -1])
-    found, done = ctc_search([model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options)
+    found, done = ctc_search.ctc_search([model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options)
     assert done.all()
     return jax.device_get(found)
 
@@ -83,6 +85,32 @@ def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):
         best = logits[row, : LENGTHS[row]].argmax(-1).tolist()
         tokens = [label for label, _ in itertools.groupby(best) if label != BLANK]
         assert found.tokens[row, 0][: len(tokens) + 1].tolist() == [*tokens, EOS]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_rows_are_searched_in_chunks_with_equal_results(logits, beam_size, monkeypatch):
+    at_once = search(logits, beam_size, n_best=1)
+    monkeypatch.setattr(ctc_search, "CHUNK_BYTES", 1)
+    for one, whole in zip(search(logits, beam_size, n_best=1), at_once, strict=True):
+        np.testing.assert_array_equal(one, whole)
+
+
+def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
+    rows, frames, vocab = 16, 64, 8192
+    model = CtcTransformer(quickstart.get_config().model, vocab, vocab, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(model)
+
+    def search(state: nnx.State, source: jax.Array) -> jax.Array:
+        options = {"beam_size": 1, "n_best": 1, "length_penalty": 0.0, "forbid_unk": True}
+        return ctc_search.ctc_search([nnx.merge(graph, state)], source, jnp.ones(rows, int), **options)
+
+    def memory() -> int:
+        source = jax.ShapeDtypeStruct((rows, frames // model.frames_per_token), jnp.int32)
+        return jax.jit(lambda *arguments: search(*arguments)).lower(state, source).compile().memory_analysis().temp_size_in_bytes
+
+    whole = memory()
+    monkeypatch.setattr(ctc_search, "CHUNK_BYTES", 4 * frames * vocab)
+    assert memory() < whole - 0.8 * 4 * rows * frames * vocab
 
 
 def test_the_loss_sums_over_all_alignments(logits):

@@ -14,11 +14,14 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, gather, penalty
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.products import FLOAT32
 from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+CHUNK_BYTES = 2**28  # of the logits of the frames that are searched at once
 
 
 class Prefixes(NamedTuple):
-    """The K best prefixes of each source, each with its number of tokens and log-probabilities."""
+    """The K best prefixes of a source, or of each, with their numbers of tokens and log-probabilities."""
 
     tokens: Int[Array, "*B K L"]
     lengths: Int[Array, "*B K"]
@@ -50,10 +53,17 @@ def ctc_search(
       limits: negative for a filler row, which gets no hypotheses; others have no meaning here.
       beam_size, n_best, length_penalty, forbid_unk: see `beam_search`.
     """
-    log_p = ensemble.log_probabilities([model(source) for model in models])
-    log_p = log_p.at[:, :, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
     is_frame = models[0].frames(source) != PAD
-    found = _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
+    hidden = tuple(model.hidden(source) for model in models)
+
+    def search_row(hidden: tuple[Float[Array, "F D"], ...], is_frame: Bool[Array, "F"]) -> Prefixes:
+        log_p = ensemble.log_probabilities([model.logits(x) for model, x in zip(models, hidden, strict=True)])
+        log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
+        return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
+
+    frame_bytes = FLOAT32.itemsize * models[0].output_table.shape[0]
+    rows = _largest_divisor(len(source), CHUNK_BYTES // (frame_bytes * is_frame.shape[1]))
+    found = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
     scores = jnp.where((limits < 0)[:, None], -jnp.inf, found.log_p / penalty(found.lengths + 1, length_penalty))
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, totals = gather(found.tokens, best), gather(found.lengths, best), gather(found.log_p, best)
@@ -62,38 +72,38 @@ def ctc_search(
     return hypotheses, jnp.ones(len(source), bool)
 
 
-def _greedy(log_p: Float[Array, "B F V"], is_frame: Bool[Array, "B F"]) -> Prefixes:
-    labels = jnp.where(is_frame, jnp.argmax(log_p, axis=-1), BLANK)
+def _largest_divisor(number: int, most: int) -> int:
+    """Returns the largest divisor of `number` that is at most `most`, or 1."""
+    return max(size for size in range(1, number + 1) if number % size == 0 and size <= max(most, 1))
+
+
+def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
+    labels = jnp.where(is_frame, jnp.argmax(log_p, axis=-1), BLANK)[None]
     kept = is_kept(labels)
-    tokens = jnp.pad(compact(labels, kept), ((0, 0), (0, 1)))[:, None]
-    total = jnp.sum(jnp.where(is_frame, jnp.max(log_p, axis=-1), 0.0), axis=1)[:, None]
-    return Prefixes(tokens, jnp.sum(kept, axis=1)[:, None], total, jnp.full_like(total, -jnp.inf))
+    total = jnp.sum(jnp.where(is_frame, jnp.max(log_p, axis=-1), 0.0))[None]
+    tokens = jnp.pad(compact(labels, kept), ((0, 0), (0, 1)))
+    return Prefixes(tokens, jnp.sum(kept, axis=1), total, jnp.full_like(total, -jnp.inf))
 
 
-def _search(log_p: Float[Array, "B F V"], is_frame: Bool[Array, "B F"], beam_size: int) -> Prefixes:
-    rows, frames, _ = log_p.shape
-    nothing = jnp.full((rows, beam_size), -jnp.inf)
+def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: int) -> Prefixes:
+    nothing = jnp.full(beam_size, -jnp.inf)
     start = Prefixes(
-        jnp.full((rows, beam_size, frames + 1), PAD),
-        jnp.zeros((rows, beam_size), jnp.int32),
-        nothing.at[:, 0].set(0.0),
+        jnp.full((beam_size, len(log_p) + 1), PAD),
+        jnp.zeros(beam_size, jnp.int32),
+        nothing.at[0].set(0.0),
         nothing,
     )
 
     def advance(prefixes: Prefixes, frame: tuple[jax.Array, jax.Array]) -> tuple[Prefixes, None]:
-        of_frame, is_real = frame
-        after = jax.vmap(_advance)(prefixes, of_frame)
+        log_p, is_real = frame
+        after = _advance(prefixes, log_p)
+        return Prefixes(*(jnp.where(is_real, new, old) for new, old in zip(after, prefixes, strict=True))), None
 
-        def choose(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(is_real.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return Prefixes(*map(choose, after, prefixes)), None
-
-    return jax.lax.scan(advance, start, (jnp.moveaxis(log_p, 1, 0), is_frame.T))[0]
+    return jax.lax.scan(advance, start, (log_p, is_frame))[0]
 
 
 def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
-    """Returns the best prefixes of one source after one more frame."""
+    """Returns the best prefixes after one more frame."""
     count, length = prefixes.tokens.shape
     index = jnp.arange(count)
     last = prefixes.tokens[index, prefixes.lengths - 1]  # PAD for the empty prefix, which is padded to its end

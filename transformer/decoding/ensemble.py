@@ -41,7 +41,7 @@ def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> 
     return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
 
 
-def log_probabilities(logits: Sequence[Float[Array, "B T V"]]) -> Float[Array, "B T V"]:
+def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
     """Returns the log of the mean of the models' probabilities, given the logits of each model."""
     each = [jax.nn.log_softmax(x, axis=-1) for x in logits]
     if len(each) == 1:

@@ -36,12 +36,15 @@ class CtcTransformer(nnx.Module):
 
     def __call__(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F V"]:
         """Returns the logits of the label of each frame."""
-        x = self.hidden(source, rngs)
-        return self.encoder.embedding.logits(x) if self.projection is None else self.projection(x)
+        return self.logits(self.hidden(source, rngs))
 
     def hidden(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F D"]:
         """Returns the encoder's output, whose products with the rows of `output_table` are the logits."""
         return self.encoder(self.frames(source), rngs=rngs)
+
+    def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Returns the logits of the labels, given the output of `hidden`."""
+        return self.encoder.embedding.logits(hidden) if self.projection is None else self.projection(hidden)
 
     @property
     def output_table(self) -> Float[Array, "V D"]:

@@ -23,6 +23,6 @@ class Embedding(nnx.Module):
         vectors = jnp.take(self.table[...], tokens, axis=0, mode="clip")
         return shard_rows((vectors * math.sqrt(vectors.shape[-1])).astype(product_dtype(self.dtype)))
 
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""
         return flat_product(x, self.table[...], product_dtype(self.dtype), FLOAT32, is_transposed=True)
