@@ -68,9 +68,9 @@ def test_every_config_is_allowed_and_traces(path):
     mesh = make_mesh(config, jax.devices())
     schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
-    graph = state.abstract_model(config, *sizes)
-    before = state.Initializer(config, optimizer, mesh, sizes).abstract_state
-    train_step = step.TrainStep(config, graph, optimizer, schedule, mesh)
+    initializer = state.Initializer(config, optimizer, mesh, sizes)
+    before = initializer.abstract_state
+    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh)
 
     def update(before, batch) -> tuple:
         after, metrics = train_step.update(before, batch)

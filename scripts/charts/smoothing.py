@@ -12,7 +12,7 @@ from scripts.charts import theme
 from scripts.charts.heat_map import Axis, heat_map
 from transformer.errors import UserError
 from transformer.special_tokens import PAD
-from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, Objective
+from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, Criterion
 
 TARGETS = (2, 1, PAD, 3, 3)  # the example of the Annotated Transformer: five tokens, of which 0 is padding
 CELL = 24  # points
@@ -58,9 +58,9 @@ def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, sup
     The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the distribution q.
     Equal logits give p = 1 / V.
     """
-    objective = Objective(smoothing, support, r_drop=0.0, reads_once=False)
+    criterion = Criterion(smoothing, support, r_drop=0.0, reads_once=False)
     logits, labels = jnp.zeros((1, len(targets), vocab_size)), jnp.asarray([targets])
-    _, _, gradient = objective.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
+    _, _, gradient = criterion.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
     p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient
     return p - np.asarray(gradient[0], np.float64)
 

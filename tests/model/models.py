@@ -20,11 +20,11 @@ from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.distributed.mesh import one_device
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
-from transformer.training.loss import LossSums, Objective
+from transformer.training.loss import Criterion, LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
 VOCAB = 20
-LOSS = ProjectedLoss(Objective(0.1, "uniform", 0.0, reads_once=False), one_device())
+LOSS = ProjectedLoss(Criterion(0.1, "uniform", 0.0, reads_once=False), one_device())
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
 ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 
@@ -92,8 +92,8 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
 def cross_entropy(
     logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.1, support: str = "uniform"
 ) -> LossSums:
-    objective, vocab_size = Objective(label_smoothing, support, 0.0, reads_once=False), logits.shape[-1]
-    return objective.with_gradient(logits, targets, jnp.arange(vocab_size), vocab_size)[1]
+    criterion, vocab_size = Criterion(label_smoothing, support, 0.0, reads_once=False), logits.shape[-1]
+    return criterion.with_gradient(logits, targets, jnp.arange(vocab_size), vocab_size)[1]
 
 
 def logits_of(graph: nnx.GraphDef, parameters: dict, batch: dict, rngs: nnx.Rngs | None = None) -> jax.Array:

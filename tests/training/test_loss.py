@@ -7,7 +7,7 @@ import pytest
 
 from tests.model.models import cross_entropy
 from transformer.special_tokens import EOS, PAD
-from transformer.training.loss import LossSums, Objective
+from transformer.training.loss import Criterion, LossSums
 
 VOCAB, EPSILON = 9, 0.1
 TARGETS = np.array([[5, 4, EOS, PAD], [8, EOS, PAD, PAD]], np.int32)
@@ -57,7 +57,7 @@ def test_counts_and_plain_likelihood():
     total = sums(EPSILON, "uniform")
     assert float(total.nll) == pytest.approx(-sum(log_p[truth] for truth, log_p in real_tokens()), rel=1e-5)
     assert float(total.correct) == sum(log_p.argmax() == truth for truth, log_p in real_tokens())
-    assert (float(total.tokens), float(total.sentences)) == (5, 2)
+    assert float(total.tokens) == 5
     assert float(sums(0.0, "uniform").loss) == pytest.approx(float(total.nll), rel=1e-6)
 
     truth = np.arange(VOCAB) == TARGETS[..., None]
@@ -73,7 +73,7 @@ def test_padding_is_never_counted(support):
 
 
 def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float) -> jax.Array:
-    """Returns the objective, to be differentiated by JAX. Rows 2i and 2i + 1 are one sentence if there is an R-Drop."""
+    """Returns the criterion, to be differentiated by JAX. Rows 2i and 2i + 1 are one sentence if there is an R-Drop."""
     log_p = jax.nn.log_softmax(logits)
     target = np.stack([distribution(truth, support) if truth != PAD else np.zeros(VOCAB) for truth in targets.ravel()])
     losses = -jnp.sum(target.reshape(logits.shape) * log_p)
@@ -87,7 +87,7 @@ def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float)
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("reads_once", [False, True])
 @pytest.mark.parametrize(("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)])
-def test_objective_and_gradient_are_those_of_the_definition(support, r_drop, reads_once, devices):
+def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, reads_once, devices):
     """Also if three devices have four columns each, of which the last three are not in the vocabulary."""
     targets = TARGETS.repeat(2, axis=0)
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2, jnp.float32)
@@ -96,9 +96,9 @@ def test_objective_and_gradient_are_those_of_the_definition(support, r_drop, rea
     width = 12 if devices == 3 else VOCAB
     columns = jnp.arange(width).reshape(devices, -1)
     parts = jnp.pad(logits, ((0, 0), (0, 0), (0, width - VOCAB)), constant_values=1e9).reshape(4, 4, devices, -1)
-    objective = Objective(EPSILON, support, r_drop, reads_once)
+    criterion = Criterion(EPSILON, support, r_drop, reads_once)
     found, _, gradient = jax.vmap(
-        lambda part, columns: objective.with_gradient(part, jnp.asarray(targets), columns, VOCAB, "devices"),
+        lambda part, columns: criterion.with_gradient(part, jnp.asarray(targets), columns, VOCAB, "devices"),
         in_axes=(2, 0),
         out_axes=(None, None, 2),
         axis_name="devices",

@@ -16,7 +16,7 @@ STATS = BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)
 
 def step_metrics(loss, nll, correct, tokens, rate):
     """Returns the metrics of a step with these sums."""
-    values = (jnp.float32(value) for value in (loss, nll, correct, tokens, 2))
+    values = (jnp.float32(value) for value in (loss, nll, correct, tokens))
     norm = jnp.float32(10 * rate)
     return {
         "sums": LossSums(*values),
@@ -30,7 +30,7 @@ FIRST, SECOND, THIRD = (step_metrics(*values) for values in [(9, 6, 1, 3, 0.25),
 
 
 def test_means_are_per_token_and_perplexity_is_of_the_unsmoothed_loss():
-    values = means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0, "sentences": 2.0})
+    values = means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0})
     assert values == {"loss": 1.5, "nll": 1.0, "perplexity": math.e, "accuracy": 0.75}
 
 
@@ -97,8 +97,7 @@ def test_pauses_are_excluded_from_the_timings(monkeypatch):
 
 def test_a_window_of_skipped_updates_has_no_summary_and_skipped_updates_no_part_in_the_means():
     window = TrainingWindow({})
-    zeros = jnp.float32(0)
-    skipped = {**FIRST, "sums": LossSums(*[zeros] * 5), "gradient_norm": jnp.float32(math.inf), "skipped": jnp.int32(1)}
+    skipped = {**FIRST, "sums": LossSums.zeros(), "gradient_norm": jnp.float32(math.inf), "skipped": jnp.int32(1)}
     window.add(skipped, [STATS])
     assert window.summary(0.0) is None
     window.add(SECOND, [STATS])

@@ -16,7 +16,7 @@ from transformer import cli, train
 from transformer.distributed.mesh import make_mesh
 from transformer.run.record import read_untimed
 from transformer.special_tokens import BOS, EOS, PAD
-from transformer.training.state import Initializer, TrainState, abstract_model
+from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 VOCAB_SIZE = 24
@@ -55,9 +55,8 @@ def setup(
 ) -> Setup:
     """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
-    graph = abstract_model(config, vocab_size, vocab_size)
     initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
-    return Setup(initializer, TrainStep(config, graph, optimizer, schedule, mesh))
+    return Setup(initializer, TrainStep(config, initializer.graph, optimizer, schedule, mesh))
 
 
 def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:

@@ -24,20 +24,6 @@ RULES = {
 }
 
 
-def place_rows(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Shards host arrays by rows over the mesh. All processes pass the same arrays and transfer their own rows.
-
-    Rows that the devices cannot share evenly are replicated.
-    """
-    shared = NamedSharding(mesh, BATCH)
-
-    def place(array: np.ndarray) -> jax.Array:
-        sharding = shared if len(array) % (mesh.shape["data"] * mesh.shape["fsdp"]) == 0 else NamedSharding(mesh, P())
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-    return {name: place(array) for name, array in arrays.items()}
-
-
 def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, " B"]:
     """Returns which rows of a batch these devices of the mesh hold; the mesh divides the rows evenly."""
     indices = NamedSharding(mesh, BATCH).devices_indices_map((num_rows,))

@@ -1,10 +1,17 @@
 """The mesh that the caller activates with `jax.sharding.use_abstract_mesh`: its platform, and shardings over it."""
 
+import math
+
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
 ROW_AXES = ("data", "fsdp")
+
+
+def row_shards(mesh: Mesh | AbstractMesh) -> int:
+    """Returns the number of parts into which the mesh splits the rows of a batch."""
+    return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
@@ -15,7 +22,7 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     unchanged.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or x.shape[0] % (mesh.shape["data"] * mesh.shape["fsdp"]):
+    if mesh.empty or x.shape[0] % row_shards(mesh):
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES))
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.model.linear import flat_product
+from transformer.model.partitioning import row_shards
 from transformer.model.products import FLOAT32
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
@@ -41,7 +42,7 @@ class CtcLoss:
         arrays = hidden, model.frames(batch["source"]), batch["target_output"]
         chunk_bytes = CHUNK_BYTES.get(self.mesh.devices.flat[0].platform, DEFAULT_CHUNK_BYTES)
         most_rows = max(chunk_bytes // (4 * hidden.shape[1] * len(table)), 1)
-        chunks = [_split(array, most_rows, self.mesh.shape["data"] * self.mesh.shape["fsdp"]) for array in arrays]
+        chunks = [_split(array, most_rows, row_shards(self.mesh)) for array in arrays]
         sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(*chunk, table)), chunks)
         sums = jax.tree.map(jnp.sum, sums)
         return sums.loss, sums
@@ -62,7 +63,6 @@ def chunk_sums(
         nll=loss,
         correct=jnp.sum(is_token & (_greedy(logits, frames, labels.shape[1]) == labels)),
         tokens=jnp.sum(is_token),
-        sentences=jnp.sum((targets == EOS) & is_possible[:, None]),
     )
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 

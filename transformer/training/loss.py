@@ -10,7 +10,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.special_tokens import EOS, PAD
+from transformer.special_tokens import PAD
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -26,7 +26,10 @@ class LossSums:
     nll: Any  # -log p(truth), nats
     correct: Any  # tokens for which the truth has the highest logit
     tokens: Any
-    sentences: Any
+
+    @classmethod
+    def zeros(cls) -> "LossSums":
+        return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
 # (columns (1, 1, C), targets (B, T, 1), vocab_size) to the share of each column in the smoothing; they sum to 1.
@@ -39,11 +42,12 @@ LABEL_SMOOTHING_SUPPORTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
-    """The training objective as a function of logits, or of some columns of them.
+class Criterion:
+    """The training criterion as a function of logits, or of some columns of them.
 
-    The objective is cross-entropy against 1 - label_smoothing on the truth, plus label_smoothing spread evenly over the
-    columns of a support. With R-Drop, rows 2i and 2i + 1 are two passes of the same sentence (Liang et al. 2021).
+    It is cross-entropy against a distribution with 1 - label_smoothing on the truth and label_smoothing spread evenly
+    over the columns of a support. With R-Drop, it adds the divergence between rows 2i and 2i + 1, two passes of the
+    same sentence (Liang et al. 2021).
     """
 
     label_smoothing: float
@@ -52,8 +56,8 @@ class Objective:
     reads_once: bool  # computes all statistics in one reading of the logits: faster on accelerators, slower on CPUs
 
     @classmethod
-    def from_config(cls, training: Config, platform: str) -> "Objective":
-        """Returns the objective of the group `config.training` for the platform of JAX devices: cpu, gpu, tpu."""
+    def from_config(cls, training: Config, platform: str) -> "Criterion":
+        """Returns the criterion of the group `config.training` for the platform of JAX devices: cpu, gpu, tpu."""
         return cls(training.label_smoothing, training.label_smoothing_support, training.r_drop, platform != "cpu")
 
     @property
@@ -69,7 +73,7 @@ class Objective:
         vocab_size: int,
         axis: str | None = None,
     ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
-        """Returns the summed objective, what a step reports, and the objective's gradient with respect to the logits.
+        """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
 
         `columns` are the numbers of the columns in the vocabulary. Those of `vocab_size` or more are ignored. The other
         columns are on the devices of the mesh axis `axis`; None: there are no others.
@@ -87,7 +91,6 @@ class Objective:
             nll=jnp.sum(weights * (normalizer - rows.truth)),
             correct=jnp.sum(weights * (rows.truth >= rows.maximum)),
             tokens=jnp.sum(weights),
-            sentences=jnp.sum(targets == EOS) / self.passes,
         )
         p = jnp.exp(logits - normalizer[..., None])
         gradient = weights[..., None] * (p - (1.0 - self.label_smoothing) * is_truth - smoothing)

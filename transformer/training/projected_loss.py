@@ -1,4 +1,4 @@
-"""The objective as a function of the decoder's output and the output table, a chunk of rows at a time."""
+"""The training criterion as a function of the decoder's output and the output table, a chunk of rows at a time."""
 
 import dataclasses
 import functools
@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.distributed.sharding import BATCH
+from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.model.products import FLOAT32, product, product_with_transpose, transposed_product
-from transformer.training.loss import LossSums, Objective
+from transformer.training.loss import Criterion, LossSums
 from transformer.training.programs import Batch
 
 _COLUMN_MULTIPLE = 128  # tiles of matrix units
@@ -26,28 +27,28 @@ _DEFAULT_CHUNK_BYTES = 2**29
 
 @dataclasses.dataclass(frozen=True)
 class ProjectedLoss:
-    """Maps (hidden, table, targets) to the summed objective and to what a step reports; logits are hidden table^T.
+    """Maps (hidden, table, targets) to the summed criterion and to what a step reports; logits are hidden table^T.
 
     The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
     recomputes nothing. Devices share the rows of the mesh axes "data" and "fsdp", and the columns of "tensor": only
     statistics of rows and the gradients cross devices.
     """
 
-    objective: Objective
+    criterion: Criterion
     mesh: Mesh
 
     @classmethod
     def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
-        return cls(Objective.from_config(training, _platform(mesh)), mesh)
+        return cls(Criterion.from_config(training, _platform(mesh)), mesh)
 
     @property
     def passes(self) -> int:
         """The number of rows for each sentence."""
-        return self.objective.passes
+        return self.criterion.passes
 
     def without_r_drop(self) -> "ProjectedLoss":
         """Returns the loss of single passes, as in evaluation."""
-        return dataclasses.replace(self, objective=dataclasses.replace(self.objective, r_drop=0.0))
+        return dataclasses.replace(self, criterion=dataclasses.replace(self.criterion, r_drop=0.0))
 
     def __call__(
         self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"], targets: Int[Array, "B T"]
@@ -56,14 +57,14 @@ class ProjectedLoss:
         return _projected_loss(self, hidden, table, targets)
 
     def of_batch(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        """Returns the objective of a model with `hidden` and `output_table`, whose inputs are in the batch."""
+        """Returns the summed criterion of a model with `hidden` and `output_table`, whose inputs are in the batch."""
         inputs = {name: array for name, array in batch.items() if name != "target_output"}
         return self(model.hidden(**inputs, rngs=rngs), model.output_table, batch["target_output"])
 
     def over_devices(self, hidden: jax.Array, table: jax.Array, targets: jax.Array, with_gradients: bool) -> tuple:
-        """Returns (objective, sums), and the gradients of hidden and table if requested."""
+        """Returns (criterion, sums), and the gradients of hidden and table if requested."""
         mesh, (vocab_size, d_model) = self.mesh.shape, table.shape
-        is_shared = len(hidden) % (mesh["data"] * mesh["fsdp"]) == 0
+        is_shared = len(hidden) % row_shards(self.mesh) == 0
         rows = BATCH if is_shared else P()
         columns = _COLUMN_MULTIPLE * mesh["tensor"]
         padded = jnp.pad(table.astype(hidden.dtype), ((0, -vocab_size % columns), (0, 0)))
@@ -72,7 +73,7 @@ class ProjectedLoss:
         def on_device(hidden, table, targets):
             result, gradients = self._sum_chunks(hidden, table, targets, vocab_size, with_gradients)
             if is_shared:
-                result = jax.lax.psum(result, ("data", "fsdp"))
+                result = jax.lax.psum(result, ROW_AXES)
             if not with_gradients:
                 return result, ()
             of_hidden, of_table = gradients
@@ -98,7 +99,7 @@ class ProjectedLoss:
         self, hidden: jax.Array, table: jax.Array, targets: jax.Array, vocab_size: int, with_gradients: bool
     ) -> tuple:
         """Sums over the rows and columns of this device."""
-        (rows, length, _), passes = hidden.shape, self.objective.passes
+        (rows, length, _), passes = hidden.shape, self.criterion.passes
         count = _number_of_chunks(rows // passes, 4 * passes * length * len(table), _platform(self.mesh))
         columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
 
@@ -106,7 +107,7 @@ class ProjectedLoss:
             hidden, targets = chunk
             flat = hidden.reshape(-1, hidden.shape[-1])
             logits = product_with_transpose(flat, table, FLOAT32).reshape(*targets.shape, -1)
-            *result, gradient = self.objective.with_gradient(logits, targets, columns, vocab_size, "tensor")
+            *result, gradient = self.criterion.with_gradient(logits, targets, columns, vocab_size, "tensor")
             if not with_gradients:
                 return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
             gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
@@ -114,9 +115,7 @@ class ProjectedLoss:
             of_table = transposed_product(gradient, flat)
             return jax.tree.map(jnp.add, totals, (tuple(result), of_table)), of_hidden.reshape(hidden.shape)
 
-        zero = jnp.zeros(())
-        sums = LossSums(*[zero] * len(dataclasses.fields(LossSums)))
-        start = ((zero, sums), jnp.zeros(table.shape) if with_gradients else ())
+        start = ((jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape) if with_gradients else ())
         chunks = [_split(x, count, passes) for x in (hidden, targets)]
         (result, of_table), of_hidden = jax.lax.scan(add_chunk, start, chunks)
         return result, (of_hidden.reshape(-1, *hidden.shape[1:])[:rows], of_table) if with_gradients else ()
