@@ -53,6 +53,11 @@ def test_gpus_of_several_hosts_send_through_the_network():
     assert parse_target("v5e:16x16").interconnect == 200e9
 
 
+def test_programs_can_use_the_memory_of_a_gpu_only_in_part():
+    assert parse_target("h100").kind.usable == int(0.95 * 84_942_979_072)
+    assert parse_target("v5e:2x2").kind.usable == 15.75 * 2**30
+
+
 @pytest.mark.parametrize(("text", "name"), [("h100:8", "NVIDIA GPUs"), ("v5e:2x2", "TPUs")])
 def test_a_missing_compiler_is_one_line_that_says_how_to_get_it(monkeypatch, text, name):
     monkeypatch.setattr(compilers, "_is_installed", lambda _: False)

@@ -11,7 +11,8 @@ import pytest
 from tests.planning import installed
 from transformer import cli, train
 from transformer.config.loading import load_file, with_values
-from transformer.planning import command
+from transformer.planning import command, report
+from transformer.planning.devices import parse_target
 from transformer.planning.estimate import Estimate, estimate
 from transformer.workdir import create_workdir
 
@@ -64,13 +65,15 @@ def test_the_report_in_words(plan):
     for line in (
         f"parameters  {total:,}\n",
         re.escape(lengths),
-        r"memory      fits: [\d.]+ of 79.11 GiB a device, for batches of \d+ rows x",
+        r"memory      fits: [\d.]+ of 75.15 GiB a device, for batches of \d+ rows x",
+        r"memory      parameters 0.00 GiB, optimizer state 0.00 GiB; activations, gradients and other temporaries",
         r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
-        r"run         100,000 steps of [\d.]+ ms in the mean \(2 compiled shapes, 1 scaled from them",
+        r"run         100,000 steps of [\d.]+ ms on average \(2 compiled shapes, 1 interpolated between them\); "
+        r"[\d,]+ source and target tokens/s",
     ):
         assert re.search(f"^{line}", report, re.MULTILINE), line
     for kind in ("kernel", "array"):
-        assert len(re.findall(f"^{kind}      "[:13], report, re.MULTILINE)) == 10
+        assert len(re.findall(f"^{kind:<12}", report, re.MULTILINE)) == 10
     assert "collective" not in report
 
 
@@ -107,6 +110,18 @@ def test_the_memory_in_the_report(plan, found):
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.7, "fits"), (0.8, "fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"), (0.96, "does not fit")],
+)
+def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(found, share, verdict):
+    target = parse_target("h100")
+    memory = dataclasses.replace(found.largest.memory, used=int(share * target.kind.memory))
+    changed = dataclasses.replace(found, largest=dataclasses.replace(found.largest, memory=memory))
+    lines = report.to_lines(load_file("configs/base.py", []), target, changed, "")
+    assert any(line.startswith(f"memory      {verdict}: ") for line in lines)
+
+
 def test_a_run_gives_its_own_lengths_and_vocabularies(plan, monkeypatch, tmp_path):
     settings = {"data.source": "text", "data.name": "few", "data.path": str(tmp_path), "data.train_split": "few"}
     settings |= {"tokenizer.kind": "char", "data.cache_dir": str(tmp_path / "cache")}
@@ -137,7 +152,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, 
     [
         ([*TINY, "--device=h1000"], r"--device=h1000: no such device; did you mean h100\?"),
         ([*TINY, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
-        ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1 does not use the 1 device\(s\)"),
+        ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),
         ([*TINY, "--workdir=x"], r"--lengths=20000:10:11 --workdir=x: give lengths, or a run with data"),
         ([*WITHOUT_LENGTHS, "--workdir=x"], r"--workdir=x: no such folder"),
         (["--device=h100", "--config=configs/base.py"], r"--device=h100: is for plans"),

@@ -20,7 +20,11 @@ PLAN = {
         "utilization": 0.456,
         "collectives": [{"wire_bytes": 2**20}, {"wire_bytes": 2**21}],
     },
-    "run": {"tokens_per_second": 1e6, "hours_at_70_percent": 1.25, "device_hours_at_70_percent": 10.0},
+    "run": {
+        "source_and_target_tokens_per_second": 1e6,
+        "hours_at_70_percent": 1.25,
+        "device_hours_at_70_percent": 10.0,
+    },
 }
 
 

@@ -252,6 +252,15 @@ def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is
     assert programs[0] is here.step.executable(here.initializer.abstract_state, here.step.abstract_batch(long))
 
 
+def test_the_memory_of_an_accumulation_counts_the_whole_state():
+    here = setup(tiny_config(training__accumulation=2), optax.adam(optax.constant_schedule(0.1)))
+    state = here.initializer.abstract_state
+    program = here.step.compilations(state, [Bucket(4, 7, 7)])[0]()
+    arguments = jax.tree.leaves((state, here.step.abstract_totals(state)))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in arguments)
+    assert program.memory_analysis().argument_size_in_bytes >= size
+
+
 VARIANTS = [
     {},
     {"attention_bias": True, "activation": "swiglu", "share_embeddings": "none", "positions": "learned"},

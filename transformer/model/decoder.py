@@ -29,8 +29,10 @@ class Decoder(Stack):
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         super().__init__(config, embedding, rngs=rngs)
-        count = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
-        self.layers = nnx.List([DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(count)])
+        layers = [
+            DecoderLayer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(decoder_layers(config))
+        ]
+        self.layers = nnx.List(layers)
 
     def __call__(
         self,
@@ -110,3 +112,8 @@ class Decoder(Stack):
 
             x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))
+
+
+def decoder_layers(config: Config) -> int:
+    """Returns the number of layers of the decoder, by default that of the encoder."""
+    return config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers

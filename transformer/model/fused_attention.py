@@ -14,7 +14,7 @@ from jax.sharding import AbstractDevice, PartitionSpec
 from jaxtyping import Array, Float
 
 from transformer.model.masks import Mask
-from transformer.model.partitioning import ROW_AXES
+from transformer.model.partitioning import ROW_AXES, row_shards
 
 TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
 MAX_BLOCK = 512
@@ -23,6 +23,7 @@ BLOCKS = (
     *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq"),  # of the backward pass
 )
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
+ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
 
 
 class FusedAttention(NamedTuple):
@@ -35,36 +36,46 @@ class FusedAttention(NamedTuple):
     attend: Callable[[Queries, Keys, Values, Mask], Queries]
     runs_on: Callable[[AbstractDevice | jax.Device], bool]
     devices: str  # those that `runs_on` accepts, in words
-    accepts: Callable[[Queries, Keys, Mask], bool]
+    accepts: Callable[[ArrayOrShape, ArrayOrShape, bool], bool]  # a function of (queries, keys, is_packed)
 
 
 def fused_attention(
     kernels: Sequence[FusedAttention], queries: Queries, keys: Keys, values: Float[Array, "B S H dv"], mask: Mask
 ) -> Float[Array, "B T H d"] | None:
-    """Returns the heads by the first kernel that can compute them here, or None if there is none.
+    """Returns the heads, or None if no kernel can compute them here. Each device computes its own rows and heads."""
+    kernel = choose_kernel(kernels, queries, keys, values, mask.is_packed)
+    if kernel is None:
+        return None
+    by_rows, by_heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, "tensor")
+    # The kernels are opaque to the compiler's partitioner, and Pallas does not annotate what it varies over.
+    attend = jax.shard_map(
+        kernel.attend, in_specs=(by_heads, by_heads, by_heads, by_rows), out_specs=by_heads, check_vma=False
+    )
+    return attend(queries, keys, values, mask)
+
+
+def choose_kernel(
+    kernels: Sequence[FusedAttention], queries: ArrayOrShape, keys: ArrayOrShape, values: ArrayOrShape, is_packed: bool
+) -> FusedAttention | None:
+    """Returns the first kernel that can compute attention over arrays of these shapes, or None if there is none.
 
     The target devices are those of the mesh that the caller activates; they need not be present. Without a mesh, as in
-    decoding, there is no kernel. Each device computes its own rows and heads.
+    decoding, there is no kernel.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16 or keys.shape != values.shape:
         return None
     rows, _, heads, _ = queries.shape
-    if rows % (mesh.shape["data"] * mesh.shape["fsdp"]) or heads % mesh.shape["tensor"]:
+    if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
         return None
     for kernel in kernels:
-        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, mask):
-            by_rows, by_heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, "tensor")
-            # The kernels are opaque to the compiler's partitioner, and Pallas does not annotate what it varies over.
-            attend = jax.shard_map(
-                kernel.attend, in_specs=(by_heads, by_heads, by_heads, by_rows), out_specs=by_heads, check_vma=False
-            )
-            return attend(queries, keys, values, mask)
+        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, is_packed):
+            return kernel
     return None
 
 
 def missing_devices(name: str, device: jax.Device) -> str | None:
-    """Returns the devices that the implementation needs, or None if it runs on this one or is plain elsewhere."""
+    """Returns the devices that the implementation needs; None if it runs on this one, or can fall back to plain."""
     kernels = ATTENTION_IMPLEMENTATIONS[name]
     if name == "auto" or not kernels or any(kernel.runs_on(device) for kernel in kernels):
         return None
@@ -137,18 +148,18 @@ def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
 
 
-def _fits_cudnn(queries: Queries, keys: Keys, mask: Mask) -> bool:
+def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
     # JAX 0.10 refuses to differentiate attention over odd lengths.
     is_even = queries.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
-    return not mask.is_packed and is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
+    return not is_packed and is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
 
 
-def _fits_cudnn_segments(queries: Queries, keys: Keys, mask: Mask) -> bool:
-    return mask.is_packed and _fits_cudnn(queries, keys, mask.replace(is_packed=False))
+def _fits_cudnn_segments(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+    return is_packed and _fits_cudnn(queries, keys, is_packed=False)
 
 
-def _fits_splash(queries: Queries, keys: Keys, mask: Mask) -> bool:
-    return mask.is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
+def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+    return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
 AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"

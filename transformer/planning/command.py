@@ -44,7 +44,7 @@ def assume(config: Config, lengths: str | None) -> tuple[Corpus, tuple[int, int]
 
 
 def read(config: Config, workdir: Path) -> tuple[Corpus, tuple[int, int], str]:
-    """Returns the same of the data of an existing run. Raises UserError if there is no such run, or no data."""
+    """Returns the same for the data of an existing run. Raises UserError if there is no such run, or no data."""
     open_existing(workdir)
     vocabulary = tokenizer.prepare(config, workdir)
     data = corpus.prepare(config, vocabulary, "train")

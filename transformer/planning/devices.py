@@ -19,7 +19,7 @@ class Accelerator:
       platform: "gpu" or "tpu".
       bfloat16, float32: peak FLOP/s of products of these operands, at JAX's default precision.
       bandwidth: bytes/s of the main memory.
-      memory: bytes of the main memory that a program can use.
+      memory: bytes of the main memory; of a TPU's, those that the compiler lets a program use.
       interconnect: bytes/s that a device can send to others of its host or slice, over all links.
       network: bytes/s that a GPU can send to other hosts.
       launch_seconds: of a kernel, at least.
@@ -44,7 +44,13 @@ class Accelerator:
     shared_memory: int = 0  # per core
     l2_cache: int = 0
 
+    @property
+    def usable(self) -> int:
+        """Bytes of the main memory that a program can use."""
+        return int(GPU_FRACTION * self.memory) if self.platform == "gpu" else self.memory
 
+
+GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
 GPU_LAUNCH = 2.5e-6
 _HOPPER = {"platform": "gpu", "bfloat16": 989.4e12, "float32": 494.7e12, "interconnect": 450e9, "network": 50e9}
 _HOPPER |= {"launch_seconds": GPU_LAUNCH, "compute_capability": 9, "cores": 132, "fpus_per_core": 128}

@@ -1,4 +1,4 @@
-"""An estimate of a run on devices that are not there: its step, compiled for them, and the roofline of the program."""
+"""Estimates a run on absent devices: compiles its step for them and computes the roofline of the programs."""
 
 import dataclasses
 import time
@@ -34,7 +34,7 @@ class CompiledShape:
     compile_seconds: float
     cost: roofline.Cost
     memory: Memory
-    note: str  # how it differs from what the default options compile
+    note: str  # the compiler options that differ from the defaults, in words; "" if none do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def estimate(
     lengths = corpus.epoch(0, config.seed).lengths
     stats = module.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     compiler = Compiler()
-    largest = compile_shape(step, state, by_memory(config, buckets)[0], target, compiler)
+    largest = compile_shape(step, state, by_memory(config, buckets, mesh.abstract_mesh)[0], target, compiler)
     common = max(stats, key=lambda each: each.positions).bucket
     typical = largest if common == largest.bucket else compile_shape(step, state, common, target, compiler)
     seconds = [seconds_of(each.bucket, typical, largest) for each in stats]
@@ -103,7 +103,7 @@ def compile_shape(step: TrainStep, state, bucket: Bucket, target: Target, compil
     compile_seconds = time.perf_counter() - began
     parsed = [(hlo.parse(program.as_text()), times) for program, times in programs]
     number = max(range(len(programs)), key=lambda i: bytes_used(programs[i][0].memory_analysis()))
-    memory = measure(parsed[number][0], programs[number][0], state, target.kind.memory)
+    memory = measure(parsed[number][0], programs[number][0], state, target.kind.usable)
     return CompiledShape(bucket, compile_seconds, roofline.cost(parsed, target), memory, compiler.note)
 
 
@@ -113,8 +113,11 @@ def lower(step: TrainStep, state, bucket: Bucket) -> list[tuple[jax.stages.Lower
     if accumulation == 1:
         return [(step.update.lower(state, batch), 1)]
     totals = step.abstract_totals(state)
-    accumulate = step.accumulate.lower(state, batch, 0, totals)
-    return [(accumulate, accumulation), (step.apply_gradients.lower(state, totals), 1)]
+    return [
+        (step.zeros.lower(state.parameters), 1),
+        (step.accumulate.lower(state, batch, 0, totals), accumulation),
+        (step.apply_gradients.lower(state, totals), 1),
+    ]
 
 
 def seconds_of(bucket: Bucket, *compiled: CompiledShape) -> float:

@@ -8,9 +8,11 @@ from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
 from transformer.errors import UserError
 
-DRAWN = 200_000  # pairs; the counts of an epoch are scaled from them to the corpus
+# Pairs at most. Times are means over the batches of these pairs. If few of them are long, the longest shape may have
+# fewer rows than for the whole corpus.
+DRAWN = 200_000
 SPREAD = 0.6  # standard deviation of the logarithm of the source length
-RATIO_SPREAD = 0.15  # the same of the ratio of both lengths
+RATIO_SPREAD = 0.15  # the same for the ratio of target to source length
 
 
 @dataclasses.dataclass(frozen=True)

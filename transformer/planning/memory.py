@@ -9,6 +9,7 @@ from transformer.planning.hlo import Program
 from transformer.planning.liveness import largest_together
 from transformer.planning.names import describe
 
+GIB = 2**30
 PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
 
 

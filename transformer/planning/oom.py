@@ -4,9 +4,8 @@ import re
 
 from transformer.config_types import Config
 from transformer.planning.devices import Target
-from transformer.planning.memory import Memory
+from transformer.planning.memory import GIB, Memory
 
-GIB = 2**30
 SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer.config_types import Config
-from transformer.planning.devices import Target
+from transformer.planning.devices import GPU_FRACTION, Target
 from transformer.planning.estimate import CompiledShape, Estimate
-from transformer.planning.memory import Arrays
+from transformer.planning.memory import GIB, Arrays
 
 TOP = 10  # kernels and arrays
 REALISTIC = 0.7  # of the roofline's speed, which well-tuned programs come near
 PREALLOCATED = 0.75  # of a GPU's memory, which JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 
 
 def to_json(config: Config, target: Target, found: Estimate, lengths: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def run_times(config: Config, target: Target, found: Estimate) -> dict[str, Any]
         "device_hours": hours * target.count,
         "hours_at_70_percent": hours / REALISTIC,
         "device_hours_at_70_percent": hours * target.count / REALISTIC,
-        "tokens_per_second": tokens * config.training.accumulation / seconds,
+        "source_and_target_tokens_per_second": tokens * config.training.accumulation / seconds,
     }
 
 
@@ -81,20 +81,20 @@ def to_lines(config: Config, target: Target, found: Estimate, lengths: str) -> I
     kind, memory, cost = target.kind, found.largest.memory, found.typical.cost
     yield (
         f"device      {target.count} x {target.name}: {kind.bfloat16 / 1e12:.0f} TFLOP/s in bfloat16, "
-        f"{kind.float32 / 1e12:.0f} in float32; {kind.bandwidth / 1e9:,.0f} GB/s; {memory.available / GIB:.1f} GiB"
+        f"{kind.float32 / 1e12:.0f} in float32; {kind.bandwidth / 1e9:,.0f} GB/s; {kind.memory / GIB:.1f} GiB"
         + (f"; sends {target.interconnect / 1e9:.0f} GB/s" if target.count > 1 else "")
     )
     yield f"lengths     {lengths}"
     yield f"parameters  {found.parameters:,}"
     verdict = "fits" if memory.fits else "does not fit"
-    if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * memory.available:
-        verdict = "fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
+    if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * kind.memory:
+        verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_FRACTION}"
     yield (
         f"memory      {verdict}: {memory.used / GIB:.2f} of {memory.available / GIB:.2f} GiB a device, for batches of "
         f"{found.largest.bucket}"
     )
-    state = ", ".join(f"{name} {size / GIB:.2f}" for name, size in memory.state.items())
-    yield f"memory      GiB of {state}, activations, gradients and other temporaries {memory.temporaries / GIB:.2f}"
+    state = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in memory.state.items())
+    yield f"memory      {state}; activations, gradients and other temporaries {memory.temporaries / GIB:.2f} GiB"
     yield from (f"array       {line}" for line in map(array_line, memory.largest[:TOP]))
     yield f"step        of {found.typical.bucket}, on each device:"
     uncounted = f" ({cost.uncounted} of them with FLOPs that the program does not state)" if cost.uncounted else ""
@@ -123,11 +123,13 @@ def to_lines(config: Config, target: Target, found: Estimate, lengths: str) -> I
 def run_lines(config: Config, target: Target, found: Estimate) -> Iterator[str]:
     times, compiled = run_times(config, target, found), compiled_shapes(found)
     others = len(found.stats) - len(compiled)
-    source = f"{len(compiled)} compiled shapes" if len(compiled) > 1 else "1 compiled shape"
-    source += f", {others} scaled from them by positions and length" if others else ""
+    is_one = len(compiled) == 1
+    source = "1 compiled shape" if is_one else f"{len(compiled)} compiled shapes"
+    if others:
+        source += f", {others} {'with its time per position' if is_one else 'interpolated between them'}"
     yield (
-        f"run         {times['steps']:,} steps of {1e3 * times['mean_step_seconds']:.1f} ms in the mean ({source}); "
-        f"{times['tokens_per_second']:,.0f} tokens/s of both sides"
+        f"run         {times['steps']:,} steps of {1e3 * times['mean_step_seconds']:.1f} ms on average ({source}); "
+        f"{times['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
     )
     for share, suffix in (("the bound", ""), ("70 % of it", "_at_70_percent")):
         hours, device_hours = times[f"hours{suffix}"], times[f"device_hours{suffix}"]

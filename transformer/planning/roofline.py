@@ -70,8 +70,8 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     sums = [0.0] * 6
     for each, times, _ in costs:
         wire = each.collective.wire_bytes if each.collective else 0.0
-        alone = 0.0 if each.is_async else seconds(each, target)
-        values = (each.flops.total, each.flops.float32, each.bytes, wire, alone, _is_uncounted(each))
+        exposed = 0.0 if each.is_async else seconds(each, target)
+        values = (each.flops.total, each.flops.float32, each.bytes, wire, exposed, _is_uncounted(each))
         sums = [total + times * value for total, value in zip(sums, values, strict=True)]
     flops, float32_flops, bytes_, wire_bytes, kernel_seconds, uncounted = sums
     return Cost(

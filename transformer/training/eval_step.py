@@ -37,11 +37,11 @@ def check_positions(config: Config, corpus: Corpus, split: str) -> None:
 class EvalStep:
     """Maps (parameters, batch) to the sums over the batch. Each batch shape is compiled once.
 
-    Tokens that the objective hides are always the same.
+    With masked_lm, every evaluation masks the same tokens.
     """
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
-        """`inputs` is that of `inputs_of`."""
+        """`inputs` is from `inputs_of`."""
         self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
         self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh).without_r_drop()
         self.sums = jax.jit(self._sums)
@@ -62,7 +62,8 @@ class EvalStep:
     def compilations(self, parameters: dict, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile the program for a bucket, the one that needs most memory first."""
         sharding = NamedSharding(self.mesh, BATCH)
-        batches = [abstract_batch(each, False, sharding) for each in by_memory(self.config, buckets)]
+        largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
+        batches = [abstract_batch(each, False, sharding) for each in largest_first]
         return [functools.partial(self.programs.compile, self.sums, parameters, batch) for batch in batches]
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:

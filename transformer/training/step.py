@@ -1,6 +1,5 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ from transformer.training.optimizer import count_updates
 from transformer.training.programs import Batch, Programs, abstract_batch
 from transformer.training.state import TrainState
 
-NOT_A_PLACE = 2**31 - 1  # of dropout, whose places are numbered from 0
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports
 
 
@@ -42,7 +40,7 @@ class TrainStep:
         mesh: Mesh,
         inputs: Inputs = keep_batch,
     ):
-        """`inputs` is that of `inputs_of`. Every objective that hides no tokens has the default."""
+        """`inputs` is from `inputs_of`; the default suits all objectives but masked_lm."""
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.schedule = optimizer, schedule
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
@@ -50,7 +48,8 @@ class TrainStep:
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
-        self.accumulate = jax.jit(self._accumulate, donate_argnames="totals")
+        # Keeps the optimizer state among the arguments, so that the memory analysis of the program counts it.
+        self.accumulate = jax.jit(self._accumulate, donate_argnames="totals", keep_unused=True)
         self.apply_gradients = jax.jit(self._apply_gradients, donate_argnums=0)
         self.programs = Programs()
 
@@ -73,7 +72,7 @@ class TrainStep:
         The first is for the shape that needs most memory, so that a step that does not fit fails at once. The programs
         that start and end an accumulation have no activations and are last.
         """
-        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets)]
+        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
         if self.config.training.accumulation == 1:
             return [functools.partial(self.executable, state, batch) for batch in batches]
         totals = self.abstract_totals(state)
@@ -98,8 +97,7 @@ class TrainStep:
         return self._apply_gradients(state, self._gradients(state, batch, 0))
 
     def _zeros(self, parameters: dict) -> Totals:
-        sums = LossSums(*[jnp.zeros(()) for _ in dataclasses.fields(LossSums)])
-        return self._constrain((jax.tree.map(jnp.zeros_like, parameters), sums))
+        return self._constrain((jax.tree.map(jnp.zeros_like, parameters), LossSums.zeros()))
 
     def _accumulate(self, state: TrainState, batch: Batch, number: int | jax.Array, totals: Totals) -> Totals:
         return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number))
@@ -107,7 +105,7 @@ class TrainStep:
     def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
         rows = {name: jnp.repeat(array, self.loss.passes, axis=0) for name, array in batch.items()}
-        rows = self.inputs(rows, jax.random.fold_in(key, NOT_A_PLACE))
+        rows = self.inputs(rows, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
 
         def loss(parameters):
             return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), rows, nnx.Rngs(dropout=key))
@@ -144,7 +142,7 @@ class TrainStep:
         return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics
 
     def _constrain(self, tree):
-        """Constrains each leaf to the sharding that the next program expects of it; the compiler may choose another."""
+        """Constrains each leaf to the sharding that the next program expects; the compiler might choose another."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
 

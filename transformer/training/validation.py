@@ -71,7 +71,8 @@ class Validation:
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
         plan = loader.plan_in_order(self.corpus, self.config)
-        largest = by_memory(self.config, [each.bucket for each in plan.stats if each.batches])[0]
+        buckets = [each.bucket for each in plan.stats if each.batches]
+        largest = by_memory(self.config, buckets, self.mesh.abstract_mesh)[0]
         batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
         if self.translator is not None and self.mesh.devices.flat[0].platform != "cpu":
