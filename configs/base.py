@@ -149,12 +149,12 @@ def get_keys() -> ml_collections.ConfigDict:
     optimizer.clip_norm = Key(0.0, at_least(0))  # gradients of larger global norm are scaled down to it; 0: off
 
     keys.training = training = ml_collections.ConfigDict()
-    # translation; masked_lm: the encoder predicts hidden tokens of the source (Devlin et al. 2019); causal_lm: the
+    # translation; masked_lm: the encoder predicts masked tokens of the source (Devlin et al. 2019); causal_lm: the
     # decoder predicts each target token from those before it. These two read monolingual text. ctc: the encoder
     # predicts all target tokens at once
     training.objective = Key("translation", listed_in("transformer.training.objectives:OBJECTIVES"))
-    training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the share of tokens, or words, that are hidden
-    training.whole_word_masking = Key(False, SWITCH)  # masked_lm: hide all tokens of a word, or none
+    training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the share of tokens, or words, that are masked
+    training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)

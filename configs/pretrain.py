@@ -1,4 +1,4 @@
-"""Pre-training: the encoder of configs/multi30k.py learns to restore hidden tokens of English captions.
+"""Pre-training: the encoder of configs/multi30k.py learns to restore masked tokens of English captions.
 
 Command:   python -m transformer.train --config=configs/pretrain.py --workdir=runs/pretrain
            python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm \\

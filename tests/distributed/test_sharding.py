@@ -15,7 +15,7 @@ from transformer.errors import UserError
 def test_a_mesh_must_use_the_devices_there_are(changes):
     config = base.get_config()
     config.mesh.update(changes)
-    with pytest.raises(UserError, match="mesh.data=.*their product must be that number"):
+    with pytest.raises(UserError, match="mesh.data=.*: the product must be 1, "):
         make_mesh(config, jax.devices()[:1])
 
 

@@ -20,7 +20,8 @@ ADDED = ["sinusoidal", "sinusoidal_concatenated", "learned"]
 VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product", "additive")]
 
 
-# Rotary attention depends only on relative positions, so this test cannot see whether they restart in each segment.
+# Rotary attention depends only on relative positions, which need no restart in a segment. Its case checks that segments
+# do not attend to each other.
 @pytest.mark.parametrize(("positions", "attention"), [*VARIANTS, ("rotary", "dot_product")])
 def test_packed_equals_unpacked(positions, attention):
     model = tiny_transformer(positions=positions, attention=attention)

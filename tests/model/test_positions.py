@@ -1,4 +1,4 @@
-"""Positional encodings: golden values, the rotation property, learned ones, and queries and keys that are turned."""
+"""Positional encodings: golden values, the rotation property, learned ones, and rotated queries and keys."""
 
 import jax
 import jax.numpy as jnp
@@ -59,22 +59,22 @@ def test_learned_positions_are_rows_of_a_trained_table():
     np.testing.assert_array_equal(gradient["table"][...][:, 0], [2, 1, 1, 0, 0, 0])
 
 
-def test_rotation_turns_each_plane_by_its_angle():
+def test_rotation_is_by_an_angle_in_each_plane():
     x = np.random.default_rng(0).normal(size=(1, 300, 2, 8)).astype(np.float32)
     # As complex numbers: elements i and 4 + i are one, multiplied by e^(i pos / 10000^(2i / 8)).
     angles = np.arange(300)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
     expected = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angles)[None, :, None]
-    turned = np.asarray(rotate(jnp.asarray(x), jnp.arange(300)[None]))
-    np.testing.assert_allclose(turned[..., :4] + 1j * turned[..., 4:], expected, atol=1e-4)
+    rotated = np.asarray(rotate(jnp.asarray(x), jnp.arange(300)[None]))
+    np.testing.assert_allclose(rotated[..., :4] + 1j * rotated[..., 4:], expected, atol=1e-4)
 
 
-def test_products_of_what_was_turned_depend_on_distances_alone():
+def test_products_of_rotated_queries_and_keys_depend_only_on_distances():
     queries, keys = np.random.default_rng(0).normal(size=(2, 1, 6, 2, 8)).astype(np.float32)
 
     def products(first: int) -> np.ndarray:
         positions = first + jnp.arange(6)[None]
-        turned = [rotate(jnp.asarray(x), positions) for x in (queries, keys)]
-        return np.einsum("bthd,bshd->bhts", *turned)
+        rotated = [rotate(jnp.asarray(x), positions) for x in (queries, keys)]
+        return np.einsum("bthd,bshd->bhts", *rotated)
 
     np.testing.assert_allclose(products(100), products(0), atol=1e-4)
     assert not np.allclose(products(0), np.einsum("bthd,bshd->bhts", queries, keys), atol=0.1)

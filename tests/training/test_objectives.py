@@ -1,4 +1,4 @@
-"""Objectives: which tokens masking hides, what language models read and predict, and runs from text to perplexity."""
+"""Objectives: which tokens are masked, what language models read and predict, and runs from text to perplexity."""
 
 import dataclasses
 import io
@@ -36,23 +36,23 @@ def sentences() -> np.ndarray:
     return tokens
 
 
-def test_shares_of_hidden_tokens(sentences):
-    hidden, targets = map(
+def test_shares_of_masked_tokens(sentences):
+    inputs, targets = map(
         np.asarray, mask_tokens(jnp.asarray(sentences), np.ones(VOCAB, bool), 0.15, jax.random.key(0))
     )
     chosen = targets != PAD
     np.testing.assert_array_equal(targets[chosen], sentences[chosen])
-    np.testing.assert_array_equal(hidden[~chosen], sentences[~chosen])
+    np.testing.assert_array_equal(inputs[~chosen], sentences[~chosen])
     assert not chosen[:, 30:].any()  # neither EOS nor padding
     count = chosen.sum()
     assert count / (400 * 30) == pytest.approx(0.15, abs=0.01)
-    assert (hidden[chosen] == MASK).sum() / count == pytest.approx(0.8, abs=0.03)
-    kept = hidden[chosen] == sentences[chosen]
+    assert (inputs[chosen] == MASK).sum() / count == pytest.approx(0.8, abs=0.03)
+    kept = inputs[chosen] == sentences[chosen]
     assert kept.sum() / count == pytest.approx(0.1 + 0.1 / (VOCAB - SPECIAL), abs=0.02)
-    assert hidden[chosen & (hidden != MASK)].min() >= SPECIAL
+    assert inputs[chosen & (inputs != MASK)].min() >= SPECIAL
 
 
-def test_whole_words_are_hidden_or_none_of_their_tokens(sentences):
+def test_whole_words_are_masked_or_none_of_their_tokens(sentences):
     _, targets = map(np.asarray, mask_tokens(jnp.asarray(sentences), STARTS, 0.3, jax.random.key(1)))
     chosen = (targets != PAD)[:, :30]
     continues = ~STARTS[sentences[:, 1:30]]  # belongs to the word of the token before it
@@ -62,7 +62,7 @@ def test_whole_words_are_hidden_or_none_of_their_tokens(sentences):
     assert chosen[words].mean() == pytest.approx(0.3, abs=0.02)
 
 
-def test_the_key_alone_decides_what_is_hidden(sentences):
+def test_only_the_key_decides_what_is_masked(sentences):
     one, same, other = (
         mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1] for seed in (2, 2, 3)
     )
@@ -75,14 +75,14 @@ def test_words_begin_where_the_vocabulary_marks_it():
     assert word_starts(["<pad>", "7", "8"]).all()
 
 
-def test_the_step_hides_other_tokens_at_each_update_and_the_same_ones_again(sentences):
+def test_the_step_masks_other_tokens_at_each_update_and_the_same_ones_again(sentences):
     config = tiny_config(training__objective="masked_lm", model__dropout=0.0)
     seen = []
 
     def inputs(batch, key):
-        hidden = make_masking(config.training, [""] * VOCAB)(batch, key)
-        jax.debug.callback(lambda targets: seen.append(np.array(targets)), hidden["target_output"])
-        return hidden
+        masked = make_masking(config.training, [""] * VOCAB)(batch, key)
+        jax.debug.callback(lambda targets: seen.append(np.array(targets)), masked["target_output"])
+        return masked
 
     here = setup(config, vocab_size=VOCAB)
     here.step.inputs = inputs
@@ -95,15 +95,15 @@ def test_the_step_hides_other_tokens_at_each_update_and_the_same_ones_again(sent
     np.testing.assert_array_equal(first, again)
 
 
-def test_the_loss_is_that_of_the_hidden_tokens_alone(sentences):
+def test_the_loss_is_that_of_the_masked_tokens(sentences):
     config = tiny_config(training__objective="masked_lm", model__dropout=0.0, training__label_smoothing=0.0)
     here = setup(config, vocab_size=VOCAB)
-    hidden, targets = mask_tokens(jnp.asarray(sentences[:8]), STARTS, 0.15, jax.random.key(5))
-    here.step.inputs = lambda batch, key: {"source": hidden, "target_output": targets}
+    inputs, targets = mask_tokens(jnp.asarray(sentences[:8]), STARTS, 0.15, jax.random.key(5))
+    here.step.inputs = lambda batch, key: {"source": inputs, "target_output": targets}
     _, metrics = here.after([{"source": sentences[:8]}])
     model = nnx.merge(here.step.graph, nnx.State(here.initializer().parameters))
     assert isinstance(model, MaskedLanguageModel)
-    log_p = np.asarray(jax.nn.log_softmax(model(hidden)), np.float64)
+    log_p = np.asarray(jax.nn.log_softmax(model(inputs)), np.float64)
     expected = -sum(log_p[row, column, targets[row, column]] for row, column in np.argwhere(targets != PAD))
     assert metrics["sums"].nll == pytest.approx(expected, rel=1e-5)
     assert metrics["sums"].tokens == np.count_nonzero(targets)

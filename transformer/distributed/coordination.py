@@ -1,4 +1,4 @@
-"""Agreement among the processes of a run: work in process 0, values from it, and checks that all are alike.
+"""Coordination of the processes of a run: work of process 0, values that it broadcasts, checks that all agree.
 
 The values pass through JAX's coordination service. Collectives on devices, as in `jax.experimental.multihost_utils`,
 have no deadline, and block signals while they wait. With one process none of these functions communicates.
@@ -21,7 +21,7 @@ from transformer.locks import poll_until
 
 failures: list[str] = []  # of other processes, as received by `launch`
 _calls = itertools.count()  # all processes make the same calls in the same order
-_gathered: list[str] = []  # the key that this process published in the last `gather`
+_gathered: list[str] = []  # at most one key: what this process published in the last `gather`
 
 
 def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -54,9 +54,9 @@ def broadcast(value: Any, seconds: int) -> Any:
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
-    """Raises UserError if facts, which have names, differ between processes. One process does not call `facts`.
+    """Raises UserError if the named values that `facts()` returns differ between processes.
 
-    The message is the same in all processes.
+    The message is the same in all processes. A run of one process does not call `facts`.
     """
     if jax.process_count() == 1:
         return
@@ -83,14 +83,17 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
 
 
 def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """Describes how the first process that differs from process 0 differs from it; None if all facts are the same."""
+    """Returns a description of how the first deviating process differs from process 0; None if all facts are equal."""
     first = facts[0]
     for index, other in enumerate(facts):
         names = [name for name in first | other if first.get(name) != other.get(name)]
         if names:
             values = [f"{name} ({other.get(name)}, not {first.get(name)})" for name in names[:5]]
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            return f"process {index} differs from process 0 in {', '.join(values)}{more}; start all alike"
+            return (
+                f"process {index} differs from process 0 in {', '.join(values)}{more}; start all processes with the "
+                "same code, config and data"
+            )
     return None
 
 

@@ -22,14 +22,14 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     data = count // inner if requested.data == -1 else requested.data
     if data * inner != count:
         raise UserError(
-            f"mesh.data={requested.data} mesh.fsdp={requested.fsdp} mesh.tensor={requested.tensor} does not use "
-            f"the {count} device(s) there are: their product must be that number "
-            "(mesh.data=-1 takes what the other two leave)"
+            f"mesh.data={requested.data} mesh.fsdp={requested.fsdp} mesh.tensor={requested.tensor}: the product must "
+            f"be {count}, the number of devices (mesh.data=-1 takes what the other two leave)"
         )
     if multiple % (data * requested.fsdp):
         raise UserError(
             f"batch.row_multiple={multiple}: must be a multiple of the {data} x {requested.fsdp} devices (mesh.data x "
-            "mesh.fsdp) that share the rows; raise it from the start, and the run is the same on fewer devices"
+            "mesh.fsdp) that share the rows; raise it at the start of the run, since it changes the batches (fewer "
+            "devices can share them as well)"
         )
     # On TPUs it places neighbouring devices next to each other.
     return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, (AxisType.Auto,) * 3, devices=devices)

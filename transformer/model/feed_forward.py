@@ -18,6 +18,7 @@ class Gated(NamedTuple):
     function: Callable[[jax.Array], jax.Array]
 
 
+# jax.nn.gelu is the tanh approximation by default, unlike PyTorch's, which is exact.
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,

@@ -1,4 +1,4 @@
-"""The stacks of the Transformer by themselves: an encoder that restores tokens, a decoder that continues text."""
+"""Language models: an encoder that predicts masked tokens, and a decoder that continues text."""
 
 import jax
 import jax.numpy as jnp

@@ -36,7 +36,7 @@ class Linear(nnx.Linear):
         y = flat_product(x, self.kernel[...], dtype, output_dtype)
         if self.bias is None:
             return y
-        # Its gradient is a sum over all rows, which bfloat16 would lose a third of.
+        # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
         return (y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))).astype(output_dtype)
 
 

@@ -1,1 +1,1 @@
-"""Sections 5.2 to 5.4 of the paper: the step, its state, and what a run keeps of itself."""
+"""Sections 5.2 to 5.4 of the paper: the training step, its state and its metrics."""

@@ -14,8 +14,8 @@ def global_norm(mesh: Mesh, tree) -> jax.Array:
     """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
 
     It is the norm of the norms of all rows, which a compiler can fuse into the computation of the matrices. Sums of
-    whole matrices would take a kernel or two each, and a partitioner would have to find out that one all-reduce
-    suffices. (XLA would split a sum over concatenated sums into those of the matrices again.)
+    whole matrices would take a kernel or two each, and the partitioner might emit an all-reduce for each of them. (XLA
+    would split a sum over concatenated sums into those of the matrices again.)
     """
     leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
 

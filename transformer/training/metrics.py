@@ -1,4 +1,4 @@
-"""Means over tokens and updates: what a training line and a validation report."""
+"""Metrics of a training line and of a validation: means over tokens and updates."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ Record = dict[str, float | int | str]
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
     """Returns per-token means of sums named as in `LossSums`. Perplexity is that of `nll`, which is not smoothed."""
     loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
-    tokens = max(tokens, 1.0)  # no token may be hidden, or no target fit its frames
+    tokens = max(tokens, 1.0)  # a batch may have no masked token, or no target that fits its frames
     return {
         "loss": loss / tokens,
         "nll": nll / tokens,

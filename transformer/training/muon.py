@@ -46,17 +46,18 @@ def _orthogonalize_tree(tree, epsilon: float):
     """
     dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    leaves = [_turn(path, leaf) for path, leaf in paths_leaves]
-    is_alone = is_for_one_cpu()  # where XLA's batched products are slower than single ones
+    leaves = [_transpose_by_rule(path, leaf) for path, leaf in paths_leaves]
+    one_by_one = is_for_one_cpu()  # XLA's batched products on a CPU are slower than single ones
     numbers = defaultdict(list)
     for number, leaf in enumerate(leaves):
-        numbers[leaf.shape, number if is_alone else None].append(number)
+        numbers[leaf.shape, number if one_by_one else None].append(number)
     for (shape, _), equal in numbers.items():
         stack = jnp.stack([leaves[number].astype(dtype) for number in equal])
         result = _orthogonalize(stack, epsilon)
         for number, matrix in zip(equal, result, strict=True):
             leaves[number] = matrix.astype(jnp.float32) * (RMS * math.sqrt(max(shape)))
-    return structure.unflatten([_turn(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)])
+    results = [_transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)]
+    return structure.unflatten(results)
 
 
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
@@ -77,7 +78,10 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
     return jax.lax.with_sharding_constraint(share, within_matrix)[:count]
 
 
-def _turn(path: tuple, matrix: jax.Array) -> jax.Array:
-    """Transposes a matrix whose columns "fsdp" shards, or back, so that all of a stack are sharded alike."""
+def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
+    """Transposes a matrix whose columns "fsdp" shards, so that all matrices of a stack are sharded alike.
+
+    A second call undoes the first.
+    """
     rule = next((RULES[key.key] for key in reversed(path) if getattr(key, "key", None) in RULES), ("fsdp",))
     return matrix if rule[0] == "fsdp" else matrix.T

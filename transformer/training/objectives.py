@@ -19,7 +19,7 @@ from transformer.training.ctc_loss import CtcLoss
 from transformer.training.programs import Batch
 from transformer.training.projected_loss import ProjectedLoss
 
-MASK = BOS  # stands for a hidden token; no source has BOS
+MASK = BOS  # the input in place of a masked token; no source has BOS
 # Of the chosen tokens, the shares that become MASK and a random token; the others stay (Devlin et al. 2019, 3.1).
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 
@@ -61,7 +61,7 @@ def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
 
 
 def make_masking(training: Config, pieces: Sequence[str]) -> Inputs:
-    """Returns a function that hides tokens of the source and makes them the targets."""
+    """Returns a function that masks tokens of the source and makes them the targets."""
     starts = word_starts(pieces) if training.whole_word_masking else np.ones(len(pieces), bool)
 
     def inputs(batch: Batch, key: jax.Array) -> Batch:
@@ -74,11 +74,11 @@ def make_masking(training: Config, pieces: Sequence[str]) -> Inputs:
 def mask_tokens(
     tokens: Int[Array, "B S"], starts: Bool[np.ndarray, "V"], fraction: float, key: Key[Array, ""]
 ) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
-    """Returns the tokens with some of them hidden, and these tokens in their places, with PAD elsewhere.
+    """Returns (inputs, targets): the tokens with some masked, and the masked ones at their positions, PAD elsewhere.
 
     Args:
-      starts: for each token of the vocabulary, whether it begins a word. All tokens of a word are chosen, or none.
-      fraction: the probability that a word is chosen.
+      starts: for each token of the vocabulary, whether it begins a word. All tokens of a word are masked, or none.
+      fraction: the probability that a word is masked.
     """
     of_words, of_kinds, of_tokens = jax.random.split(key, 3)
     words = jnp.maximum(jnp.cumsum(jnp.asarray(starts)[tokens], axis=1) - 1, 0)
@@ -87,8 +87,8 @@ def mask_tokens(
     kinds = jax.random.uniform(of_kinds, tokens.shape)
     others = jax.random.randint(of_tokens, tokens.shape, SPECIAL, len(starts))
     kept_or_random = jnp.where(kinds < MASKED_SHARE + RANDOM_SHARE, others, tokens)
-    hidden = jnp.where(kinds < MASKED_SHARE, MASK, kept_or_random)
-    return jnp.where(is_chosen, hidden, tokens), jnp.where(is_chosen, tokens, PAD)
+    replaced = jnp.where(kinds < MASKED_SHARE, MASK, kept_or_random)
+    return jnp.where(is_chosen, replaced, tokens), jnp.where(is_chosen, tokens, PAD)
 
 
 def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, "V"]:
@@ -106,21 +106,21 @@ OBJECTIVES = {
         lambda training, pieces: keep_batch,
         generates_text=True,
     ),
-    # Predicts hidden tokens of the source, with the encoder alone.
+    # Predicts masked tokens of the source, by the encoder only.
     "masked_lm": TrainingObjective(
         (True, False),
         lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
         make_masking,
         generates_text=False,
     ),
-    # Predicts each target token from those before it, with the decoder alone.
+    # Predicts each target token from those before it, by the decoder only.
     "causal_lm": TrainingObjective(
         (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
         lambda training, pieces: keep_batch,
         generates_text=True,
     ),
-    # Predicts all target tokens at once, with the encoder alone.
+    # Predicts all target tokens at once, by the encoder only.
     "ctc": TrainingObjective(
         (True, True),
         lambda model, source, target, rngs: CtcTransformer(model, source, target, rngs=rngs),

@@ -24,8 +24,8 @@ class Programs:
     def compile(self, function: Any, *arguments: Any) -> jax.stages.Compiled:
         """Returns the jitted function compiled for arguments of these shapes. Arrays may be abstract.
 
-        Only the shapes of the batch are compared, the dictionary after the first argument, if there is one. Those of
-        the first argument, state or parameters, never change.
+        Programs of a function differ only by the shapes of the batch: the first dictionary after the first argument,
+        if there is one. The first argument, state or parameters, has the same shapes in all calls.
         """
         batch = next((argument for argument in arguments[1:] if isinstance(argument, dict)), {})
         key = function, *((name, array.shape) for name, array in sorted(batch.items()))

@@ -45,7 +45,7 @@ class Progress:
         return self.validated_step < self.step and due(self.step, training.eval_every, training.steps)
 
     def is_finished(self, training: Config) -> bool:
-        """Tells whether the run has made all its steps, or has lost patience. `training` is `config.training`."""
+        """Tells whether all steps are done, or the patience is exhausted. `training` is `config.training`."""
         if 0 < training.patience <= self.validations_since_best:
             return True
         return self.step >= training.steps and not self.validation_due(training)
