@@ -118,7 +118,7 @@ def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     table = markdown.table(results.make_table(trials, sweep))
     if decoding := results.describe_decoding(folder, sweep, complete[0]):
         table += f"\n{decoding}\n"
-    if shares := results.importances(study):
-        listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
-        table += f"\nShares in the variance of {sweep.objective}: {listed}.\n"
+    if importances := results.importances(study):
+        listed = ", ".join(f"{key} {importance:.0%}" for key, importance in importances.items())
+        table += f"\nImportance for {sweep.objective} (fANOVA main effects, normalized): {listed}.\n"
     markdown.publish(table, "sweep", readme)

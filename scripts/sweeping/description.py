@@ -58,11 +58,13 @@ class Sweep:
         """The varied keys, in the order of the sweep file."""
         return list(dict.fromkeys(key for values in (*self.trials, self.space) for key in values))
 
+    def distribution(self, key: str) -> BaseDistribution:
+        """Returns the distribution of a varied key; that of a listed key spans its listed values."""
+        return self.space[key] if self.space else _span([values[key] for values in self.trials if key in values])
+
     def distributions(self, trial: int) -> dict[str, BaseDistribution]:
-        """Returns a distribution for every key of the trial; that of a listed key spans its listed values."""
-        if self.space:
-            return self.space
-        return {key: _span([values[key] for values in self.trials if key in values]) for key in self.trials[trial]}
+        """Returns a distribution for every key of the trial."""
+        return {key: self.distribution(key) for key in self.space or self.trials[trial]}
 
 
 def listed(trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None) -> Sweep:

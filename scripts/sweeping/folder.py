@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.distributions import CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
@@ -40,13 +40,22 @@ class Folder:
         return locks.exclusive(path, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
 
     def describe(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
-        """Returns the sweep's record, with the study's name. Raises UserError if the folder holds another sweep."""
+        """Returns the sweep's record, with the study's name.
+
+        Raises:
+          UserError: the folder holds another sweep, or this one in a form that Optuna's storage cannot extend.
+        """
         space = {key: distribution_to_json(distribution) for key, distribution in sweep.space.items()}
         record = {"objective": sweep.objective, "trials": list(sweep.trials), "space": space, "task": task}
         if self.record.exists():
             recorded = self.read()
             if difference := _difference(recorded, json.loads(json.dumps(record))):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({difference}); name another folder")
+            if keys := _incompatible_keys(recorded_sweep(recorded), sweep):
+                listed = ", ".join(keys)
+                raise UserError(
+                    f"--workdir={self.path}: the type or the choices of {listed} have changed; name another folder"
+                )
             name = recorded["study"]
         else:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
@@ -66,6 +75,16 @@ def recorded_sweep(record: dict[str, Any]) -> Sweep:
     """Returns the recorded sweep, to report it without its file: sampler and pruner are not recorded."""
     space = {key: json_to_distribution(text) for key, text in record["space"].items()}
     return Sweep(tuple(record["trials"]), space, record["objective"], RandomSampler, None)
+
+
+def _incompatible_keys(recorded: Sweep, sweep: Sweep) -> list[str]:
+    """Returns the keys whose type or choices differ. Optuna's storage fixes both, but not the bounds of numbers."""
+    pairs = [(key, recorded.distribution(key), sweep.distribution(key)) for key in recorded.keys]
+    return [
+        key
+        for key, old, new in pairs
+        if type(old) is not type(new) or (isinstance(old, CategoricalDistribution) and old != new)
+    ]
 
 
 def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:

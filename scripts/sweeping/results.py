@@ -1,4 +1,4 @@
-"""The results of a sweep: a table, `trials.csv`, and how much each key matters."""
+"""The results of a sweep: a table, `trials.csv`, and the importance of each key."""
 
 import csv
 import io
@@ -102,7 +102,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
 
 
 def importances(study: SweepStudy) -> dict[str, float]:
-    """Returns the share of each key in the objective's variance, by functional ANOVA (Hutter et al. 2014).
+    """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects, normalized to sum to 1.
 
     Empty if fewer than two complete trials differ in their objective, or in a key that all of them have.
     """
@@ -111,10 +111,16 @@ def importances(study: SweepStudy) -> dict[str, float]:
     varied = [key for key in common if len({trial.params[key] for trial in complete}) > 1]
     if len({trial.value for trial in complete}) < 2 or not varied:
         return {}
+    # Optuna does not mix distributions, and those of trials from before an extension of the sweep are narrower.
+    distributions = {key: study.sweep.distribution(key) for key in varied}
+    unified = optuna.create_study(direction=study.sweep.direction)
+    for trial in complete:
+        params = {key: trial.params[key] for key in varied}
+        unified.add_trial(optuna.create_trial(params=params, distributions=distributions, value=trial.value))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         evaluator = FanovaImportanceEvaluator(seed=0)
-        return optuna.importance.get_param_importances(study.load(), evaluator=evaluator, params=varied)
+        return optuna.importance.get_param_importances(unified, evaluator=evaluator, params=varied)
 
 
 def show_values(values: Values) -> str:

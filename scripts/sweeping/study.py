@@ -79,6 +79,9 @@ class SweepStudy:
         """Returns the next waiting trial, which this process now runs; None if no trial is waiting.
 
         Trials without a heartbeat for the grace period are enqueued first.
+
+        Raises:
+          UserError: another process has added trials to the sweep, and this process does not have their values.
         """
         with self.lock(), _no_warnings():
             study = self.load()
@@ -86,9 +89,11 @@ class SweepStudy:
             waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if not waiting:
                 return None
+            number = waiting[0].user_attrs["trial"]
+            if number >= len(self.sweep.trials) and not self.sweep.space:
+                raise UserError(f"the sweep has been extended by trial {number}; run the command of the longer sweep")
             # Before the trial runs: Optuna never counts a trial without any heartbeat as stale.
             self.storage.record_heartbeat(self._id(waiting[0]))
-            number = waiting[0].user_attrs["trial"]
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
             trial.set_user_attr("process", PROCESS)
             return trial

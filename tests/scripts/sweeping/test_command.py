@@ -1,6 +1,7 @@
 """The workdir and the storage of `scripts.sweep`, with fake trials."""
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -9,11 +10,13 @@ import pytest
 
 from scripts import sweep
 from scripts.commands import sweep as work
+from scripts.sweeping.description import listed, product
 from scripts.sweeping.folder import Folder
 from tests.checkpoints.workdirs import run
 from tests.scripts.sweeping import fake_sweep
 from tests.scripts.sweeping.fakes import starts
 from tests.scripts.tiny_sweep import rates_file
+from transformer.errors import UserError
 
 CONFIG = "--config=configs/quickstart.py"
 COMMAND = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", CONFIG]
@@ -55,6 +58,23 @@ def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, 
     assert run(sweep, *what, f"--storage=sqlite:///{tmp_path / 'elsewhere.db'}") == 0
     assert run(sweep, *what) == 2  # with the default storage, where the study is not
     assert "has no study sweep-" in error(capsys)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "added"),
+    [("optimizer.learning_rate", [1, 2], 0.5), ("optimizer.name", ["adam"], "muon"), ("seed", [0], 1)],
+)
+def test_a_sweep_is_extended_only_with_values_of_the_same_kind(tmp_path, key, values, added):
+    folder = Folder(tmp_path)
+    shorter, longer = (
+        listed(product({key: choices}), objective="nll", pruner=None) for choices in (values, [*values, added])
+    )
+    folder.record.write_text(json.dumps(folder.describe(shorter, {})))
+    if key == "seed":
+        assert folder.describe(longer, {})["trials"] == [{"seed": 0}, {"seed": 1}]
+    else:
+        with pytest.raises(UserError, match=f"the type or the choices of {key} have changed; name another folder"):
+            folder.describe(longer, {})
 
 
 def test_a_report_needs_neither_config_nor_sweep_file(fakes, tmp_path, capsys):

@@ -94,9 +94,15 @@ def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):
     sweep = listed(product({"x": [1, 2, 3], "y": [1, 2, 3]}), objective="nll", pruner=None)
     assert results.importances(make_study(tmp_path, sweep)) == {}
     study = complete(tmp_path, sweep, [float(values["x"] ** 2) for values in sweep.trials])
-    shares = results.importances(study)
-    assert shares["x"] > 0.95
-    assert sum(shares.values()) == pytest.approx(1.0)
+    importances = results.importances(study)
+    assert importances["x"] > 0.95
+    assert sum(importances.values()) == pytest.approx(1.0)
+
+
+def test_an_extended_sweep_has_importances(tmp_path):
+    shorter, longer = (listed(seeds(count), objective="nll", pruner=None) for count in (2, 4))
+    complete(tmp_path, shorter, [1.0, 2.0])
+    assert results.importances(complete(tmp_path, longer, [3.0, 4.0])) == {"seed": 1.0}
 
 
 def test_keys_that_not_all_trials_have_are_left_out_of_the_importances(tmp_path):

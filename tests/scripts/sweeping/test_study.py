@@ -137,6 +137,16 @@ def test_a_search_can_be_made_longer(tmp_path):
     assert claim(shorter, 7) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_listed_trials_that_another_process_has_added_are_refused(tmp_path):
+    shorter, longer = (listed(product({"x": list(range(count))}), objective="nll", pruner=None) for count in (2, 3))
+    study = make_study(tmp_path, shorter)
+    make_study(tmp_path, longer)
+    assert claim(study, 2) == [0, 1]
+    with pytest.raises(UserError, match="extended by trial 2; run the command of the longer sweep"):
+        study.claim()
+    assert states(make_study(tmp_path, longer)) == ["running", "running", "waiting"]
+
+
 def test_the_values_of_a_search_do_not_depend_on_restarts(storage, tmp_path, request):
     runs = []
     for restarts in (False, True):
