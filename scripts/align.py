@@ -3,7 +3,7 @@
     python -m scripts.align --workdir=DIR [--heads=average|best|LAYER.HEAD,...] [--gold=FILE] < PAIRS
 
 A line of PAIRS is "SOURCE ||| TARGET", and a line of output has its links in Pharaoh's format: "0-0 1-2" says that the
-first words belong together, and the second source word to the third target word. Words are what spaces separate. Every
+first words belong together, and the second source word to the third target word. Words are separated by spaces. Every
 target word is linked to one source word.
 
 --heads=average takes the mean weights of all heads; 2.1,2.3 those of two heads; best the head that agrees most with all
@@ -24,7 +24,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.align", __doc__)
-    parser.add_model_flags()
+    parser.add_model_flags(ensemble=False)
     parser.add_argument(
         "--heads", default="average", metavar="average|best|LAYER.HEAD,...", help="heads to align by (average)"
     )

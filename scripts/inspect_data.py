@@ -24,7 +24,7 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.inspect_data", __doc__)
     parser.add_model_flags()
-    parser.add_argument("--reverse", metavar="DIR", help="workdir of a run of the other direction")
+    parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
     parser.add_argument("--split", choices=SPLITS, default="train", help="of the run's data (train)")
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")

@@ -72,9 +72,10 @@ class Parser(argparse.ArgumentParser):
         parse_overrides(arguments.overrides, "--config." if self.overrides == "config" else "--")
         return arguments
 
-    def add_model_flags(self) -> None:
-        """Adds the flags that select the models to decode with."""
-        self.add_argument("--workdir", metavar="DIR", required=True, help="of a run; DIR,DIR,... for an ensemble")
+    def add_model_flags(self, ensemble: bool = True) -> None:
+        """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`."""
+        workdir = "of a run; DIR,DIR,... for an ensemble" if ensemble else "of a run"
+        self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
         self.add_argument(
             "--checkpoint", metavar="best|last|STEP", default="best", help="the checkpoint to load (best)"
         )

@@ -28,7 +28,7 @@ def heads_of(attention: Attention) -> list[Head]:
 
 
 def token_weights(attention: Attention, heads: Sequence[Head]) -> Float[np.ndarray, "T S"]:
-    """Returns the mean weights with which heads predict each target token, without end-of-sentence on either side."""
+    """Returns the attention weights (T, S), averaged over heads, without end-of-sentence on either side."""
     return np.mean([attention.cross[head.layer - 1, head.head - 1, :-1, :-1] for head in heads], axis=0)
 
 

@@ -77,10 +77,11 @@ def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
 
 
 def check_words(attention: Attention, source: str, target: str, line: int) -> None:
-    """Warns if the tokens' words are not those that spaces separate, so that links have other numbers."""
+    """Warns if the tokenizer's words, whose numbers the links have, are not those between spaces."""
     for text, pieces in ((source, attention.source_pieces), (target, attention.target_output_pieces)):
         if len(set(word_numbers(pieces[:-1]).tolist())) != len(text.split()):
-            logging.warning("Line %d: the tokenizer finds other words than spaces separate in %s.", line, text)
+            message = "Line %d: links have the numbers of the tokenizer's words, which are not those between spaces: %s"
+            logging.warning(message, line, text)
 
 
 def read_gold(path: str) -> list[Gold]:

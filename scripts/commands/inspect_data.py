@@ -10,25 +10,26 @@ import ml_collections
 from absl import logging
 
 import transformer
-from scripts.forensics.pairs import Measured, measure
-from scripts.forensics.text import make_text
+from scripts.data_inspection.pairs import Measured, measure
+from scripts.data_inspection.text import make_text
 from transformer import files
 from transformer.api import Model
 from transformer.config_types import Config
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_parallel_files
 from transformer.errors import UserError
+from transformer.workdir import split_names
 
 
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
-    model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
-    reverse = None if arguments.reverse is None else transformer.load(arguments.reverse)
+    model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
+    reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
     check_direction(arguments, model, reverse)
     name, pairs = read_corpus(arguments, model.config.data)
     logging.info("Scoring %d pairs.", len(pairs))
     measured = list(measure(pairs, model, reverse))
-    ranked = sorted((pair for pair in measured if pair.suspicion > -math.inf), key=lambda pair: -pair.suspicion)
+    ranked = sorted((pair for pair in measured if pair.mean_loss > -math.inf), key=lambda pair: -pair.mean_loss)
     text = make_text(name, measured, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
@@ -78,6 +79,6 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
 
 def write_list(path: Path, worst: Sequence[Measured]) -> None:
     """Writes the pairs' numbers and losses, in the order of the corpus."""
-    lines = (f"{pair.number}\t{pair.suspicion:.4f}\n" for pair in sorted(worst))
+    lines = (f"{pair.number}\t{pair.mean_loss:.4f}\n" for pair in sorted(worst))
     files.write_text(path, "".join(lines))
     logging.info("%s: %d pairs.", path, len(worst))

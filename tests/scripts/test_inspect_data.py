@@ -33,14 +33,15 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
 
 
-def test_other_files_and_directions_can_be_inspected(workdir, tmp_path, capsys):
+def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path, capsys):
     reverse = make_workdir(
         tmp_path / "reverse", seed=1, **{"data.source_language": "out", "data.target_language": "in"}
     )
     (tmp_path / "a").write_text("1 2\n3\n4 5 6\n")
     (tmp_path / "b").write_text("1 2\n\n7\n")
     flags = [f"--source={tmp_path / 'a'}", f"--target={tmp_path / 'b'}", f"--reverse={reverse}"]
-    assert run(inspect_data, f"--workdir={workdir}", *flags) == 0
+    ensemble = f"{workdir},{make_workdir(tmp_path / 'second', seed=2)}"
+    assert run(inspect_data, f"--workdir={ensemble}", *flags) == 0
     out = capsys.readouterr().out
     for part in (
         "b: 3 pairs",

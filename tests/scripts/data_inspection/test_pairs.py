@@ -5,7 +5,7 @@ import math
 import pytest
 
 import transformer
-from scripts.forensics.pairs import Measured, copied, length_ratio, measure
+from scripts.data_inspection.pairs import Measured, copied, length_ratio, measure
 from tests.checkpoints.workdirs import make_workdir
 
 PAIRS = [("1 2 3", "3 2 1"), ("4", ""), ("5 6", "6 " * 40), ("7 7", "7 5")]
@@ -43,10 +43,10 @@ def test_losses_are_the_models_scores_per_token(models):
         (back,) = reverse.score([(each.target, each.source)])
         assert each.loss == pytest.approx(-score.log_probability / len(score.tokens), rel=1e-5)
         assert each.reverse_loss == pytest.approx(-back.log_probability / len(back.tokens), rel=1e-5)
-        assert each.suspicion == pytest.approx((each.loss + each.reverse_loss) / 2)
-    assert math.isnan(measured[2].loss) and measured[2].suspicion == -math.inf
+        assert each.mean_loss == pytest.approx((each.loss + each.reverse_loss) / 2)
+    assert math.isnan(measured[2].loss) and measured[2].mean_loss == -math.inf
     assert [each.reverse_loss for each in measure(PAIRS, model, None)] == [None] * 4
 
 
-def test_suspicion_without_another_direction_is_the_loss():
-    assert Measured(1, "a", "b", 2.5, None, 1.0, 0.0).suspicion == 2.5
+def test_the_mean_without_another_direction_is_the_loss():
+    assert Measured(1, "a", "b", 2.5, None, 1.0, 0.0).mean_loss == 2.5

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scripts.forensics.pairs import Measured
+from scripts.data_inspection.pairs import Measured
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted

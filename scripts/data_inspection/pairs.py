@@ -30,8 +30,11 @@ class Measured(NamedTuple):
     copied: float
 
     @property
-    def suspicion(self) -> float:
-        """The mean of the losses, by which pairs are ranked. A pair that no model can read is the last."""
+    def mean_loss(self) -> float:
+        """The mean of the losses, by which pairs are ranked; -inf if a side is too long for a model.
+
+        Pairs with -inf are not ranked.
+        """
         losses = [loss for loss in (self.loss, self.reverse_loss) if loss is not None]
         mean = sum(losses) / len(losses)
         return mean if math.isfinite(mean) else -math.inf
