@@ -15,6 +15,7 @@ from configs.rules import HOST, MESH, PATH
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
+from transformer.environment import short_commit
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
@@ -65,9 +66,7 @@ class Evaluation:
 
     @property
     def commit(self) -> str:
-        """The abbreviated commit of the run, with + for uncommitted changes."""
-        changed = "+" if self.environment["uncommitted_changes"] else ""
-        return (self.environment["commit"] or "unknown")[:9] + changed
+        return short_commit(self.environment)
 
     @property
     def training_seconds(self) -> float:
@@ -106,6 +105,16 @@ def run_settings(config: Config) -> dict[str, Any]:
     """Returns everything in a configuration that the runs of one system share: all but the seed and the place."""
     ignored = (*keys_of(PATH, MESH, HOST), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
+
+
+def distinct_names(workdirs: Sequence[Path]) -> list[str]:
+    """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
+    parts = [path.resolve().parts for path in workdirs]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def read_evaluation(path: Path) -> Evaluation:

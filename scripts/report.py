@@ -1,6 +1,6 @@
 """Reports on runs, made from their workdirs: an HTML page to look at, or a Markdown table of results.
 
-    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=valid|test] [--sentence=TEXT ...]
+    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=train|valid|test] [--sentence=TEXT ...]
     python -m scripts.report WORKDIR [WORKDIR ...] [--readme=README.md]
 
 The page is one file that needs no network: settings, curves, scores with their differences, the sentences that differ

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def describe_environment() -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in packages},
     }
     return environment | {"diff": _shortened(diff)} if diff else environment
+
+
+def short_commit(environment: Mapping[str, Any]) -> str:
+    """Returns the abbreviated commit of a recorded environment, with + for uncommitted changes."""
+    return (environment.get("commit") or "unknown")[:9] + ("+" if environment.get("uncommitted_changes") else "")
 
 
 def now() -> str:

@@ -29,7 +29,12 @@ def by_frequency(systems: Mapping[str, Sequence[Any]]) -> alt.Chart:
 
 
 def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) -> alt.Chart:
-    """Returns a bar for each system in each group. `rows` have `group`, `system`, `score`, and `count` of what."""
+    """Returns a bar for each system in each group.
+
+    Args:
+      rows: records with the fields `group`, `system`, `score` and `count`.
+      x, y, count: the titles of groups, scores and counts.
+    """
     groups = list(dict.fromkeys(row["group"] for row in rows))
     systems = list(dict.fromkeys(row["system"] for row in rows))
     legend = alt.Legend(title=None, orient="top") if len(systems) > 1 else None

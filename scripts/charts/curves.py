@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 
 from scripts.charts import theme
-from scripts.evaluations import differing_keys, run_settings
+from scripts.evaluations import differing_keys, distinct_names, run_settings
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
@@ -34,7 +34,7 @@ MAX_MARKED = 40  # points; a longer curve has no marks at them
 
 @dataclass(frozen=True)
 class Run:
-    """The record of one run: the lines of its `metrics.jsonl`."""
+    """The record of one run: the lines of its `metrics.jsonl`. Names of runs in one chart differ."""
 
     name: str
     config: Config
@@ -55,7 +55,7 @@ def draw(
     Args:
       workdirs: folders of runs, complete or not.
       metrics: names in the lines of `metrics.jsonl`.
-      split: "valid" or "train". None: of each metric the validations, if there are any.
+      split: "valid" or "train". None: for each metric valid if all runs have it, else train.
       columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
 
     Raises:
@@ -70,11 +70,11 @@ def draw(
 
 def read_runs(workdirs: Sequence[str | os.PathLike]) -> list[Run]:
     """Returns the records of runs. Raises UserError if a folder is not a run's, given twice or without a record."""
-    runs = []
-    for workdir, config in open_all([Path(name) for name in workdirs]):
+    runs, paths = [], [Path(name) for name in workdirs]
+    for name, (workdir, config) in zip(distinct_names(paths), open_all(paths), strict=True):
         if not (lines := read_record(workdir.metrics)):
             raise UserError(f"{workdir.path}: has no lines in {workdir.metrics.name} yet; train it first")
-        runs.append(Run(workdir.path.resolve().name, config, lines))
+        runs.append(Run(name, config, lines))
     return runs
 
 
@@ -185,5 +185,5 @@ def _is_finite(value: Any) -> bool:
 
 def _name(runs: Sequence[Run]) -> str:
     """Returns what the runs' names have in common at their beginning."""
-    prefix = os.path.commonprefix([run.name for run in runs]).rstrip("-_. ")
+    prefix = os.path.commonprefix([run.name for run in runs]).rstrip("-_./ ")
     return prefix or runs[0].name

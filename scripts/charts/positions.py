@@ -106,7 +106,7 @@ def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 
 
 
 def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
-    """Returns the vectors (L, D) as a heat map: a row for each position, as the seeds of this project draw them."""
+    """Returns the vectors (L, D) as a heat map with a row for each position."""
     bound = 1.0 if np.abs(vectors).max() <= 1.0 + 1e-6 else float(np.abs(vectors).max())
     cell = (width / vectors.shape[1], height / vectors.shape[0])
     legend = alt.Legend(type="gradient", gradientLength=height * 0.6, tickCount=3)

@@ -52,7 +52,10 @@ def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, c
 
 
 def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:
-    """Returns named functions of the number of earlier updates as curves over the updates 1 to `steps`."""
+    """Returns schedules as curves over updates 1 to `steps`.
+
+    A schedule maps the number of completed updates to a learning rate.
+    """
     if not 2 <= steps <= MAX_STEPS:
         raise UserError(f"steps={steps}: must be in 2 ... {MAX_STEPS}")
     curves = [Line(name, *rates(schedule, steps)) for name, schedule in schedules.items()]

@@ -61,16 +61,16 @@ def themed(chart: Any, **legend: Any) -> Any:
     return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
 
 
-def color(shown: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Color:
-    """Returns the colours of the categories in `order`, values of the field `shown`. The eighth repeats the first."""
-    return alt.Color(f"{shown}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(CATEGORICAL))
+def color(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Color:
+    """Returns the colours of the categories in `order`, values of the field `field`. The eighth repeats the first."""
+    return alt.Color(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(CATEGORICAL))
 
 
-def dashes(shown: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
+def dashes(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
     """Returns dashes that tell the same categories apart as `color` does."""
     # The eighth category has the first colour again, but the second dashes.
     patterns = [DASHES[(number + number // len(CATEGORICAL)) % len(DASHES)] for number in range(len(order))]
-    return alt.StrokeDash(f"{shown}:N", sort=list(order), legend=legend).scale(domain=list(order), range=patterns)
+    return alt.StrokeDash(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=patterns)
 
 
 def visible(text: str) -> str:

@@ -39,8 +39,8 @@ def inspect(runs: Sequence[Run], chosen: Mapping[str, Evaluation], texts: Sequen
     shown, notes = [], []
     for run in runs:
         if not run.has_checkpoint:
-            notes.append(f"{run.label} has no checkpoint.")
-        elif run.config.training.objective != "translation":
+            continue  # the overview says so
+        if run.config.training.objective != "translation":
             notes.append(f"{run.label} is no translation model with a decoder.")
         else:
             try:

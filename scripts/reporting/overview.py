@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from transformer import fingerprints
+from transformer.environment import short_commit
 
 HEADER = (
     "run",
@@ -21,21 +22,20 @@ HEADER = (
 
 
 def section(runs: Sequence[Run]) -> Section:
-    notes = [f"{run.label} has no checkpoint: only its curves are shown." for run in runs if not run.has_checkpoint]
+    note = "has no checkpoint: the sections on attention and beam search leave it out."
+    notes = [f"{run.label} {note}" for run in runs if not run.has_checkpoint]
     return Section("overview", "Runs", {"header": HEADER, "rows": [_row(run) for run in runs]}, notes)
 
 
 def _row(run: Run) -> tuple[str, ...]:
     config, environment = run.config, run.environment
     steps = f"{run.step:,} of {config.training.steps:,} steps"
-    changed = "+" if environment.get("uncommitted_changes") else ""
-    commit = (environment.get("commit") or "unknown")[:9] + changed
     devices = environment.get("devices") or ["unknown"]
     seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
     digests = fingerprints.read(run.workdir.path)
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         *(run.label, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
-        *(str(config.seed), commit, f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
+        *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
         *(digests.get(name, "unknown")[:8] for name in fingerprints.ADVICE),
     )

@@ -22,7 +22,7 @@ def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], co
     """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
 
     Args:
-      split: whose evaluations are compared; None: valid or test, whichever more runs were evaluated on.
+      split: whose evaluations are compared. None: the one that most runs were evaluated on, or valid if several tie.
       texts: source sentences whose attention is shown.
       count: of how many sentences of the split it is shown as well.
     """

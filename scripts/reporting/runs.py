@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.evaluations import Evaluation, read_evaluations
+from scripts.evaluations import Evaluation, distinct_names, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
 from transformer.run.record import read_record
@@ -57,14 +57,4 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
-    return [Run(label, *opened) for label, opened in zip(_labels(paths), open_all(paths), strict=True)]
-
-
-def _labels(paths: Sequence[Path]) -> list[str]:
-    """Returns the shortest ends of the paths that differ from each other."""
-    parts = [path.resolve().parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        labels = ["/".join(each[-length:]) for each in parts]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
+    return [Run(label, *opened) for label, opened in zip(distinct_names(paths), open_all(paths), strict=True)]

@@ -43,7 +43,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], split: str | None) -> Comparison:
-    """Compares an evaluation of each run on one split. None: the split that most runs were evaluated on, or valid."""
+    """Compares an evaluation of each run on one split. None: that of most runs, or valid if several tie."""
     notes, evaluations = [], {}
     for run in runs:
         try:
@@ -96,9 +96,9 @@ def section(compared: Comparison) -> Section:
         "differences": text.difference_table(compared.result),
         "runs": text.run_table(compared.result),
     }
-    content = {name: _shown(table) for name, table in tables.items()} | {
+    content = {name: _as_content(table) for name, table in tables.items()} | {
         "decoding": text.describe_decoding(compared.result),
-        "settings": _shown(text.setting_table(compared.result)),
+        "settings": _as_content(text.setting_table(compared.result)),
         "charts": [{"name": name, "description": description} for name, description in descriptions.items()],
         "signatures": compared.result["signatures"],
     }
@@ -119,6 +119,6 @@ def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
     return means
 
 
-def _shown(table: text.Table) -> dict[str, Any]:
+def _as_content(table: text.Table) -> dict[str, Any]:
     header, *rows = table.rows or [[]]
     return {"caption": table.title, "header": header, "rows": rows}

@@ -32,7 +32,7 @@ def section(runs: Sequence[Run]) -> Section:
     differing = [row for row in rows if row.differs]
     content = {
         "labels": [run.label for run in runs],
-        "differing": differing,
-        "common": rows[len(differing) :],
+        "differing": [(row.key, *row.values) for row in differing],
+        "common": [(row.key, row.values[0]) for row in rows[len(differing) :]],
     }
     return Section("settings", "Settings", content)

@@ -10,14 +10,14 @@ FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Mark(NamedTuple):
-    """Words that follow each other, and whether another text has them in this place too."""
+    """A span of words of a text. is_common: another text has the span in this place too."""
 
     text: str
     is_common: bool
 
 
 def mark_differences(text: str, other: str) -> list[Mark]:
-    """Returns the words of `text`, in groups that are common with `other` or not, in the text's order."""
+    """Splits `text` into spans of words that `other` shares in the same order, and spans that it does not."""
     words, others = text.split(), other.split()
     marks = []
     for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
@@ -38,8 +38,8 @@ class Group(NamedTuple):
 def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[Group]:
     """Returns the F1 score of words, by the frequency of the word in all references.
 
-    A word of a hypothesis is found if its reference has it as well, as often as that has it. Words are what spaces
-    separate. Groups without words are left out.
+    A word of a hypothesis is found if its reference has it as well, as often as that has it. Words are separated by
+    spaces. Groups without words are left out.
     """
     frequency = collections.Counter(word for line in references for word in line.split())
     found, wanted, given = collections.Counter(), collections.Counter(), collections.Counter()

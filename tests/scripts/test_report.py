@@ -135,9 +135,9 @@ def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
         "metrics.jsonl": [str(tmp_path / "d")],
         "test-step9.json": [str(tmp_path / "e")],
         "given twice": [str(whole), str(whole)],
-        "b": [str(tmp_path / "b")],
-        "transformer.evaluate": [str(tmp_path / "c")],
-        "nowhere": [str(tmp_path / "nowhere")],
+        "this run is not complete": [str(tmp_path / "b")],
+        "has no evaluation": [str(tmp_path / "c")],
+        "no such folder": [str(tmp_path / "nowhere")],
         "plain.md": [str(whole), f"--readme={tmp_path / 'plain.md'}"],
         "missing.md": [str(whole), f"--readme={tmp_path / 'missing.md'}"],
     }

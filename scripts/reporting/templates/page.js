@@ -44,8 +44,14 @@ async function embed(element, spec) {
   return view;
 }
 
+// A reviver for JSON.parse. Black, the seventh colour of systems, is invisible on dark paper.
+function withVisibleColors(key, value) {
+  if (!isDark() || key !== "range" || !Array.isArray(value)) return value;
+  return value.map((color) => (color === "#000000" ? "#ffffff" : color));
+}
+
 async function draw(element) {
-  const spec = structuredClone(data.charts[element.dataset.chart]);
+  const spec = JSON.parse(JSON.stringify(data.charts[element.dataset.chart]), withVisibleColors);
   if (!element.classList.contains("fixed")) spec.width = "container";
   const view = await embed(element, spec);
   if (view && element.dataset.chart.startsWith("curve-")) link(view);
@@ -260,6 +266,12 @@ if (data.attention?.length) {
   for (const id of ["attention-sentence", "attention-part"]) document.getElementById(id).addEventListener("change", drawAttention);
 }
 const preference = matchMedia("(prefers-color-scheme: dark)");
-preference.addEventListener("change", () => setTheme(preference.matches));
-document.getElementById("theme").addEventListener("click", () => setTheme(!isDark()));
+let isChosen = false; // the reader has pressed the button
+preference.addEventListener("change", () => {
+  if (!isChosen) setTheme(preference.matches);
+});
+document.getElementById("theme").addEventListener("click", () => {
+  isChosen = true;
+  setTheme(!isDark());
+});
 setTheme(preference.matches);

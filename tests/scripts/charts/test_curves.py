@@ -56,6 +56,13 @@ def test_the_chart_has_every_seed_and_the_band_at_common_steps(runs):
         assert found == pytest.approx([mean - spread, mean, mean + spread])
 
 
+def test_seeds_in_folders_of_the_same_name_are_two_lines(tmp_path):
+    runs = [add_run(tmp_path / f"seed{seed}" / "run", {10: 5.0 + seed, 20: 4.0}, seed=str(seed)) for seed in (0, 1)]
+    assert list(curves.group(curves.read_runs(runs))) == ["seed (2 seeds)"]
+    names = {each["run"] for each in data(curves.draw(runs, metrics=("loss",))) if "run" in each}
+    assert names == {"seed0/run", "seed1/run"}
+
+
 def test_a_metric_without_validations_is_that_of_training(tmp_path):
     run = add_run(tmp_path / "run", {5: 2.0}, split="train")
     assert [each["step"] for each in data(curves.draw([run], metrics=("loss",)))] == [5]

@@ -96,6 +96,19 @@ def test_the_theme_can_be_changed_and_charts_follow(opened):
     assert charts(tab) >= 10
 
 
+def test_the_theme_follows_the_system_until_the_reader_chooses(opened):
+    tab = opened()
+    seen = []
+    for scheme in ("dark", "light"):
+        tab.emulate_media(color_scheme=scheme)
+        seen.append(tab.evaluate("document.documentElement.dataset.theme"))
+    tab.locator("#theme").press("Enter")
+    for scheme in ("dark", "light"):
+        tab.emulate_media(color_scheme=scheme)
+        seen.append(tab.evaluate("document.documentElement.dataset.theme"))
+    assert seen == ["dark", "light", "dark", "dark"]
+
+
 def test_a_zoom_moves_all_curves(opened):
     tab = opened()
     first, second = (tab.locator(f"[data-chart=curve-{name}]") for name in ("train-loss", "valid-bleu"))

@@ -91,7 +91,7 @@ def test_the_page_has_the_models_weights(runs, data):
 
 def test_what_is_missing_is_said(html):
     for note in (
-        "begun has no checkpoint: only its curves are shown.",
+        "begun has no checkpoint: the sections on attention and beam search leave it out.",
         "begun has no evaluation of the split valid; run",
     ):
         assert note in html
