@@ -17,6 +17,7 @@ STEPS, LOOP = "launching steps", "training loop"  # rows of the host
 COLORS = {STEP_NAME: "#9ecae1", "wait for data": "#d62728", "compiling": "#9467bd"}
 COLORS |= {"validating": "#ff7f0e", "saving": "#8c564b"}
 BUSY = "#2ca02c"
+OPERATIONS = "XLA Ops"  # the line of a TPU with an event for each operation
 CPU_WORKERS = "XLAEigen"  # in the names of the threads that compute on CPUs
 WIDTH, LABELS, ROW, GAP = 1000, 170, 26, 8  # in pixels
 
@@ -43,8 +44,10 @@ def rows(profile: ProfileData) -> dict[str, list[Span]]:
     found: dict[str, list[Span]] = {STEPS: [], LOOP: []}
     busy: dict[str, list[tuple[float, float]]] = {}
     for plane in profile.planes:
-        for line in plane.lines:
-            on_device = plane.name.startswith("/device:")
+        on_device, lines = plane.name.startswith("/device:"), list(plane.lines)
+        # On TPUs, events of the other lines span whole steps and programs, gaps included. GPUs have only streams.
+        operations = [line for line in lines if line.name == OPERATIONS] if on_device else []
+        for line in operations or lines:
             if on_device or CPU_WORKERS in line.name:
                 name = plane.name.removeprefix("/device:") if on_device else f"CPU thread {len(busy) + 1}"
                 busy.setdefault(name, []).extend((event.start_ns, event.end_ns) for event in line.events)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -88,6 +89,19 @@ def test_the_picture_shows_steps_waits_and_computation(workdir, tmp_path):
     assert texts[0] == "launching steps" and "2" in texts and any(re.match("CPU thread", text) for text in texts)
     colors = {element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect")}
     assert {work.COLORS["wait for data"], work.BUSY} <= colors
+
+
+def test_a_tpu_is_busy_only_during_operations():
+    def line(name: str, *spans: tuple[int, int]) -> SimpleNamespace:
+        events = [SimpleNamespace(name="event", start_ns=begin, end_ns=end) for begin, end in spans]
+        return SimpleNamespace(name=name, events=events)
+
+    operations = line("XLA Ops", (0, 10), (60, 100))
+    tpu = SimpleNamespace(name="/device:TPU:0", lines=[line("Steps", (0, 100)), operations])
+    gpu = SimpleNamespace(name="/device:GPU:0", lines=[line("Stream 1", (0, 10)), line("Stream 2", (60, 100))])
+    found = work.rows(SimpleNamespace(planes=[tpu, gpu]))
+    for name in ("TPU:0", "GPU:0"):
+        assert [(span.begin, span.end) for span in found[name]] == [(0, 10), (60, 100)]
 
 
 def test_a_run_without_a_trace_has_no_picture(tmp_path, capsys):
