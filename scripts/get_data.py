@@ -15,9 +15,10 @@ import json
 import re
 
 from scripts.datasets import mtdata, parquet, tfds
-from scripts.datasets.folder import SPLITS, Pair, check_new
+from scripts.datasets.folder import SPLITS, Pair
 from transformer import cli, files
 from transformer.errors import UserError
+from transformer.workdir import check_new
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -128,6 +128,29 @@ def make_folder(path: Path, flag: str = "--workdir") -> None:
         raise UserError(f"{flag}={path}: cannot be made ({reason}); name another folder") from error
 
 
+def check_new(output: Path) -> None:
+    """Raises UserError if `output` exists."""
+    if output.exists():
+        raise UserError(f"--output={output}: exists; delete it, or name another folder")
+
+
+@contextlib.contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
+
+    Raises UserError if `output` exists or cannot be made.
+    """
+    check_new(output)
+    make_folder(output.parent, "--output")
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        unfinished.rename(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def read_environment(workdir: Workdir) -> dict[str, Any] | None:
     """Returns `environment.json`; None if it was deleted. Raises UserError if it is damaged."""
     if not workdir.environment.exists():

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -16,24 +15,18 @@ from transformer.checkpoints.restore import choose_step, read_progress, steps_in
 from transformer.checkpoints.trained import Trained
 from transformer.errors import UserError
 from transformer.training.state import TrainState
-from transformer.workdir import Workdir, make_folder, open_existing
+from transformer.workdir import Workdir, check_new, new_folder, open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
     source, config = open_existing(Path(arguments.workdir))
     last = config.checkpoint.keep if arguments.last is None else arguments.last
     output = Path(arguments.output or f"{source.path}-average{last}")
-    if output.exists():
-        raise UserError(f"--output={output}: exists; delete it, or name another folder")
+    check_new(output)  # before the checkpoints are read, which takes longer
     step = find_step(source, arguments.checkpoint, last)
     models = trained.load([str(source.path)], str(step), last, [])
-    make_folder(output.parent, "--output")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
-    try:
+    with new_folder(output) as unfinished:
         write_workdir(unfinished, models)
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     steps = ", ".join(map(str, models.checkpoints[0].averaged))
     logging.info("%s: the mean of the checkpoints %s of %s.", output, steps, source.path)
     print(output)
@@ -54,9 +47,8 @@ def find_step(source: Workdir, which: str, last: int) -> int:
 
 
 def write_workdir(path: Path, models: Trained) -> None:
-    """Writes a workdir with the files that describe the run, and one checkpoint with the first model's parameters."""
+    """Writes the files that describe the run, and one checkpoint with the first model's parameters, into a folder."""
     source, workdir = models.workdir, Workdir(path)
-    path.mkdir()
     described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
     vocabularies = source.path.glob("tokenizer*.model")
     for file in (*described, source.complete, source.path / fingerprints.FILE_NAME, *vocabularies):

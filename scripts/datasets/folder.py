@@ -1,10 +1,6 @@
-"""Folders of parallel text, as `data.source=text` reads them, that appear only when they are complete."""
+"""Folders of parallel text, as `data.source=text` reads them: their files, and the record of how they were made."""
 
-import contextlib
 import hashlib
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +9,9 @@ from transformer.data.sources import origin
 from transformer.data.sources.lines import read_lines
 from transformer.environment import now
 from transformer.errors import UserError
-from transformer.workdir import make_folder
 
 Pair = tuple[str, str]  # the codes of the source and the target language, such as ("en", "de")
 SPLITS = ("train", "validation", "test")  # the stems of the files, which are the default splits of configs/base.py
-
-
-def check_new(output: Path) -> None:
-    """Raises UserError if `output` exists."""
-    if output.exists():
-        raise UserError(f"--output={output}: exists; delete it, or name another folder")
-
-
-@contextlib.contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
-
-    Raises UserError if `output` exists or cannot be made.
-    """
-    check_new(output)
-    make_folder(output.parent, "--output")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:

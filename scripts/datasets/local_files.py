@@ -26,7 +26,7 @@ TENSORFLOW = SimpleNamespace(
 def without_tensorflow() -> Iterator[None]:
     """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is installed.
 
-    After a failure, the block ends when the downloads and extractions that have begun do.
+    On failure, the block waits for downloads and extractions in progress.
     """
     from tensorflow_datasets.core import shuffle
     from tensorflow_datasets.core.download import download_manager, downloader, extractor

@@ -15,10 +15,11 @@ from typing import Any
 
 from absl import logging
 
-from scripts.datasets.folder import Pair, new_folder, write_record
+from scripts.datasets.folder import Pair, write_record
 from transformer.config.keys import nearest
 from transformer.environment import REPOSITORY
 from transformer.errors import UserError
+from transformer.workdir import new_folder
 
 PYTHON = REPOSITORY / ".venv-mtdata" / "bin" / "python"
 NAMES = {"train": "train", "validation": "dev", "test": "test"}  # mtdata's names of the splits

@@ -9,8 +9,9 @@ import pyarrow
 from absl import logging
 from pyarrow import compute, parquet
 
-from scripts.datasets.folder import SPLITS, Pair, new_folder, write_record
+from scripts.datasets.folder import SPLITS, Pair, write_record
 from transformer.errors import UserError
+from transformer.workdir import new_folder
 
 # A file belongs to the split that its name begins with, as in train-00000-of-00003.parquet, or that its folder has.
 NAMES = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
