@@ -1,6 +1,6 @@
-"""The quickstart with one head, to compare additive and dot-product attention by its width (section 3.2.1).
+"""The quickstart with one attention head, to compare attention functions by the head's width (section 3.2.1).
 
-Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py \\
+Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py
                --workdir=runs/attention-scores
 """
 

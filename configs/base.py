@@ -45,7 +45,7 @@ def get_config() -> ml_collections.ConfigDict:
 def get_keys() -> ml_collections.ConfigDict:
     """Returns the declaration of every key."""
     keys = ml_collections.ConfigDict()
-    keys.seed = Key(0, SEED)  # of parameters, dropout, data order and subword sampling
+    keys.seed = Key(0, SEED)  # seeds parameters, dropout, data order and subword sampling
 
     keys.model = model = ml_collections.ConfigDict()
     model.num_layers = Key(6, at_least(1))  # layers of the encoder, and of the decoder unless the next key is set
@@ -58,7 +58,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.dropout = Key(0.1, PROBABILITY)  # rate on embeddings + positions and on each sub-layer's output (section 5.4)
     model.attention_dropout = Key(0.0, PROBABILITY)  # rate on attention weights; the paper has none, tensor2tensor 0.1
     model.activation_dropout = Key(0.0, PROBABILITY)  # rate on the inner activations of the feed-forward networks
-    # Of the feed-forward networks. glu, geglu and swiglu are gated, which takes one more matrix.
+    # Activation of the feed-forward networks. glu, geglu and swiglu are gated and have one more matrix.
     model.activation = Key("relu", listed_in("transformer.model.feed_forward:ACTIVATIONS"))
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
     model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
@@ -66,8 +66,8 @@ def get_keys() -> ml_collections.ConfigDict:
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
-    # Of dot-product attention in bfloat16, in training and validation. cudnn: for NVIDIA GPUs; splash: packed rows on
-    # TPUs; auto: splash, and cudnn for rows that are not packed, where they can be used; plain elsewhere
+    # Kernel of dot-product attention in bfloat16, in training and validation. cudnn: NVIDIA GPUs; splash: packed rows
+    # on TPUs; auto: splash for packed rows on TPUs, cudnn for rows that are not packed on NVIDIA GPUs, otherwise plain
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
@@ -80,12 +80,12 @@ def get_keys() -> ml_collections.ConfigDict:
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
-    # Activations that the backward pass computes again instead of storing them. none: none; layers: all within a layer,
-    # which saves memory for a third more products
+    # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for a
+    # third more FLOPs
     model.remat = Key("none", listed_in("transformer.model.stack:REMATS"), MESH)
     model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
-    # Of products and activations; the rest is float32. auto: bfloat16, but float32 on processors that have no
-    # instructions for bfloat16
+    # dtype of matrix products and activations; the rest is float32. auto: bfloat16, or float32 on processors without
+    # bfloat16 instructions
     model.dtype = Key("auto", one_of("auto", "bfloat16", "float32"))
 
     keys.data = data = ml_collections.ConfigDict()
@@ -98,7 +98,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.source_language = Key("en", LANGUAGE)
     data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
-    data.train_pairs = Key(0, at_least(0))  # number of first training pairs that are used; 0: all
+    data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
@@ -110,7 +110,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.cache_dir = Key("", TEXT, HOST)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.workers = Key(0, at_least(0), HOST)  # processes that encode the corpus; 0: one a core, one for a small corpus
     data.prefetch = Key(4, at_least(1), HOST)  # batches prepared ahead of the train step, by as many threads
-    data.wait_seconds = Key(7200, at_least(1), HOST)  # limit of waiting for a process without progress
+    data.wait_seconds = Key(7200, at_least(1), HOST)  # how long to wait for a process without progress before failing
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
@@ -142,7 +142,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # inverse_sqrt: factor on d_model^-0.5 min(t^-0.5, t w^-1.5) (section 5.3); other schedules: the peak
     optimizer.learning_rate = Key(1.0, above(0))
     optimizer.warmup_steps = Key(4000, at_least(0))  # steps of linear warm-up
-    optimizer.beta1 = Key(0.9, PROBABILITY)  # decay of Adam's first moment; muon uses 0.95 for matrices
+    optimizer.beta1 = Key(0.9, PROBABILITY)  # decay of Adam's first moment, and of muon's except for matrices (0.95)
     optimizer.beta2 = Key(0.98, PROBABILITY)  # decay of Adam's second moment
     optimizer.epsilon = Key(1e-9, above(0))  # added to Adam's denominator, and to muon's norm of a matrix
     optimizer.weight_decay = Key(0.0, at_least(0))  # decoupled, times the learning rate, on all matrices; not for adam
@@ -167,7 +167,7 @@ def get_keys() -> ml_collections.ConfigDict:
     training.log_every = Key(100, at_least(1), RECORD)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
-    training.eval_sentences = Key(0, at_least(0))  # number of first sentences decoded for it; 0: all
+    training.eval_sentences = Key(0, at_least(0))  # number of sentences to decode for it, from the first on; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
     # Validation sentences whose translations and attention are shown at each validation, with eval_bleu; 0: none
     training.samples = Key(3, at_least(0), RECORD)
@@ -176,9 +176,11 @@ def get_keys() -> ml_collections.ConfigDict:
     training.init_from = Key("", TEXT)
     # Parameters not taken from it, by name or its beginning: decoder; encoder.embedding,encoder.layers.0; "": none
     training.init_skip = Key("", TEXT)
-    training.max_skipped = Key(20, at_least(1))  # updates with a non-finite loss or gradient, in a row, before rollback
+    # Consecutive updates skipped for a non-finite loss or gradient before a rollback
+    training.max_skipped = Key(20, at_least(1))
     training.max_rollbacks = Key(3, at_least(0), RECORD)  # rollbacks to the last finite checkpoint before the run fails
-    training.stall_seconds = Key(1800.0, at_least(0), HOST)  # longest step before an abort, not compiling; 0: no limit
+    # Abort if a step takes longer, compilation excluded; 0: never
+    training.stall_seconds = Key(1800.0, at_least(0), HOST)
     training.patience = Key(0, at_least(0), RECORD)  # validations without a better best_metric before stopping; 0: off
 
     keys.checkpoint = checkpoint = ml_collections.ConfigDict()

@@ -1,4 +1,4 @@
-"""The quickstart's sentences by CTC: an encoder predicts all target tokens at once.
+"""Non-autoregressive translation of the quickstart's sentences by CTC: an encoder predicts all target tokens at once.
 
 Command:   python -m transformer.train --config=configs/ctc.py --workdir=runs/ctc
 """

@@ -1,7 +1,7 @@
-"""English-German translation from a tenth of Multi30k, to see what a pre-trained encoder is worth.
+"""English-German translation trained on a tenth of Multi30k, the baseline for a pre-trained encoder.
 
+docs/experiments.md compares this config with and without the encoder of configs/pretrain.py.
 Command:   python -m transformer.train --config=configs/low_resource.py --workdir=runs/low-resource
-           docs/experiments.md compares this with runs from a pre-trained encoder.
 """
 
 import ml_collections

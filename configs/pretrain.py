@@ -1,10 +1,10 @@
-"""Pre-training: the encoder of configs/multi30k.py learns to restore masked tokens of English captions.
+"""Pre-training of the encoder of configs/multi30k.py as a masked language model of English captions.
 
+A translation model then starts from its parameters; docs/experiments.md compares it with random initialization.
 Command:   python -m transformer.train --config=configs/pretrain.py --workdir=runs/pretrain
-           python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm \\
+           python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm
                --config.training.init_from=runs/pretrain
-           docs/experiments.md compares such a run with one that starts from random parameters.
-Data:      the English side of Multi30k, as for configs/multi30k.py. Any file STEM.en will do.
+Data:      the English side of Multi30k, as for configs/multi30k.py. Any file STEM.en can take its place.
 """
 
 import ml_collections

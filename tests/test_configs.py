@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.tracked import tracked_files
 from transformer.config import loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
@@ -14,10 +15,17 @@ from transformer.distributed.mesh import make_mesh
 from transformer.run import continuation
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
+from transformer.training.objectives import inputs_of
 from transformer.workdir import create_workdir
 
 # A list and not the content of the folder, since users keep their own configs there.
-CONFIGS = [f"configs/{name}.py" for name in ("base", "big", "finetune", "multi30k", "quickstart")]
+CONFIGS = [
+    f"configs/{name}.py"
+    for name in (
+        *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
+        *("attention_scores", "sequences"),
+    )
+]
 NAMED = [
     f"configs/{name}.py" for name in ("table2", "table3", "table3_mini", "variants")
 ]  # tests/test_named_configs.py
@@ -27,7 +35,12 @@ SMOKE = [("training.steps", "20")]
 def largest_bucket(config) -> Bucket:
     """Returns the shape of the largest possible batch."""
     length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
-    return Bucket(config.batch.tokens // length, length, length)
+    languages = (config.data.source_language, config.data.target_language)
+    return Bucket(config.batch.tokens // length, *(length if language else 0 for language in languages))
+
+
+def test_the_lists_have_every_config():
+    assert set(tracked_files("configs/*.py")) == {*CONFIGS, *NAMED, "configs/__init__.py", "configs/rules.py"}
 
 
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path != "configs/base.py"])
@@ -70,7 +83,8 @@ def test_every_config_is_allowed_and_traces(path):
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     initializer = state.Initializer(config, optimizer, mesh, sizes)
     before = initializer.abstract_state
-    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh)
+    inputs = inputs_of(config, [""] * config.tokenizer.vocab_size)
+    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
 
     def update(before, batch) -> tuple:
         after, metrics = train_step.update(before, batch)

@@ -1,6 +1,6 @@
-"""Additive and dot-product attention, scaled and not, by the width d_k of a head (section 3.2.1).
+"""Additive attention, and dot-product attention with and without scaling, by the head's width d_k (section 3.2.1).
 
-Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py \\
+Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py
                --workdir=runs/attention-scores
 """
 

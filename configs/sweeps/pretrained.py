@@ -1,7 +1,8 @@
-"""Random parameters against those of a pre-trained encoder, three seeds each.
+"""Random initialization against a pre-trained encoder, three seeds each.
 
-Command:   python -m scripts.sweep --config=configs/low_resource.py --sweep=configs/sweeps/pretrained.py \\
-               --workdir=runs/pretrained, after runs/pretrain is made (docs/experiments.md)
+The encoder is that of runs/pretrain; docs/experiments.md has the commands that make it.
+Command:   python -m scripts.sweep --config=configs/low_resource.py --sweep=configs/sweeps/pretrained.py
+               --workdir=runs/pretrained
 """
 
 

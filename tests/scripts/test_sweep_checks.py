@@ -1,5 +1,6 @@
 """The checks of `scripts.sweep` before the first trial."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -13,14 +14,15 @@ from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
+from tests.tracked import tracked_files
 from transformer.config import loading
 
 # A list and not the content of the folder, since users keep their own sweeps there.
 SWEEPS = [
     Path(f"configs/sweeps/{name}.py")
     for name in (
-        *("beam_length_penalty", "dropout_label_smoothing", "learning_rate_dropout", "learning_rate_warmup"),
-        *("model_size", "seeds"),
+        *("attention_scores", "beam_length_penalty", "dropout_label_smoothing", "learning_rate_dropout"),
+        *("learning_rate_warmup", "model_size", "pretrained", "seeds"),
     )
 ]
 
@@ -84,12 +86,15 @@ def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
     assert "--from varies only decoding keys" in error(capsys)
 
 
+def test_the_list_has_every_sweep():
+    assert set(map(Path, tracked_files("configs/sweeps/*.py"))) == {*SWEEPS, Path("configs/sweeps/__init__.py")}
+
+
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path):
     loaded = work.load_sweep(path)
-    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|$)", path.read_text(), re.DOTALL)[
-        1
-    ]
+    description = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", description, re.DOTALL)[1]
     arguments = sweep.make_parser().parse(shlex.split(command))
     assert Path(arguments.sweep) == path
     if arguments.source is None:
