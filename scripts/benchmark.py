@@ -7,7 +7,7 @@
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
 train: target tokens a second of one training step. decode: output tokens a second of a beam search.
-startup: seconds of `--help`, to the first step of a second quickstart, and of one translated line.
+startup: seconds of `--help`, of a second quickstart until its first step, and of translating one line.
 data: the data pipeline with generated text: preparation, batches, and a start in the middle of training.
 layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d are fitted to time
     and memory, and the longest path between two positions is found by gradients.

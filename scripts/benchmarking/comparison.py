@@ -1,6 +1,6 @@
-"""Speeds of several systems with the same task, by repetitions in turns (A B C A B C ...).
+"""The speeds of several systems on one task.
 
-So a change of the machine's speed meets all systems alike.
+Repetitions are interleaved (A B C A B C ...), so that a drift of the machine's speed affects all systems alike.
 """
 
 import contextlib

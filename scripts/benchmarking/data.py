@@ -67,12 +67,12 @@ def measure(options: argparse.Namespace) -> Report:
             report[f"{plan}: resume"] = run(_resume, config, report[f"{plan}: load"]["batches"])
             report[f"{plan}: share"] = run(_share, config)
     stages = {name: values for name, values in report.items() if isinstance(values, dict)}
-    rows = [(stage, name, _shown(value)) for stage, values in stages.items() for name, value in values.items()]
+    rows = [(stage, name, _format(value)) for stage, values in stages.items() for name, value in values.items()]
     note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
     return Report([("stage", "quantity", "value"), *rows], [note], report)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else " and ".join(map(str, value))
 
 

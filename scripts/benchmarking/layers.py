@@ -67,25 +67,23 @@ def convolution(d: int) -> Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of layer, and what Table 1 states of it: complexity, sequential operations, longest path.
+    """A kind of layer, with the complexity and the longest path that Table 1 states.
 
-    exponents: those of n and d in the complexity.
-    steps: operations of a layer that wait for each other, for n positions.
+    exponents: of n and d in the complexity. steps: the number of sequential operations for n positions.
     """
 
     make: Callable[[int], Layer]
     complexity: str
     exponents: tuple[int, int]
-    sequential: str
     path: str
     steps: Callable[[int], int]
 
 
 KINDS = {
-    "self-attention": Kind(self_attention, "n^2 d", (2, 1), "1", "1", lambda n: 1),
-    "recurrent": Kind(recurrent, "n d^2", (1, 2), "n", "n", lambda n: n),
-    "convolutional": Kind(convolution, "k n d^2", (1, 2), "1", "n / k", lambda n: 1),
-    "self-attention (restricted)": Kind(restricted_self_attention, "r n d", (1, 1), "1", "n / r", lambda n: 1),
+    "self-attention": Kind(self_attention, "n^2 d", (2, 1), "1", lambda n: 1),
+    "recurrent": Kind(recurrent, "n d^2", (1, 2), "n", lambda n: n),
+    "convolutional": Kind(convolution, "k n d^2", (1, 2), "n / k", lambda n: 1),
+    "self-attention (restricted)": Kind(restricted_self_attention, "r n d", (1, 1), "n / r", lambda n: 1),
 }
 
 
@@ -117,7 +115,7 @@ def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def longest_path(kind: Kind, n: int, d: int) -> int:
-    """Returns the operations on the shortest way from the first input to the last output of a stack of layers.
+    """Returns the length of the shortest path from the first input to the last output through stacked layers.
 
     It is the number of layers that make the gradient of the last output with respect to the first input nonzero, times
     the sequential operations of a layer.

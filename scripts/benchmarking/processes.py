@@ -30,7 +30,7 @@ class System(NamedTuple):
 
 
 class Failed(Exception):
-    """The end of a worker; the message is the reason, in one line."""
+    """Raised if a worker fails; the message is the reason, in one line."""
 
 
 class Worker:

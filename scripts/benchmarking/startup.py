@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from absl import logging
 
@@ -62,7 +63,8 @@ def first_step(workdir: Path, folder: Path) -> float:
     """Returns the seconds from the start of a quickstart to the record of its first step, and ends it there."""
     flags = [f"--workdir={workdir}", "--config=configs/quickstart.py", "--config.training.log_every=1"]
     began = time.perf_counter()
-    process = start(["transformer.train", *flags], folder, log=folder / "log")
+    with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
+        process = start(["transformer.train", *flags], folder, log)
     while not recorded_steps(workdir / "metrics.jsonl") and process.poll() is None:
         time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - began
@@ -78,15 +80,13 @@ def recorded_steps(metrics: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def start(command: Sequence[str], folder: Path, log: Path | None = None) -> subprocess.Popen:
-    """Starts a command whose caches are in `folder`. Its standard error goes to the file `log`, or is kept."""
+def start(command: Sequence[str], folder: Path, log: IO[str] | None = None) -> subprocess.Popen:
+    """Starts a command whose caches are in `folder`. Its standard error goes to the file `log`, or to a pipe."""
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would take precedence
     pipe = subprocess.PIPE
-    errors = log.open("w") if log else pipe
-    return subprocess.Popen(
-        [sys.executable, "-m", *command], stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=ROOT, env=environment
-    )
+    python = [sys.executable, "-m", *command]
+    return subprocess.Popen(python, stdin=pipe, stdout=pipe, stderr=log or pipe, text=True, cwd=ROOT, env=environment)
 
 
 def failure(command: Sequence[str], errors: str) -> UserError:

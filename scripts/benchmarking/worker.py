@@ -1,8 +1,8 @@
 """The process of a system that is measured. Peers import this module too, so it needs nothing but Python.
 
-Protocol, in lines of JSON. The worker reads its task, prepares, warms up, and writes {"tokens": those of a repetition,
-"version": the library's}, or {"error": the reason}. It then answers each line with the seconds of one repetition, which
-follows one that does not count, until its input ends. What libraries print goes to standard error.
+Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes {"tokens": per repetition,
+"version": of the library}, or {"error": the reason}. For each further line it runs one repetition untimed and one
+timed, and writes the seconds of the timed one. It ends with its input. The output of libraries goes to standard error.
 """
 
 import ctypes

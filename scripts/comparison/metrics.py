@@ -1,6 +1,6 @@
-"""BLEU and chrF of any choice of sentences, computed from statistics of each sentence.
+"""Corpus BLEU and chrF of any subset of sentences, from the sufficient statistics of each sentence.
 
-The statistics of several sentences add up, so a resample does not read the text again. sacreBLEU does the same with
+Statistics add up over sentences, so a bootstrap resample does not read the text again. sacreBLEU does the same with
 private functions; this module calls only public ones. The scores equal sacreBLEU's.
 """
 
@@ -17,18 +17,18 @@ from transformer.decoding.bleu import make_bleu
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
 
 
-class SentenceMetric(NamedTuple):
-    """A metric of sums of statistics.
+class CorpusMetric(NamedTuple):
+    """A corpus metric, computed from summed sufficient statistics.
 
-    statistics(hypotheses, references): the statistics of each sentence, (sentences, numbers).
-    score(sums): the scores for sums of statistics, (..., numbers) -> (...).
+    statistics(hypotheses, references): those of each sentence, (sentences, numbers).
+    score(sums): the metric for sums over sentences, (..., numbers) -> (...).
     """
 
     statistics: Callable[[Sequence[str], Sequence[str]], Num[np.ndarray, "sentences numbers"]]
     score: Callable[[Num[np.ndarray, "*B numbers"]], Float[np.ndarray, "*B"]]
 
 
-def make_metrics(language: str | None) -> dict[str, SentenceMetric]:
+def make_metrics(language: str | None) -> dict[str, CorpusMetric]:
     """Returns the two metrics of `bleu.score` whose differences are tested; `language` is its argument."""
     metric = make_bleu(language)
     metric.effective_order = True  # does not change the statistics; avoids a warning for each sentence
@@ -39,8 +39,8 @@ def make_metrics(language: str | None) -> dict[str, SentenceMetric]:
         return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found])
 
     return {
-        "bleu": SentenceMetric(bleu_statistics, _bleu_score),
-        "chrf": SentenceMetric(_chrf_statistics, _chrf_score),
+        "bleu": CorpusMetric(bleu_statistics, _bleu_score),
+        "chrf": CorpusMetric(_chrf_statistics, _chrf_score),
     }
 
 

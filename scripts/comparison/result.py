@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from scripts.comparison import significance
-from scripts.comparison.metrics import REFERENCE_LENGTH, SentenceMetric, make_metrics
+from scripts.comparison.metrics import REFERENCE_LENGTH, CorpusMetric, make_metrics
 from scripts.comparison.significance import Estimate
 from scripts.evaluations import SCORES
 from scripts.systems import System
@@ -20,7 +20,7 @@ MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """A system with, by metric, the statistics (seeds, sentences, numbers) and the estimate."""
+    """A system with, by metric, its sufficient statistics (seeds, sentences, numbers) and the estimate of its score."""
 
     system: System
     statistics: dict[str, np.ndarray]
@@ -63,7 +63,7 @@ def _score(
     system: System,
     number: int,
     references: Sequence[str],
-    metrics: dict[str, SentenceMetric],
+    metrics: dict[str, CorpusMetric],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
     sufficient, estimates = {}, {}
@@ -100,7 +100,7 @@ def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
 
 
 def _compare(
-    first: ScoredSystem, other: ScoredSystem, chrf: SentenceMetric, references: Sequence[str], count: int
+    first: ScoredSystem, other: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], count: int
 ) -> dict[str, Any]:
     pair = {each.system.label: each for each in (first, other)}
     scores = {label: chrf.score(each.statistics["chrf"]).mean(0) for label, each in pair.items()}
@@ -122,7 +122,7 @@ def _compare(
     return {"system": other.system.label, "baseline": first.system.label, **tested, "sentences": sentences}
 
 
-def _bleu_by_length(metric: SentenceMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
+def _bleu_by_length(metric: CorpusMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
     lengths = systems[0].statistics["bleu"][0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 from sacrebleu.significance import estimate_ci
 
-from scripts.comparison.metrics import SentenceMetric
+from scripts.comparison.metrics import CorpusMetric
 
 SEED = 12345  # sacreBLEU's default
 
@@ -45,7 +45,7 @@ def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sen
 
 
 def resample(
-    metric: SentenceMetric,
+    metric: CorpusMetric,
     statistics: Num[np.ndarray, "sentences numbers"],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> Float[np.ndarray, "samples"]:

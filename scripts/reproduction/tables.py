@@ -100,8 +100,9 @@ def _claim(statement: str, measure: str, verdict: Verdict | None, show) -> tuple
 def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
     freedom = sum(len(values) - 1 for values in bleus.values())
     return (
-        f"A claim holds if its p-value is below {LEVEL}, does not if that of the contrary is, and is else unclear. "
-        f"p-values are one-sided, by Student's t with the seeds' variance pooled over all rows ({freedom} degrees of "
-        f"freedom), not corrected for the number of claims. As good: within {BLEU_MARGIN} BLEU and "
-        f"{PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. ± is the standard error.\n"
+        f"A claim holds (yes) if its p-value is below {LEVEL}, is refuted (no) if that of the opposite claim is, and "
+        f"is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled over all "
+        f'rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
+        f"{BLEU_MARGIN} BLEU and {PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. ± is the "
+        "standard error.\n"
     )
