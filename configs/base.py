@@ -1,8 +1,10 @@
 """The base model of "Attention Is All You Need" on WMT14 English-German, and the declaration of every key.
 
-Command:   python -m transformer.train --config=configs/base.py --workdir=runs/base
-Hardware:  the paper used 8 P100 GPUs for 12 hours; `config.mesh` spreads a run over any JAX devices.
-Expect:    the paper reports BLEU 27.3 on newstest2014 (Table 2), tokenized and with compounds split.
+Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
+Command:   python -m transformer.train --config=configs/base.py --workdir=runs/base --config.data.path=data/tfds
+           python -m transformer.evaluate --workdir=runs/base --checkpoint=last --average=5
+Hardware:  no run of ours yet. The paper used 8 P100 GPUs for 12 hours; docs/devices.md estimates other accelerators.
+Expect:    the paper's 27.3 on newstest2014 (Table 2), to compare with `bleu_paper`: tokenized, with compounds split.
 
 Every other config starts from this one and sets what differs. No default is defined anywhere else.
 `Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose

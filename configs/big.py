@@ -1,9 +1,11 @@
 """The big model of "Attention Is All You Need" on WMT14 English-German.
 
-Command:   python -m transformer.train --config=configs/big.py --workdir=runs/big
+Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
+Command:   python -m transformer.train --config=configs/big.py --workdir=runs/big --config.data.path=data/tfds
            python -m transformer.evaluate --workdir=runs/big --checkpoint=last --average=20
-Hardware:  the paper used 8 P100 GPUs for 3.5 days.
-Expect:    the paper reports BLEU 28.4 on newstest2014 (Table 2; the settings are the last row of Table 3).
+Hardware:  no run of ours yet. The paper used 8 P100 GPUs for 3.5 days; docs/devices.md estimates other accelerators.
+Expect:    the paper's 28.4 on newstest2014 (Table 2; the settings are the last row of Table 3), to compare with
+           `bleu_paper`: tokenized, with compounds split.
 """
 
 import ml_collections

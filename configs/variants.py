@@ -1,6 +1,8 @@
 """Models that other codebases call the Transformer, each as its differences from the paper's base or big model.
 
+Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
 Command:   python -m transformer.train --config=configs/variants.py:tensor2tensor_base --workdir=runs/tensor2tensor
+               --config.data.path=data/tfds
 
 Each function names its source, and the score that was reported with it. docs/paper.md lists what no key can switch.
 """
