@@ -1,9 +1,9 @@
 """Measures the speed of the project on this machine, beside that of its peers.
 
     python -m scripts.benchmark train [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
-    python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N] [--format=json]
-    python -m scripts.benchmark startup
-    python -m scripts.benchmark data [--pairs=2000000] [--tokens=25000] [--folder=DIR]
+    python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
+    python -m scripts.benchmark startup [--readme=docs/performance.md]
+    python -m scripts.benchmark data [--pairs=2000000] [--tokens=25000] [--folder=DIR] [--format=json]
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
 train: target tokens a second of one training step. decode: output tokens a second of a beam search.
@@ -12,7 +12,8 @@ data: the data pipeline with generated text: preparation, batches, and a start i
 layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d are fitted to time
     and memory, and the longest path between two positions is found by gradients.
 
---peers measures PyTorch, Hugging Face and CTranslate2 in the same run, in the environment that `make bench` makes.
+--peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the environment that
+`make bench` makes.
 """
 
 import argparse

@@ -7,7 +7,7 @@ python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives
 
 The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the record `data.json`,
 which runs on the data copy. The last one prepares array_record, for `data.source=tfds` with `data.path=DIR`. The record
-goes to standard output. If a command fails, it leaves no data.
+goes to standard output. If a command fails, it leaves no data; --tfds keeps archives that were downloaded completely.
 """
 
 import argparse

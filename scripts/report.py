@@ -1,7 +1,7 @@
 """Reports on runs, made from their workdirs: an HTML page to look at, or a Markdown table of results.
 
     python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=train|valid|test] [--sentence=TEXT ...]
-    python -m scripts.report WORKDIR [WORKDIR ...] [--readme=README.md]
+    python -m scripts.report WORKDIR [WORKDIR ...] [--readme=docs/results.md]
 
 The page is one file that needs no network: settings, curves, scores with their differences, the sentences that differ
 most, and attention maps and beam searches of some sentences. A run may be incomplete, or have no evaluation. The page

@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
         epilog = f"--{overrides}.KEY=VALUE sets a configuration key; configs/base.py explains each."
         super().__init__(
             prog=f"python -m {module}",
-            description=description.splitlines()[0],
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             epilog=epilog if overrides else None,
             allow_abbrev=False,
         )
