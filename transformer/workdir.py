@@ -37,7 +37,7 @@ class Workdir:
         self.log = path / "log.txt"
         self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random
         self.data = path / "data.json"  # how the folder of the data was made; absent if that has no record
-        self.events = path / "events.jsonl"  # the roll-backs, one a line; absent if there were none
+        self.events = path / "events.jsonl"  # the rollbacks, one a line; absent if there were none
         self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
         self.complete = path / "complete.json"
 

@@ -1,3 +1,5 @@
+"""Loading of configurations: files, arguments, overrides, saved runs, and their errors."""
+
 import json
 from pathlib import Path
 

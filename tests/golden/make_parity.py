@@ -1,10 +1,10 @@
 """Writes tests/golden/parity.npz: logits and gradients of PyTorch's encoder and decoder stacks.
 
-    python -m tests.golden.make_parity
+    .venv-bench/bin/python -m tests.golden.make_parity
 
-It needs PyTorch (`pip install torch==2.13.0`), unlike everything else here. The file has the batch, the weights under
-our names, and for each case of CASES the logits and the gradients of the summed cross-entropy with label smoothing 0.1.
-PyTorch computes them in float64, so that the golden values have negligible rounding errors.
+It needs PyTorch, which `make bench` installs; the file was written with torch 2.13.0. The file has the batch, the
+weights under our names, and for each case of CASES the logits and the gradients of the summed cross-entropy with label
+smoothing 0.1. PyTorch computes them in float64, so that the golden values have negligible rounding errors.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: skipped updates, roll-backs, and the end of the run."""
+"""Losses and gradients that are not finite: skipped updates, rollbacks, and the end of the run."""
 
 import itertools
 import json
@@ -78,7 +78,7 @@ def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys
 
 
 def poison_first_order(monkeypatch, is_bad) -> None:
-    """Makes steps bad before the first roll-back, by a mark in the batches that the loader makes until then."""
+    """Makes steps bad before the first rollback, by a mark in the batches that the loader makes until then."""
     poison(monkeypatch, lambda step, batch: is_bad(step) & (batch["source"][-1, -1] == MARK))
     load = Loader.__next__
 
@@ -102,7 +102,7 @@ def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_
     poison_first_order(monkeypatch, lambda step: step >= 6)
     with monkeypatch.context() as patch:
         visits = itertools.count(1)
-        at_step(patch, 7, lambda: next(visits) == 2 and crash())  # after the roll-back, before it is in a checkpoint
+        at_step(patch, 7, lambda: next(visits) == 2 and crash())  # after the rollback, before it is in a checkpoint
         assert run(tmp_path / "run", **SETTINGS) == 1
     assert run(tmp_path / "run", **SETTINGS) == 0
     (event,) = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -136,7 +136,7 @@ def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch,
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err.splitlines()
     assert errors[-1].startswith("error: step 8, ") and "training diverged: 2 updates in a row" in errors[-1]
-    assert "after 1 roll-backs" in errors[-1]
+    assert "rollbacks: 1" in errors[-1]
     (line,) = [line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line]
     assert line.endswith("of gradients nan")
     assert not (tmp_path / "run" / "complete.json").exists()

@@ -1,1 +1,1 @@
-"""The work of the commands. `transformer/NAME.py` has the flags, and imports this and JAX after they are parsed."""
+"""Implementations of the commands. `transformer/NAME.py` parses the flags before it imports these modules, and JAX."""

@@ -1,4 +1,4 @@
-"""The work of `transformer.evaluate`."""
+"""Implementation of `transformer.evaluate`; transformer/evaluate.py defines its flags."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The work of `transformer.train`: its training loop."""
+"""Implementation of `transformer.train`: the training loop. transformer/train.py defines its flags."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""The work of `transformer.translate`."""
+"""Implementation of `transformer.translate`; transformer/translate.py defines its flags."""
 
 import argparse
 import itertools

@@ -1,11 +1,11 @@
 """BLEU and chrF by sacreBLEU, with signatures that document how they were computed.
 
-`bleu` is comparable between papers: cased, detokenised output against raw references (Post 2018).
-`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalised and
-tokenised by Moses' rules for the language, with its usual escapes, and then lower-cased.
-`bleu_paper` is the measure of "Attention Is All You Need" and of the work it compares with: cased and tokenised, with
+`bleu` is comparable between papers: cased, detokenized output against raw references (Post 2018).
+`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalized and
+tokenized by Moses' rules for the language, with its usual escapes, and then lower-cased.
+`bleu_paper` is the measure of "Attention Is All You Need" and of the work it compares with: cased and tokenized, with
 German compounds split at their hyphens, scored as Moses' multi-bleu.perl does. The rules are those of tensor2tensor's
-get_ende_bleu.sh, whose tokenised reference is made here from the raw one.
+get_ende_bleu.sh, whose tokenized reference is made here from the raw one.
 """
 
 import importlib.metadata
@@ -78,7 +78,7 @@ def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Seq
 
 
 def make_bleu(language: str | None) -> BLEU:
-    """Returns sacreBLEU's BLEU, with the tokeniser that it chooses for the language."""
+    """Returns sacreBLEU's BLEU, with the tokenizer that it chooses for the language."""
     if language is None:
         return BLEU(tokenize="none", force=True)
     code = base_code(language)
@@ -86,13 +86,13 @@ def make_bleu(language: str | None) -> BLEU:
         return BLEU(trg_lang=code)
     except RuntimeError:
         logging.warning(
-            "BLEU is computed over characters: the tokeniser for %s is missing (pip install sacrebleu[%s]).", code, code
+            "BLEU is computed over characters: the tokenizer for %s is missing (pip install sacrebleu[%s]).", code, code
         )
         return BLEU(tokenize="char")
 
 
 def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
-    """Returns the texts normalised, tokenised and lower-cased. Moses has default rules for unknown languages."""
+    """Returns the texts normalized, tokenized and lower-cased. Moses has default rules for unknown languages."""
     if language is None:
         return [text.lower() for text in texts]
     import sacremoses  # here because it takes a second, which only commands that score should spend
@@ -103,7 +103,7 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
 
 
 def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
-    """Returns the texts with plain punctuation, tokenised, and with compounds split for languages of COMPOUND_SPLIT."""
+    """Returns the texts with plain punctuation, tokenized, and with compounds split for languages of COMPOUND_SPLIT."""
     if language is None:
         return list(texts)
     import sacremoses  # see `lowercase_tokenize`
@@ -116,7 +116,7 @@ def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
 
 
 def split_compounds(text: str) -> str:
-    """Returns tokenised text with "rich-text" as "rich ##AT##-##AT## text".
+    """Returns tokenized text with "rich-text" as "rich ##AT##-##AT## text".
 
     The two letters around a hyphen belong to one match, so "a-b-c" is split once. Bytes are matched, as Perl does: a
     single non-ASCII letter between hyphens has two bytes, one for each of its hyphens.

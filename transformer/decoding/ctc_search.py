@@ -1,7 +1,8 @@
 """Prefix beam search for models of training.objective=ctc (Graves et al. 2006; Hannun et al. 2014).
 
-A prefix is a sequence of tokens. Its probability sums over all labels of the frames so far that give it. There are two
-parts, since they continue differently: the labels that end in BLANK, and those that end in the last token.
+A prefix is a sequence of tokens. Its probability is the sum over all alignments, one label per frame, that collapse to
+it. It has two parts, since they extend differently: alignments that end in BLANK, and those that end in the prefix's
+last token.
 """
 
 from collections.abc import Sequence

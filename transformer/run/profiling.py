@@ -10,7 +10,7 @@ from absl import logging
 
 from transformer.errors import UserError
 
-STEP_NAME = "train"  # by which TensorBoard recognises the steps
+STEP_NAME = "train"  # by which TensorBoard recognizes the steps
 
 
 class Profile:

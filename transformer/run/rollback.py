@@ -1,4 +1,4 @@
-"""Roll-backs: a run whose losses or gradients stop being finite goes back to its last good checkpoint."""
+"""Rollbacks: a run whose losses or gradients stop being finite goes back to its last good checkpoint."""
 
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
         logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])
     raise UserError(
         f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
-        f"{int(diverged.state.skipped)} updates in a row were not finite, after {position.num_rollbacks} roll-backs; "
+        f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "
         "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )
 

@@ -1,3 +1,5 @@
+"""Encoding of chunks of pairs: the hash that seeds the subword sampling of each sentence."""
+
 import numpy as np
 
 from transformer.data.corpus.encoding import mix

@@ -1,4 +1,4 @@
-"""The work that is spread over processes: chunks of text pairs to arrays of tokens."""
+"""Encoding of text pairs into token arrays, chunk by chunk, in worker processes."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A look at a sample of the training pairs, which shows mistakes in the data before time is spent on training."""
+"""Samples of training pairs: two to show, and checks for swapped or untranslated sides and an unfit vocabulary."""
 
 import itertools
 import re
