@@ -6,7 +6,7 @@ Hardware:  two to three hours for all rows on two CPU cores.
 
 Layers, numbers of heads, dropout and label smoothing are those of the paper; d_model, d_ff, d_k and d_v are divided by
 8, the vocabulary by 9. For runs of minutes the optimizer is Muon with a cosine schedule, and a batch has 512 positions.
-The big model makes as many steps as all rows. The paper's makes three times as many.
+The big model trains for as many steps as the other rows; the paper's trains three times as long.
 """
 
 import ml_collections

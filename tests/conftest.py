@@ -44,7 +44,7 @@ XLA_FLAGS = os.environ.get("XLA_FLAGS", "").replace(OLDER_EMITTERS, "")  # xdist
 
 
 def compile_quickly(quickly: bool) -> None:
-    """Sets the optimisation level of this process and of the commands that tests start.
+    """Sets the optimization level of this process and of the commands that tests start.
 
     XLA reads its flags once, so a process that has compiled keeps its emitters; new processes take the new ones.
     """

@@ -1,4 +1,4 @@
-"""Learning rate and dropout of configs/multi30k.py, with a budget of half an epoch a trial.
+"""Learning rate and dropout of configs/multi30k.py, in six runs of half an epoch each.
 
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/learning_rate_dropout.py
                --workdir=DIR --config.training.steps=150 --config.training.eval_every=150

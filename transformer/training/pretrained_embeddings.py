@@ -1,4 +1,4 @@
-"""Embedding tables initialised from pretrained word vectors in word2vec's text format."""
+"""Embedding tables initialized from pretrained word vectors in word2vec's text format."""
 
 import dataclasses
 import math
