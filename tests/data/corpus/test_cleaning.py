@@ -1,5 +1,7 @@
 """The rules for training pairs, at and beyond their limits."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,23 @@ def test_hashes_depend_on_where_the_source_ends():
     assert cleaning.content_hash("a", "b") == cleaning.content_hash("a", "b")
 
 
-def test_the_first_of_equal_hashes_is_kept():
-    hashes = np.array([7, 3, 7, 2**63, 3, 5], np.uint64)
-    assert cleaning.first_occurrences(hashes).tolist() == [0, 1, 3, 5]
+@pytest.mark.parametrize("sorted_at_once", [1, 2, 4, 100])
+def test_the_first_of_equal_hashes_is_kept(sorted_at_once, monkeypatch):
+    monkeypatch.setattr(cleaning, "SORTED", sorted_at_once)
+    hashes = np.array([7, 3, 7, 2**63, 3, 5, 2**64 - 1, 2**64 - 1], np.uint64)
+    assert cleaning.is_first_occurrence(hashes).tolist() == [True, True, False, True, False, True, True, False]
+
+
+def test_removing_duplicates_takes_bounded_memory(monkeypatch):
+    """The hashes of 400,000 pairs have 3.2 MB. Sorting all of them would take several times as much."""
+    monkeypatch.setattr(cleaning, "SORTED", 10_000)
+    hashes = np.random.default_rng(0).integers(0, 300_000, 400_000, np.uint64)
+    tracemalloc.start()
+    found = cleaning.is_first_occurrence(hashes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.count_nonzero(found) == len(np.unique(hashes))
+    assert peak < 2e6
 
 
 def test_summary_names_reasons_by_frequency():

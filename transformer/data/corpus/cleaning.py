@@ -1,12 +1,13 @@
 """The rules by which training pairs are dropped."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
-from jaxtyping import Int, UInt64
+from jaxtyping import Bool, UInt64
 
 # Reasons to drop a pair, in the order in which they are checked, and their names in the log.
 REASONS = {
@@ -16,6 +17,8 @@ REASONS = {
     "length_ratio": "beyond data.max_length_ratio",
     "duplicate": "duplicates",
 }
+
+SORTED = 1 << 24  # hashes that are sorted at once, in about 0.6 GB
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,20 @@ def content_hash(source: str, target: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def first_occurrences(hashes: UInt64[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
-    """Returns the ascending indices at which a value occurs for the first time."""
-    _, first = np.unique(hashes, return_index=True)
-    return np.sort(first)
+def is_first_occurrence(hashes: UInt64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+    """Returns which entries have a value that no entry before them has.
+
+    Each pass sorts the hashes with some remainder, about `SORTED` of them, so that only the result grows with N. The
+    hashes may be mapped from a file.
+    """
+    passes = math.ceil(len(hashes) / SORTED)
+    result = np.zeros(len(hashes), bool)
+    for remainder in range(passes):
+        starts = range(0, len(hashes), SORTED)
+        rows = np.concatenate([i + np.flatnonzero(hashes[i : i + SORTED] % passes == remainder) for i in starts])
+        _, first = np.unique(hashes[rows], return_index=True)
+        result[rows[first]] = True
+    return result
 
 
 def summary(kept: int, dropped: dict[str, int]) -> str:

@@ -119,9 +119,9 @@ def _encode(folder: Path, source: Source, encoder: Encoder, wanted_workers: int)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}")
     if (folder / "hashes").exists():
-        rows = cleaning.first_occurrences(np.fromfile(folder / "hashes", np.uint64))
-        dropped["duplicate"], kept = kept - len(rows), len(rows)
-        storage.keep_rows(folder, rows)
+        is_first = cleaning.is_first_occurrence(storage.open_array(folder, "hashes"))
+        dropped["duplicate"], kept = int(np.count_nonzero(~is_first)), int(np.count_nonzero(is_first))
+        storage.keep_rows(folder, is_first)
         (folder / "hashes").unlink()
     report = {
         "kept": kept,

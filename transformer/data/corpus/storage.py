@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from transformer import files
 from transformer.errors import UserError
@@ -22,6 +23,7 @@ _LAYOUT = {
 }
 _PER_PAIR = ("offsets", "lengths", "text_offsets", "text_lengths")
 _REPORT = "corpus.json"
+_COPIED = 1 << 20  # rows copied at once
 
 
 def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
@@ -35,12 +37,17 @@ def open_array(folder: Path, name: str, dtype: str | None = None) -> np.ndarray:
     return array if width == 1 else array.reshape(-1, width)
 
 
-def keep_rows(folder: Path, rows: np.ndarray) -> None:
+def keep_rows(folder: Path, is_kept: Bool[np.ndarray, "N"]) -> None:
     """Removes all other rows from the per-pair files. Their tokens and text stay in the other files, unused."""
     for name in _PER_PAIR:
-        if (folder / name).exists():
-            kept = np.array(open_array(folder, name)[rows])
-            kept.tofile(folder / name)
+        path = folder / name
+        if path.exists():
+            rows, shorter = open_array(folder, name), path.with_suffix(".kept")
+            with shorter.open("wb") as file:
+                for begin in range(0, len(rows), _COPIED):
+                    part = slice(begin, begin + _COPIED)
+                    file.write(np.ascontiguousarray(rows[part][is_kept[part]]).data)
+            shorter.replace(path)
 
 
 def digest(folder: Path) -> str:
