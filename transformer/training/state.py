@@ -44,6 +44,11 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
+def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
+    """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
+    return abstract_init(config, source_vocab_size, target_vocab_size)[0]
+
+
 def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
     """Returns the shapes of the parameters."""
     return abstract_init(config, source_vocab_size, target_vocab_size)[1]
