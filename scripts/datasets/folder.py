@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer import files
 from transformer.data.sources import origin
-from transformer.data.sources.lines import read_lines
+from transformer.data.sources.lines import count_lines
 from transformer.environment import now
 from transformer.errors import UserError
 
@@ -22,7 +22,7 @@ def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:
     described = {}
     for stem in sorted({path.stem for path in folder.glob(f"*.{languages[0]}")}):
         paths = [folder / f"{stem}.{language}" for language in languages]
-        counts = [sum(1 for _ in read_lines(path)) for path in paths]
+        counts = [count_lines(path) for path in paths]
         if counts[0] != counts[1] or not counts[0]:
             raise UserError(f"{stem}: has {counts[0]} sentences of {languages[0]} and {counts[1]} of {languages[1]}")
         for path, lines in zip(paths, counts, strict=True):

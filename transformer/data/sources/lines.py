@@ -4,20 +4,43 @@ A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte o
 """
 
 import codecs
+import contextlib
 import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from transformer.errors import UserError
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a plain or gzip file without their line ends. Raises UserError if it cannot be read."""
+    with _opened(path) as file:
+        for number, line in enumerate(file):
+            yield strip_line_end(line, first=number == 0)
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yields the content of a plain or gzip file in large parts. Raises UserError if it cannot be read."""
+    with _opened(path) as file:
+        while block := file.read(1 << 20):
+            yield block
+
+
+def count_lines(path: Path) -> int:
+    """Returns how many lines `read_lines` yields, without making them."""
+    count, last = 0, b"\n"
+    for block in read_blocks(path):
+        count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file):
-                yield strip_line_end(line, first=number == 0)
+            yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); replace it") from error
     except OSError as error:
