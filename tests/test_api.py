@@ -105,7 +105,6 @@ LONG = "1 " * 30
         (Model.score, ([("1", "2"), ("1", LONG)],), "pairs[1][1]: has 31 tokens including end-of-sentence"),
         (Model.encode, (["1", LONG],), "texts[1]: has 31 tokens including end-of-sentence, must have at most 19"),
         (Model.attention, ("1", ["2"]), "target=['2']: must be a str"),
-        (Model.beam_tree, (LONG,), "text: has 31 tokens including end-of-sentence"),
         (Model.beam_tree, (["1"],), "text=['1']: must be a str"),
         (Model.attention, (LONG, "2"), "source: has 31 tokens including end-of-sentence"),
     ],
@@ -142,6 +141,13 @@ def test_an_ensemble_has_no_single_encoder(workdirs):
     for call in (lambda: both.encode(["1"]), lambda: both.attention("1", "2")):
         with pytest.raises(UserError, match="not defined for an ensemble of 2; load one workdir"):
             call()
+
+
+def test_a_ctc_model_has_no_states_of_tokens(tmp_path):
+    settings = {"training.objective": "ctc", "training.label_smoothing": "0.0", "decoding.strategy": "ctc"}
+    model = transformer.load(make_workdir(tmp_path / "run", steps=(10,), **settings))
+    with pytest.raises(UserError, match=r"encode: is not defined for a model of training\.objective=ctc"):
+        model.encode(["1"])
 
 
 def test_too_long_texts_are_cut_with_a_warning_and_loading_logs_nothing(workdirs, caplog):

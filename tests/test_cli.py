@@ -131,6 +131,24 @@ def test_a_full_disk_is_a_one_line_error_whatever_exception_wraps_it(capsys):
         assert code == 2 and errors.startswith("error: the disk is full") and errors.count("\n") == 1
 
 
+class JaxRuntimeError(RuntimeError):
+    """The error of JAX, which is recognized by its name."""
+
+
+@pytest.mark.parametrize(
+    ("parser", "argv", "advice"),
+    [
+        (TRAIN, ["--config=x"], "lower config.batch.tokens and raise config.training.accumulation in return; "),
+        (EVALUATE, [], "lower --decoding.batch_tokens\n"),
+        (PLAIN, [], "use a device with more memory\n"),
+    ],
+)
+def test_out_of_memory_is_a_one_line_error_with_keys_of_the_command(parser, argv, advice, capsys):
+    error = JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes.")
+    code, _, errors = ends_with(parser, argv, capsys, raising(error))
+    assert code == 2 and errors.startswith(f"error: out of device memory; {advice}") and errors.count("\n") == 1
+
+
 def test_a_forbidden_folder_is_a_one_line_error(capsys):
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/x")
     code, _, errors = ends_with(PLAIN, [], capsys, raising(error))

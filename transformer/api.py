@@ -130,8 +130,10 @@ class Model:
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and what became of each.
 
+        A long text is cut, with a warning, as in `translate`.
+
         Raises:
-          UserError: the argument is not a text or too long (see `score`), or the strategy is not a beam search.
+          UserError: the argument is not a text, or the strategy is not a beam search.
         """
         text = _text(text, "text")
         self._check_objective("beam_tree", ("translation", "causal_lm"))
@@ -146,11 +148,12 @@ class Model:
         The last row belongs to end-of-sentence, the only one of a text without tokens.
 
         Raises:
-          UserError: an item is not a text or too long (see `score`), or the model is an ensemble. The message names it.
+          UserError: an item is not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose
+            encoder reads each token several times.
         """
         texts = _texts(texts)
         self._check_single("encode")
-        self._check_objective("encode", ("translation", "masked_lm", "ctc"))
+        self._check_objective("encode", ("translation", "masked_lm"))
         with self._lock:
             return self._inspector.encode(self._replicas, texts)
 

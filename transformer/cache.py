@@ -31,7 +31,10 @@ def folder(cache_dir: str) -> Path:
 
 
 def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """Locks a file that all processes preparing the same data use, for at most `config.data.wait_seconds`."""
+    """Locks a file during the block, so that one process prepares data that several need.
+
+    Raises UserError if the holder makes no progress for `seconds`, which is `config.data.wait_seconds`.
+    """
     advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
     return locks.exclusive(lock, "another process that prepares data", advice, seconds)
 

@@ -24,6 +24,12 @@ from transformer.errors import UserError
 
 GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
 DISK_IS_FULL = "the disk is full"
+OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
+    "config": "lower config.batch.tokens and raise config.training.accumulation in return; if validation does not fit, "
+    "lower config.decoding.batch_tokens",
+    "decoding": "lower --decoding.batch_tokens",
+    None: "use a device with more memory",
+}
 UNUSABLE_PATH = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
     *(errno.ENAMETOOLONG, errno.ELOOP),
@@ -136,7 +142,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
         except BrokenPipeError:  # the reader has closed its end, as `| head` does
             return 128 + signal.SIGPIPE
         except Exception as error:
-            if advice := _advice(error):
+            if advice := _advice(error, parser.overrides):
                 logging.error("%s", advice)
                 return 2
             logging.exception("unexpected %s; this is a bug", type(error).__name__)
@@ -145,8 +151,11 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
             _end_output()
 
 
-def _advice(error: BaseException | None) -> str | None:
-    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code."""
+def _advice(error: BaseException | None, overrides: str | None) -> str | None:
+    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code.
+
+    `overrides` are those of the command's parser.
+    """
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):
@@ -154,7 +163,7 @@ def _advice(error: BaseException | None) -> str | None:
         if number in UNUSABLE_PATH and error.filename is not None:
             return f"{error.filename}: {error.strerror}; change its permissions or move it, or name another path"
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-            return "out of device memory; lower config.batch.tokens and raise config.training.accumulation in return"
+            return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
         error = error.__cause__ or error.__context__
     return None
 

@@ -56,7 +56,8 @@ class Workdir:
 def create_workdir(path: Path, config: Config) -> Workdir:
     """Creates the workdir of a run, or replaces what a start that never began training has left there.
 
-    The cache of tokenizers makes a removed one again, unless the data or the run of `training.init_from` has changed.
+    That includes the tokenizer, which then comes from the cache or the parent again, unless they or the data have
+    changed.
 
     Raises UserError if `path` cannot be a folder.
     """

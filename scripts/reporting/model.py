@@ -13,7 +13,7 @@ from transformer.special_tokens import SPECIAL
 
 POSITIONS = 64
 VOCABULARY = ("vocabulary", "tokens", "begin a word", "characters, mean", "longest")
-BATCHES = ("run", "shape", "batches an epoch", "sentences", "padding")
+BATCHES = ("run", "shape", "batches per epoch", "sentences", "padding")
 
 
 def section(runs: Sequence[Run]) -> Section:

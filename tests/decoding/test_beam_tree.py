@@ -65,9 +65,12 @@ def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
     assert np.isfinite([node.log_probability for node in tree.nodes]).all()
 
 
-def test_a_long_text_is_cut_as_for_its_translation():
-    text = " ".join(["4"] * 22)  # decoding.max_source_length is 20
+@pytest.mark.parametrize("length", [22, 40])  # decoding.max_source_length is 20, and the longest output has 24 tokens
+def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
+    text = " ".join(["4"] * length)
     ((expected,),) = Translator(GRAPHS, TOKENIZER, CONFIG, 1, DEVICES).translate(REPLICAS, [text], 1, lambda _: None)
     tree = BeamTracer(GRAPHS, TOKENIZER, CONFIG, DEVICES[0]).trace(REPLICAS, text)
+    warning = f" has {length + 1} tokens including end-of-sentence; only the first 19 are translated"
+    assert f"Line 1{warning}" in caplog.text and f"Text{warning}" in caplog.text
     assert len(tree.source_pieces) == 20
     assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == expected.pieces

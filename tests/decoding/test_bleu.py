@@ -33,7 +33,8 @@ def test_lowercase_tokenized_bleu_by_hand():
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
     assert scores["bleu_lowercase_tokenized"] == pytest.approx(expected)
     assert "tok:none" in scores["bleu_lowercase_tokenized_signature"]
-    assert "sacremoses" in scores["bleu_lowercase_tokenized_signature"]
+    prepared = r"\|prepared:sacremoses\.[\d.]+\.normalized\.tokenized\.lowercased$"
+    assert re.search(prepared, scores["bleu_lowercase_tokenized_signature"])
 
 
 def test_cased_bleu_and_chrf_equal_sacrebleu_on_raw_text():
@@ -116,6 +117,8 @@ def test_integers_are_not_tokenized_further():
     assert scores["bleu"] == pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
     assert scores["bleu"] == scores["bleu_lowercase_tokenized"] == scores["bleu_paper"]
     assert "tok:none" in scores["bleu_signature"]
+    assert scores["bleu_lowercase_tokenized_signature"].endswith("|prepared:lowercased")
+    assert scores["bleu_paper_signature"].endswith("|prepared:none")
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ SOURCE = jnp.full((5, FRAMES), 9).at[3, 4:].set(PAD)
 LENGTHS = [6, 6, 6, 4, 6]
 
 
-def search(logits: np.ndarray, beam_size: int, n_best: int):
-    options = {"length_penalty": 0.0, "forbid_unk": True}
+def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0):
+    options = {"length_penalty": length_penalty, "forbid_unk": True}
     limits = jnp.array([1, 1, 1, 1, -1])
     found, done = ctc_search.ctc_search(
         [model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options
@@ -79,6 +79,22 @@ def test_a_wide_beam_finds_the_most_probable_sequences_and_their_probabilities(l
             assert (found.tokens[row, n][len(tokens) + 1 :] == PAD).all()
             assert found.scores[row, n] == pytest.approx(np.log(exact[tokens]), abs=1e-4)
     assert np.isneginf(found.scores[4]).all()  # a filler row
+
+
+def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(logits):
+    found = search(logits, beam_size=1100, n_best=5, length_penalty=0.6)
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    for row in range(4):
+        exact = probabilities(log_p[row, : LENGTHS[row]])
+        scores = {tokens: np.log(p) / ((5 + len(tokens) + 1) / 6) ** 0.6 for tokens, p in exact.items()}
+        best = sorted(scores, key=scores.get, reverse=True)[:5]
+        assert len({len(tokens) for tokens in best}) > 1
+        for n, tokens in enumerate(best):
+            assert found.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
+            assert found.scores[row, n] == pytest.approx(scores[tokens], abs=1e-4)
+            of_tokens = np.zeros(FRAMES + 1)
+            of_tokens[len(tokens)] = np.log(exact[tokens])
+            np.testing.assert_allclose(found.token_log_probabilities[row, n], of_tokens, atol=1e-4)
 
 
 def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):

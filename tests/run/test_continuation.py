@@ -101,11 +101,12 @@ def test_a_length_can_only_be_changed_by_extending(workdir):
 def test_an_extension_cannot_remove_steps(workdir, monkeypatch):
     for extend in (-1, 0, 7):
         message = refusal(continuation.check, workdir, make_config(), extend)
-        assert message == f"--extend={extend}: this run has done 8 of 8 steps; extend it to more than 8"
+        assert message == f"--extend={extend}: this run has done 8 of 8 steps; name at least 8, or more to extend it"
     continuation.check(workdir, make_config(), 8)  # a command that is repeated finds the run complete
     continuation.check(workdir, make_config(training__steps=9), 9)
     monkeypatch.setattr(continuation, "_last_progress", lambda workdir: Progress(step=4, validated_step=4))
-    assert "has done 4 of 8 steps; extend it to more than 8" in refusal(continuation.check, workdir, make_config(), 6)
+    message = refusal(continuation.check, workdir, make_config(), 6)
+    assert "has done 4 of 8 steps; name at least 8, or more to extend it" in message
     continuation.check(workdir, make_config(), 8)  # the command that extended an interrupted run resumes it
 
 

@@ -56,11 +56,11 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
     total = 200 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
     assert f"parameters  in all: {total:,}" in plan
-    batches = sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
+    batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
     steps = float(re.search(r"target tokens, ([\d.]+) steps", plan)[1])
     assert batches == steps
     assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
-    assert re.search(r"largest     [\d,]+ MiB a device, [\d.]+ GFLOP", plan)
+    assert re.search(r"largest     [\d,]+ MiB per device, [\d.]+ GFLOP", plan)
     assert "checkpoints at most 2, " in plan  # of steps 2 and 4
     assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -74,7 +74,7 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
     flags = ["eval_bleu=false", f"objective={objective}"]
     flags = [f"--config.training.{flag}" for flag in flags] + [f"--config.data.{absent}_language="]
     plan = print_plan(*flags, "--config.checkpoint.best_metric=loss")
-    assert re.search(rf"batches     \d+ rows x \d+ {side}: \d+ an epoch", plan)
+    assert re.search(rf"batches     \d+ rows x \d+ {side}: \d+ per epoch", plan)
     assert re.search(rf"epoch       400 sentences, [1-9][\d,]+ {side} tokens", plan)
     assert absent not in plan and f"{language}: " in plan
 
@@ -95,8 +95,8 @@ def test_shapes_without_batches_in_this_epoch_are_not_waited_for(monkeypatch, pr
     monkeypatch.setattr(Loader, "__next__", counted)
     batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
     plan = print_plan("--config.tokenizer.subword_sampling=0.1", *batches)
-    assert "8 rows x 256 source, 256 target: 0 an epoch" in plan
-    assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) an epoch", plan))
+    assert "8 rows x 256 source, 256 target: 0 per epoch" in plan
+    assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
 
 
 def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
@@ -119,7 +119,7 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, tmp_path, p
         return 3600 * hours + 60 * minutes + rest
 
     plan = print_plan()
-    of_buckets = re.findall(r"(\d+) rows x (\d+) source, (\d+) target: (\d+) an epoch", plan)
+    of_buckets = re.findall(r"(\d+) rows x (\d+) source, (\d+) target: (\d+) per epoch", plan)
     positions = [int(rows) * (int(source) + int(target)) for rows, source, target, _ in of_buckets]
     batches = [int(count) for *_, count in of_buckets]
     mean = sum(one * count for one, count in zip(positions, batches, strict=True)) / sum(batches)
@@ -128,11 +128,13 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, tmp_path, p
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
 
 
-@pytest.mark.parametrize(("analysis", "cost"), [({"flops": 2e9}, ", 2.0 GFLOP a batch"), ({}, ""), (None, "")])
+@pytest.mark.parametrize(
+    ("analysis", "cost"), [({"flops": 2e9}, ", 2.0 GFLOP per batch and device"), ({}, ""), (None, "")]
+)
 def test_operations_are_shown_if_the_backend_reports_them(monkeypatch, analysis, cost):
     program = jax.jit(lambda x: x @ x).lower(jnp.ones((512, 512))).compile()
     monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: analysis)
-    assert plans.costs(program) == f"2 MiB a device{cost}"
+    assert plans.costs(program) == f"2 MiB per device{cost}"
     monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
     assert plans.costs(program) == (
         cost.removeprefix(", ") or "compiled; this backend reports neither memory nor operations"

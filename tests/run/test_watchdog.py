@@ -1,12 +1,16 @@
 """The watchdog ends a process that hangs and shows its stacks; beats and pauses keep a process alive."""
 
+import faulthandler
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.training.tiny import flags
+from tests.training import tiny
+from transformer import locks
+from transformer.data.batches.loader import Loader
+from transformer.run.watchdog import Watchdog
 
 SCRIPT = """
 import time
@@ -42,15 +46,60 @@ def test_a_process_without_beats_ends_with_its_stacks():
     assert "Timeout (0:00:00.500000)!" in result.stderr and "line 6 in <module>" in result.stderr
 
 
-# The processes take 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its first pause.
-@pytest.mark.parametrize(("seconds", "sleep", "call"), [(1.0, 0.5, "beat"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")])
+# The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its first pause.
+@pytest.mark.parametrize(
+    ("seconds", "sleep", "call"),
+    [(1.0, 0.5, "beat"), (1.0, 0.5, "extend"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")],
+)
 def test_a_process_with_beats_or_a_pause_or_no_limit_continues(seconds, sleep, call):
     result = run(seconds, sleep, call)
     assert (result.returncode, result.stdout) == (0, "done\n")
 
 
+@pytest.fixture
+def timer(monkeypatch) -> list[float]:
+    """Returns the list of the running timer's seconds, which is empty without one."""
+    running = []
+
+    def start(seconds: float, **_) -> None:
+        running[:] = [seconds]
+
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", start)
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", running.clear)
+    return running
+
+
+def test_progress_of_another_thread_does_not_start_a_paused_timer(timer):
+    with Watchdog(5.0) as watchdog:
+        watchdog.extend()
+        assert timer == [5.0]
+        watchdog.pause()
+        watchdog.extend()
+        assert timer == []
+        watchdog.beat()
+        assert timer == [5.0]
+    watchdog.extend()
+    assert timer == []
+
+
+def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypatch):
+    extended, waits = [], []
+    monkeypatch.setattr(Watchdog, "extend", lambda watchdog: extended.append(watchdog.seconds))
+    following = Loader.__next__
+
+    def encode(loader: Loader):
+        waits.append(1)
+        locks.report_progress()
+        return following(loader)
+
+    monkeypatch.setattr(Loader, "__next__", encode)
+    tiny.at_step(monkeypatch, 1, locks.report_progress)
+    assert tiny.run(tmp_path / "run", training__steps=2, training__stall_seconds=600) == 0
+    assert extended == [600.0] * 2 and len(waits) == 2
+
+
 def test_a_hanging_training_run_ends(tmp_path):
-    argv = [sys.executable, "-c", HANGING_RUN, *flags(tmp_path / "run", training__stall_seconds=5)]
+    argv = [sys.executable, "-c", HANGING_RUN, *tiny.flags(tmp_path / "run", training__stall_seconds=5)]
     result = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert result.returncode == 1 and "step 2 " in result.stderr
     assert "Timeout (0:00:05)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr

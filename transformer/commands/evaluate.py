@@ -115,7 +115,7 @@ def log_scores(result: Mapping[str, Any]) -> None:
         *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
     )
     logging.info(
-        "exact match %.1f %% of %d sentences; %.1f s, %.0f tokens/s",
+        "exact match %.1f %% of %d sentences; %.1f s with compilation, %.0f tokens/s",
         *(100 * result["exact_match"], result["sentences"], result["seconds"], result["output_tokens_per_second"]),
     )
     logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from absl import logging
 from jax.profiler import TraceAnnotation
 
-from transformer import cli, logs
+from transformer import cli, locks, logs
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config.loading import load_file
 from transformer.config_types import Config
@@ -113,7 +113,8 @@ def train_from(
         while not stop:
             if not progress.validation_due(training):  # else the run resumes with an interrupted validation
                 with profile.step(progress.step + 1):
-                    with TraceAnnotation("wait for data"):
+                    # The next epoch may be encoded for longer than a step may take.
+                    with TraceAnnotation("wait for data"), locks.progress_reported_to(watchdog.extend):
                         positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
                     state, metrics = run.train_step(state, batches)
                 profile.after_step(progress.step + 1, metrics)
@@ -158,9 +159,9 @@ def validate(
     status: TrainingStatus,
     between_batches: Callable[[], None],
 ) -> Progress:
-    """Validates, records the scores and returns the new progress. It is unchanged if the validation is interrupted.
+    """Validates, records the scores and returns the new progress.
 
-    `between_batches` raises Interrupted if the run is to stop.
+    `between_batches` raises Interrupted if the run is to stop. The progress is then returned as it was.
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):

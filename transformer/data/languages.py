@@ -1,4 +1,4 @@
-"""Guesses of the language of texts by their most frequent function words."""
+"""Language identification by function words."""
 
 import re
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.special_tokens import PAD
 
 SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
-ROW_MULTIPLE = 8  # so that rows divide over devices
+ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows
 
 
 class DecodingBatch(NamedTuple):

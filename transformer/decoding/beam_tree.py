@@ -18,7 +18,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import make_batches, pad
 from transformer.decoding.beam_search import BeamSearch, State, initial_state, penalty
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import encode
+from transformer.decoding.translator import encode_source
 from transformer.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
@@ -79,13 +79,9 @@ class BeamTracer:
         self.record = jax.jit(self._record)
 
     def trace(self, replicas: Replicas, text: str) -> BeamTree:
-        """Searches for the translation of a text, which is cut as for a translation if it is long.
-
-        Raises UserError if it has more tokens than the longest output.
-        """
-        (source,) = encode(self.tokenizer.source, {"text": text}, self.config)
+        """Searches for the translation of a text. A long text is cut, with a warning, as for a translation."""
         longest = self.config.max_source_length
-        source = source if len(source) <= longest else [*source[: longest - 1], EOS]
+        source = encode_source(self.tokenizer.source, "text", text, longest) or [EOS]
         (batch,) = make_batches({0: len(source)}, longest, 0, 1)
         limit = np.array([len(source) - 1 + self.config.max_extra_length], np.int32)
         steps = jax.device_get(self.record(replicas.on(self.device), pad([source], 1, batch.length), limit))

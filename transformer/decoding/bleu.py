@@ -19,7 +19,6 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformer.data.languages import base_code
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
-PREPARATION = f"{MOSES}.normalized.tokenized.lowercased"
 COMPOUND_SPLIT = ("de",)  # the target languages whose published scores split compounds
 
 
@@ -51,7 +50,7 @@ def lowercase_tokenized_score(
     """Returns `bleu_lowercase_tokenized` and its signature."""
     prepared = [lowercase_tokenize(texts, language) for texts in (hypotheses, references)]
     value, signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
-    return value, f"{signature}|{PREPARATION}"
+    return value, f"{signature}|{lowercase_preparation(language)}"
 
 
 def paper_score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> tuple[float, str]:
@@ -122,6 +121,11 @@ def split_compounds(text: str) -> str:
     single non-ASCII letter between hyphens has two bytes, one for each of its hyphens.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
+
+
+def lowercase_preparation(language: str | None) -> str:
+    """Returns the part of the signature of `bleu_lowercase_tokenized` that says how the texts were prepared."""
+    return "prepared:lowercased" if language is None else f"{MOSES}.normalized.tokenized.lowercased"
 
 
 def paper_preparation(language: str | None) -> str:

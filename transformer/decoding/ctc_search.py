@@ -44,7 +44,7 @@ def ctc_search(
     length_penalty: float,
     forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns the `n_best` translations of each row of `source`, and that all rows are done.
+    """Returns the `n_best` translations of each row of `source`, and True for each row: all are done.
 
     A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known separately from
     those of their frames: `token_log_probabilities` has the whole log-probability at the end of a hypothesis.
@@ -110,7 +110,9 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     last = prefixes.tokens[index, prefixes.lengths - 1]  # PAD for the empty prefix, which is padded to its end
     last_log_p = jnp.where(prefixes.lengths > 0, log_p[last], -jnp.inf)
 
-    # Extensions by the likeliest tokens. A repeated token needs a BLANK before it.
+    # Extensions of each prefix by the K + 1 likeliest tokens, which suffice for the K best: only a repeated token may
+    # score lower than a less likely one, since it needs a BLANK before it. An extension that is removed below because
+    # it is there already is represented by that prefix, whose score is at least as high.
     choices = min(count + 1, len(log_p))
     gained, tokens = jax.lax.top_k(log_p.at[BLANK].set(-jnp.inf), choices)
     is_repeated = tokens[None] == last[:, None]

@@ -12,7 +12,7 @@ from transformer.decoding.translator import Translator
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """Translations with their scores, the seconds that decoding took, and the tokens decoded, EOS included."""
+    """Translations with their scores. `seconds` are from text to text, with compilation; `output_tokens` count EOS."""
 
     hypotheses: list[str]
     scores: dict[str, float | str]

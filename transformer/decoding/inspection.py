@@ -1,4 +1,4 @@
-"""A view into a model: the encoder states and attention weights of texts, with the pieces that they belong to."""
+"""Encoder states and attention weights of texts, with the pieces of their axes."""
 
 import functools
 from collections.abc import Callable, Sequence

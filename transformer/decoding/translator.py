@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
@@ -25,6 +26,24 @@ from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
+
+
+def encode_source(vocabulary: Vocabulary, name: str, text: str, longest: int) -> list[int]:
+    """Returns the tokens of a text and EOS, cut to `longest` with a warning; [] for a text without tokens.
+
+    Raises UserError, with the text's name, if the vocabulary cannot encode it.
+    """
+    try:
+        (tokens,) = vocabulary.encode([text])
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    if len(tokens) >= longest:
+        logging.warning(
+            "%s has %d tokens including end-of-sentence; only the first %d are translated "
+            "(decoding.max_source_length=%d).",
+            *(name.capitalize(), len(tokens) + 1, longest - 1, longest),
+        )
+    return [*tokens[: longest - 1], EOS] if tokens else []
 
 
 class Translator:
@@ -121,22 +140,10 @@ class Translator:
         return jobs
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns each text's tokens and EOS, cut to `decoding.max_source_length`; [] for a text without tokens."""
-        longest = self.config.max_source_length
-        sources = []
-        for line, text in enumerate(texts, start=first_line):
-            try:
-                (tokens,) = self.tokenizer.source.encode([text])
-            except UserError as error:
-                raise UserError(f"line {line}: {error}") from error
-            if len(tokens) >= longest:
-                logging.warning(
-                    "Line %d has %d tokens including end-of-sentence; only the first %d are translated "
-                    "(decoding.max_source_length=%d).",
-                    *(line, len(tokens) + 1, longest - 1, longest),
-                )
-            sources.append([*tokens[: longest - 1], EOS] if tokens else [])
-        return sources
+        """Returns the result of `encode_source` for each text."""
+        vocabulary, longest = self.tokenizer.source, self.config.max_source_length
+        lines = enumerate(texts, start=first_line)
+        return [encode_source(vocabulary, f"line {line}", text, longest) for line, text in lines]
 
     def _decode(
         self,

@@ -66,12 +66,13 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
 
 
 def _check_extension(workdir: Workdir, config: Config, extend: int, length: int) -> None:
-    """Raises UserError if the run has done more than `extend` steps, is to be longer, or would end by its patience."""
+    """Raises UserError if `extend` is less than the run's length or the steps done, or its patience is exhausted."""
     progress = _last_progress(workdir)
     least = max(progress.step, length)
     if extend < least:
         raise UserError(
-            f"--extend={extend}: this run has done {progress.step} of {length} steps; extend it to more than {least}"
+            f"--extend={extend}: this run has done {progress.step} of {length} steps; name at least {least}, "
+            "or more to extend it"
         )
     if extend > progress.step and progress.is_finished(config.training):
         raise UserError(

@@ -64,7 +64,7 @@ def save_means(arguments: argparse.Namespace, models: Trained, means: Record) ->
 
 
 def describe_models(models: Trained) -> dict[str, Any]:
-    """Returns the checkpoints of the models; `step` and `averaged`, the number in a mean, are those of the first."""
+    """Returns the checkpoints of all models, and the first one's step and number of averaged checkpoints."""
     first = models.checkpoints[0]
     described = [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints]
     return {"models": described, "step": first.step, "averaged": len(first.averaged)}

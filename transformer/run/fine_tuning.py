@@ -51,7 +51,7 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
     """
     if not config.training.init_from:
         return None
-    names = (tokenizer.MODEL,) if config.tokenizer.shared else (tokenizer.MODEL, tokenizer.TARGET_MODEL)
+    names = tokenizer.model_names(config)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
     has_checkpoint = bool(steps_in(workdir.checkpoints))
     if has_checkpoint and not missing:

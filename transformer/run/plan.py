@@ -40,7 +40,7 @@ def parameter_lines(parameters: dict) -> Iterator[str]:
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
-        yield f"batches     {use.bucket}: {use.batches} an epoch, {100 * use.padding_fraction:.1f} % padding"
+        yield f"batches     {use.bucket}: {use.batches} per epoch, {100 * use.padding_fraction:.1f} % padding"
     per_epoch = len(loader.plan) / run.config.training.accumulation
     source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
@@ -66,10 +66,10 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 
 def costs(program: jax.stages.Compiled) -> str:
-    """Describes the memory and operations of a program, as far as the backend reports them."""
+    """Describes the memory and operations of a program on one device, as far as the backend reports them."""
     memory, operations = program.memory_analysis(), program.cost_analysis() or {}
-    parts = [f"{bytes_used(memory) / 2**20:,.0f} MiB a device"] if memory is not None else []
-    parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP a batch"] if "flops" in operations else []
+    parts = [f"{bytes_used(memory) / 2**20:,.0f} MiB per device"] if memory is not None else []
+    parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"] if "flops" in operations else []
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 

@@ -22,10 +22,11 @@ class Profile:
     def __init__(self, folder: Path, steps: tuple[int, int] | None, step: int, num_steps: int):
         """`step` is the run's last step so far and `num_steps` its length; without `steps` nothing is traced.
 
-        Raises UserError if the run will make none of the steps.
+        Steps that a resumed run has done are not traced. Raises UserError if the run ends before the first of `steps`.
         """
         if steps and steps[1] <= step:
-            raise UserError(f"--profile={steps[0]}:{steps[1]}: the run has done step {step}; name later steps")
+            logging.warning("--profile=%d:%d: nothing is traced, since the run has already done step %d.", *steps, step)
+            steps = None
         if steps and steps[0] > num_steps:
             raise UserError(
                 f"--profile={steps[0]}:{steps[1]}: the run ends at config.training.steps={num_steps}; name earlier ones"

@@ -152,6 +152,6 @@ def log_validation(progress: Progress, values: Record) -> None:
 
 def log_batches(plan: EpochPlan) -> None:
     logging.info(
-        "Batches: %d an epoch, %.1f %% padding, %d shapes (--plan lists them).",
+        "Batches: %d per epoch, %.1f %% padding, %d shapes (--plan lists them).",
         *(len(plan), 100 * plan.padding_fraction, len(plan.stats)),
     )

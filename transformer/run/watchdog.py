@@ -2,6 +2,7 @@
 
 import faulthandler
 import sys
+import threading
 
 
 class Watchdog:
@@ -13,6 +14,7 @@ class Watchdog:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self._is_paused, self._lock = True, threading.Lock()
 
     def __enter__(self) -> "Watchdog":
         self.beat()
@@ -23,10 +25,23 @@ class Watchdog:
 
     def beat(self) -> None:
         """Restarts the timer."""
-        if self.seconds > 0:
-            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
+        with self._lock:
+            self._start()
+
+    def extend(self) -> None:
+        """Restarts the timer unless it is paused. Another thread may call this when it makes progress."""
+        with self._lock:
+            if not self._is_paused:
+                self._start()
 
     def pause(self) -> None:
         """Stops the timer until the next beat, for work that may take any time."""
+        with self._lock:
+            self._is_paused = True
+            if self.seconds > 0:
+                faulthandler.cancel_dump_traceback_later()
+
+    def _start(self) -> None:
+        self._is_paused = False
         if self.seconds > 0:
-            faulthandler.cancel_dump_traceback_later()
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)

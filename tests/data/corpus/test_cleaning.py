@@ -36,16 +36,16 @@ def test_hashes_depend_on_where_the_source_ends():
     assert cleaning.content_hash("a", "b") == cleaning.content_hash("a", "b")
 
 
-@pytest.mark.parametrize("sorted_at_once", [1, 2, 4, 100])
-def test_the_first_of_equal_hashes_is_kept(sorted_at_once, monkeypatch):
-    monkeypatch.setattr(cleaning, "SORTED", sorted_at_once)
+@pytest.mark.parametrize("per_pass", [1, 2, 4, 100])
+def test_the_first_of_equal_hashes_is_kept(per_pass, monkeypatch):
+    monkeypatch.setattr(cleaning, "HASHES_PER_PASS", per_pass)
     hashes = np.array([7, 3, 7, 2**63, 3, 5, 2**64 - 1, 2**64 - 1], np.uint64)
     assert cleaning.is_first_occurrence(hashes).tolist() == [True, True, False, True, False, True, True, False]
 
 
 def test_removing_duplicates_takes_bounded_memory(monkeypatch):
     """The hashes of 400,000 pairs have 3.2 MB. Sorting all of them would take several times as much."""
-    monkeypatch.setattr(cleaning, "SORTED", 10_000)
+    monkeypatch.setattr(cleaning, "HASHES_PER_PASS", 10_000)
     hashes = np.random.default_rng(0).integers(0, 300_000, 400_000, np.uint64)
     tracemalloc.start()
     found = cleaning.is_first_occurrence(hashes)

@@ -25,8 +25,8 @@ def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
     """
     if config.tokenizer.subword_sampling == 0:
         return choose_buckets(corpus.lengths, config.batch)
-    longest = tuple(config.data.max_length if side.any() else 0 for side in corpus.lengths.T)
-    return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest)
+    longest_allowed = tuple(config.data.max_length if side.any() else 0 for side in corpus.lengths.T)
+    return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest_allowed)
 
 
 def choose_buckets(
@@ -35,7 +35,8 @@ def choose_buckets(
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
     Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, but at
-    least `batch.row_multiple`, or fewer if as many batches still hold its pairs.
+    least `batch.row_multiple`. It has fewer if its pairs still fit in the same number of batches: that leaves fewer
+    filler rows in the last one.
 
     Args:
       lengths: tokens of source and target, end-of-sentence included.

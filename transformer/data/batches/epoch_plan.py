@@ -142,7 +142,7 @@ def read_stats(folder: Path) -> tuple[BucketStats, ...]:
 def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:
     """Returns the plan of an epoch from its file in `folder`, so that the processes of a run share its memory.
 
-    The first process to ask for the plan makes it. Later ones wait for at most `config.data.wait_seconds`.
+    The first process to ask for the plan makes it; later ones wait for it, see `cache.exclusive`.
 
     Args:
       key: a digest of everything but the epoch that the plan depends on.

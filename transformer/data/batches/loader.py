@@ -74,7 +74,7 @@ class Loader:
         self.buckets = PLANS[config.batch.plan].choose_shapes(corpus, config)
         self._epoch, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
-        self._assembler = futures.ThreadPoolExecutor(max(config.data.prefetch, 1), "assemble")
+        self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
         self._batches = self._run()
 
     def __iter__(self) -> "Loader":

@@ -18,7 +18,7 @@ REASONS = {
     "duplicate": "duplicates",
 }
 
-SORTED = 1 << 24  # hashes that are sorted at once, in about 0.6 GB
+HASHES_PER_PASS = 1 << 24  # sorted at once, in about 0.6 GB
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,15 @@ def content_hash(source: str, target: str) -> int:
 def is_first_occurrence(hashes: UInt64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
     """Returns which entries have a value that no entry before them has.
 
-    Each pass sorts the hashes with some remainder, about `SORTED` of them, so that only the result grows with N. The
-    hashes may be mapped from a file.
+    Pass r considers the hashes that are r modulo the number of passes, about `HASHES_PER_PASS` of them. So equal hashes
+    meet in one pass, and only the result grows with N. The hashes may be mapped from a file.
     """
-    passes = math.ceil(len(hashes) / SORTED)
+    passes = math.ceil(len(hashes) / HASHES_PER_PASS)
     result = np.zeros(len(hashes), bool)
     for remainder in range(passes):
-        starts = range(0, len(hashes), SORTED)
-        rows = np.concatenate([i + np.flatnonzero(hashes[i : i + SORTED] % passes == remainder) for i in starts])
+        starts = range(0, len(hashes), HASHES_PER_PASS)
+        chunks = ((start, hashes[start : start + HASHES_PER_PASS]) for start in starts)
+        rows = np.concatenate([start + np.flatnonzero(chunk % passes == remainder) for start, chunk in chunks])
         _, first = np.unique(hashes[rows], return_index=True)
         result[rows[first]] = True
     return result

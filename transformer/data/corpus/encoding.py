@@ -103,7 +103,7 @@ def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
 
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    # All sides that exist have tokens.
+    # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
     ended = [[[*side, EOS] if side else [] for side in pair] for pair in pairs]
     tokens = [token for pair in ended for side in pair for token in side]
     lengths = [(len(source), len(target)) for source, target in ended]

@@ -1,4 +1,4 @@
-"""Samples of training pairs: two to show, and checks for swapped or untranslated sides and an unfit vocabulary."""
+"""Samples of training pairs: two to show, and sanity checks for untranslated or swapped sides and vocabularies."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
     """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
-    for pair in zip(*(_decode(tokenizer, side, _sample(corpus, side, 2)) for side in (0, 1)), strict=True):
+    for pair in zip(*(tokenizer.sides[side].decode(_sample(corpus, side, 2)) for side in (0, 1)), strict=True):
         for language, text in zip((data.source_language, data.target_language), pair, strict=True):
             if language:
                 yield _shorten(f"{language}: {text}", columns)
@@ -41,7 +41,7 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
     if config.data.source == "ids":
         return
     tokens = [_sample(corpus, side, _SAMPLE) for side in (0, 1)]
-    texts = [_decode(tokenizer, side, tokens[side]) for side in (0, 1)]
+    texts = [tokenizer.sides[side].decode(tokens[side]) for side in (0, 1)]
     equal = [source for source, target in zip(*texts, strict=True) if source == target]
     if len(equal) > _MAX_EQUAL * len(texts[0]):
         yield (
@@ -93,10 +93,6 @@ def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
     pairs = np.arange(count) * len(corpus) // count
     ends = np.cumsum(corpus.lengths[pairs, side])
     return [tokens[:-1].tolist() for tokens in np.split(corpus.tokens(side, pairs), ends[:-1])]
-
-
-def _decode(tokenizer: Tokenizer, side: int, tokens: Sequence[list[int]]) -> list[str]:
-    return (tokenizer.source, tokenizer.target)[side].decode(tokens)
 
 
 def _shorten(text: str, columns: int) -> str:

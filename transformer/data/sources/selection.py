@@ -17,45 +17,45 @@ from transformer.errors import UserError
 class FirstPairs:
     """The first `limit` pairs of a source."""
 
-    whole: Source
+    source: Source
     limit: int
 
     @property
     def name(self) -> str:
-        return f"{self.whole.name}, first {self.limit:,} pairs"
+        return f"{self.source.name}, first {self.limit:,} pairs"
 
     @property
     def identity(self) -> dict:
-        return self.whole.identity | {"first": self.limit}
+        return self.source.identity | {"first": self.limit}
 
     def __len__(self) -> int:
-        return min(len(self.whole), self.limit)
+        return min(len(self.source), self.limit)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return itertools.islice(self.whole, self.limit)
+        return itertools.islice(self.source, self.limit)
 
     def where(self, index: int, side: int) -> str:
-        return self.whole.where(index, side)
+        return self.source.where(index, side)
 
 
 @dataclass(frozen=True)
-class OtherPairs:
+class RemainingPairs:
     """The pairs of a source that are not excluded.
 
     path: the file with the list, for messages. excluded: the pairs' numbers from 0, ascending.
     """
 
-    whole: Source
+    source: Source
     path: str
     excluded: tuple[int, ...]
 
     @classmethod
-    def read(cls, whole: Source, path: str) -> "OtherPairs":
+    def read(cls, source: Source, path: str) -> "RemainingPairs":
         """Reads the list of `data.exclude`: a pair's number from 1 at the beginning of each line, up to a tab.
 
         Raises UserError if a line has none, or there is no such pair.
         """
-        numbers, count = set(), len(whole)
+        numbers, count = set(), len(source)
         for line, text in enumerate(read_text_file(files.expanded(path)), start=1):
             number = text.partition("\t")[0]
             if not (is_natural_number(number) and 1 <= int(number) <= count):
@@ -64,25 +64,25 @@ class OtherPairs:
                     f"1 to {count:,}"
                 )
             numbers.add(int(number) - 1)
-        return cls(whole, path, tuple(sorted(numbers)))
+        return cls(source, path, tuple(sorted(numbers)))
 
     @property
     def name(self) -> str:
-        return f"{self.whole.name}, without {len(self.excluded):,} pairs"
+        return f"{self.source.name}, without {len(self.excluded):,} pairs"
 
     @property
     def identity(self) -> dict:
-        return self.whole.identity | {"excluded": hashlib.sha256(str(self.excluded).encode()).hexdigest()}
+        return self.source.identity | {"excluded": hashlib.sha256(str(self.excluded).encode()).hexdigest()}
 
     def __len__(self) -> int:
-        return len(self.whole) - len(self.excluded)
+        return len(self.source) - len(self.excluded)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         excluded = set(self.excluded)
-        return (pair for number, pair in enumerate(self.whole) if number not in excluded)
+        return (pair for number, pair in enumerate(self.source) if number not in excluded)
 
     def where(self, index: int, side: int) -> str:
-        return self.whole.where(index + bisect.bisect_right(self._pairs_before, index), side)
+        return self.source.where(index + bisect.bisect_right(self._pairs_before, index), side)
 
     @functools.cached_property
     def _pairs_before(self) -> list[int]:

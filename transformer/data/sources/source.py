@@ -3,7 +3,7 @@
 from transformer.config_types import Config
 from transformer.data.sources.interface import Source
 from transformer.data.sources.lines import decode
-from transformer.data.sources.selection import FirstPairs, OtherPairs
+from transformer.data.sources.selection import FirstPairs, RemainingPairs
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
@@ -19,15 +19,17 @@ def open_source(data: Config, split: str) -> Source:
     """Opens the source that `data` describes, for one of SPLITS. Raises UserError if its data is missing."""
     source = SOURCES[data.source].open(data, split)
     if split == "train" and data.exclude:
-        source = OtherPairs.read(source, data.exclude)
+        source = RemainingPairs.read(source, data.exclude)
     return FirstPairs(source, data.train_pairs) if split == "train" and data.train_pairs else source
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
-    """Reads all source sentences and references of a held-out split, in order and unchanged.
+    """Reads all source sentences and references of a held-out split, in order.
+
+    Nothing is repaired, since scores against repaired references would not be comparable.
 
     Raises:
-      UserError: the split is empty or a sentence is not UTF-8. Repaired references would give incomparable scores.
+      UserError: the split is empty or a sentence is not UTF-8.
     """
     source = open_source(data, split)
     if not len(source):

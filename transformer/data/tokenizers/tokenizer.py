@@ -30,8 +30,8 @@ class Tokenizer:
     @classmethod
     def load(cls, workdir: Path, config: Config) -> "Tokenizer":
         """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing or damaged."""
-        source = _load(workdir / MODEL)
-        return cls(source, source if config.tokenizer.shared else _load(workdir / TARGET_MODEL))
+        loaded = [_load(workdir / name) for name in model_names(config)]
+        return cls(loaded[0], loaded[-1])
 
     def save(self, workdir: Path) -> None:
         """Writes each file atomically, except those that exist."""
@@ -52,8 +52,13 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """A digest that is equal for tokenizers with the same vocabularies."""
-        digests = [hashlib.sha256(side.serialized).hexdigest() for side in (self.source, self.target)]
+        digests = [hashlib.sha256(side.serialized).hexdigest() for side in self.sides]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def model_names(config: Config) -> tuple[str, ...]:
+    """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is shared."""
+    return (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
 
 
 def prepare(config: Config, workdir: Path) -> Tokenizer:
@@ -62,8 +67,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     Raises:
       UserError: the model file or the training text is missing or unusable.
     """
-    names = (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
-    if not all((workdir / name).exists() for name in names):
+    if not all((workdir / name).exists() for name in model_names(config)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     return Tokenizer.load(workdir, config)
