@@ -44,9 +44,7 @@ def choose_buckets(
       longest: source and target length that the largest bucket holds even if no pair is that long.
     """
     multiple = batch.row_multiple
-    top = np.maximum(lengths.max(axis=0), longest)
-    lengths, top = (-(-each // batch.length_multiple) * batch.length_multiple for each in (lengths, top))
-    sizes = _candidates(lengths, top)
+    sizes = _candidates(lengths, np.maximum(lengths.max(axis=0), longest), batch.length_multiple)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
     chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
     counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
@@ -66,14 +64,20 @@ def assign(lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]) -> UI
     return np.maximum(source, target)
 
 
-def _candidates(lengths: Int[np.ndarray, "N 2"], top: Int[np.ndarray, "2"]) -> Int[np.ndarray, "C 2"]:
-    """Returns a chain of sizes up to `top`, each a quantile of the tokens by sentence length, taken on both sides."""
+def _candidates(
+    lengths: Int[np.ndarray, "N 2"], longest: Int[np.ndarray, "2"], multiple: int
+) -> Int[np.ndarray, "C 2"]:
+    """Returns a chain of sizes up to `longest`, each a quantile of the tokens by sentence length, taken on both sides.
+
+    All are multiples of `multiple`, to which the lengths are rounded up.
+    """
     shares = np.arange(1, CANDIDATES + 1) / CANDIDATES
     sides = []
     for side in (0, 1):
         pairs = np.bincount(lengths[:, side])
-        tokens = np.cumsum(pairs * np.arange(len(pairs)))
-        sides.append([*np.searchsorted(tokens, shares * tokens[-1]), top[side]])
+        rounded = -(-np.arange(max(len(pairs), longest[side] + 1)) // multiple) * multiple
+        tokens = np.cumsum(pairs * rounded[: len(pairs)])
+        sides.append(rounded[[*np.searchsorted(tokens, shares * tokens[-1]), longest[side]]])
     return np.unique(np.transpose(sides), axis=0)
 
 
@@ -132,7 +136,7 @@ def plan_epoch(
         placed += stop
         sentences.append(members)
         bucket_ids.append(np.full(len(starts), number, np.uint16))
-        tokens.append(np.add.reduceat(lengths[members], starts, dtype=np.int64))
+        tokens.append(np.add.reduceat(np.take(lengths, members, axis=0), starts, dtype=np.int64))
         stats.append(BucketStats(bucket, len(starts), stop, int(tokens[-1].sum())))
     slices, bucket_ids, tokens = map(np.concatenate, (slices, bucket_ids, tokens))
     if random is not None:

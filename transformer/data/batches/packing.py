@@ -44,7 +44,7 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     stops = np.append(np.cumsum(counts)[bucket.rows - 1 :: bucket.rows], len(sentences))
     stops = np.unique(stops)  # the last batch may be full
     slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
-    tokens = np.add.reduceat(lengths[sentences], slices[:, 0], dtype=np.int64)
+    tokens = np.add.reduceat(np.take(lengths, sentences, axis=0), slices[:, 0], dtype=np.int64)
     stats = BucketStats(bucket, len(slices), len(sentences), int(tokens.sum()))
     return EpochPlan(sentences, slices, np.zeros(len(slices), np.uint16), tokens, (stats,), rows)
 
