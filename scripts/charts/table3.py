@@ -22,7 +22,7 @@ SYMBOLS = {"A_h": "h", "B_dk": "d_k", "C_N": "N", "C_d": "d_model", "C_ff": "d_f
 SYMBOLS |= {"D_dropout": "dropout", "D_smoothing": "smoothing"}
 TITLES = {
     ("bleu", False): ("BLEU", ""),
-    ("bleu", True): ("BLEU, difference from base", "+"),
+    ("bleu", True): ("BLEU, difference from base", "+~f"),
     ("perplexity", False): ("perplexity", ""),
     ("perplexity", True): ("perplexity, change from base", "+%"),
 }
