@@ -22,7 +22,7 @@ def differentiate(remat: str, dtype: str) -> tuple[jax.Array, dict, int]:
             0
         ]
 
-    value, backward = jax.vjp(loss, model.parameters)
+    value, backward = jax.vjp(jax.jit(loss), model.parameters)
     return value, backward(jnp.ones(()))[0], sum(leaf.nbytes for leaf in jax.tree.leaves(backward))
 
 
@@ -31,7 +31,7 @@ def test_rematerialized_layers_give_the_same_gradients_from_less_memory(dtype):
     (loss, stored, bytes_stored), (again, recomputed, bytes_left) = (
         differentiate(r, dtype) for r in ("none", "layers")
     )
-    assert loss == again
+    assert float(loss) == pytest.approx(float(again), rel=ROUNDING[dtype])
     assert distance(stored, recomputed) < ROUNDING[dtype]
     assert bytes_left < bytes_stored / 2
 

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -115,11 +116,13 @@ def language_model() -> LanguageModel:
     return random_model(lambda: LanguageModel(config.model, VOCAB, rngs=nnx.Rngs(0))).module
 
 
-def continue_greedily(model: LanguageModel, prompt: list[int], most: int) -> list[int]:
+def continue_greedily(forward: Callable, prompt: list[int], most: int) -> list[int]:
     """Returns the prompt and the most likely next tokens by forward passes over the whole sequence."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + most:
-        logits = np.array(model(jnp.array([[BOS, *tokens]]))[0, -1])
+        inputs = np.full((1, 16), PAD)
+        inputs[0, : len(tokens) + 1] = [BOS, *tokens]
+        logits = np.array(forward(inputs)[0, len(tokens)])
         logits[[PAD, BOS, UNK]] = -np.inf
         tokens.append(int(logits.argmax()))
         if tokens[-1] == EOS:
@@ -144,8 +147,9 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
         forbid_unk=True,
     )
     assert done.all()
+    forward = jax.jit(lambda inputs: language_model(inputs))
     for tokens, prompt in zip(np.asarray(found.tokens[:, 0]), prompts, strict=True):
-        assert tokens[tokens != PAD].tolist() == continue_greedily(language_model, prompt, 6)
+        assert tokens[tokens != PAD].tolist() == continue_greedily(forward, prompt, 6)
     log_p = np.asarray(found.token_log_probabilities[1, 0])
     assert (log_p[:5] == 0.0).all() and (log_p[5:11] < 0.0).all()  # the prompt is certain
 
