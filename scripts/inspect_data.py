@@ -3,10 +3,11 @@
     python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--split=train | --source=FILE --target=FILE]
         [--worst=N] [--exclude=FILE --share=0.05]
 
-Pairs are ranked by their loss per target token, and with --reverse, a run of the other direction, by the mean of both
-losses. A model that was trained on the corpus still gives bad pairs a high loss, unless it saw them many times. Prints
-the distribution of the losses and the worst pairs. --exclude writes a list of the worst pairs, which
-config.data.exclude takes: in each line a pair's number and its loss.
+Pairs are ranked by their information: by how many nats per target token the source raises the log-probability of the
+target over that with an empty source. It is about 0 for a target that has nothing to do with its source, however
+likely it is. With --reverse, a run of the other direction, the mean over both directions counts. The run may have been
+trained on the corpus. Prints the distribution of losses and information, and the worst pairs. --exclude writes a list
+of the worst pairs, which config.data.exclude takes: in each line a pair's number and its information.
 """
 
 import argparse

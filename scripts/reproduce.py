@@ -6,7 +6,7 @@
 
 --scale=mini has an eighth of all widths and Multi30k (configs/table3_mini.py); --scale=paper has the paper's models and
 data. The same command resumes: runs are trials of a sweep (scripts/sweep.py). All rows are trained with seed 0 first,
-so an interrupted table has every row before any has a second seed. More --seeds can be added later.
+so an unfinished table soon has every row. More --seeds can be added later.
 """
 
 import argparse

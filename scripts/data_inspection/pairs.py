@@ -1,7 +1,8 @@
-"""Measures of a sentence pair: the loss of trained models, the ratio of lengths, and the share of copied words."""
+"""Measures of a sentence pair: scores of trained models, the ratio of lengths, and the share of copied words."""
 
 import collections
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,13 +11,25 @@ from transformer.api import Model
 CHUNK = 4096  # pairs that are scored together
 
 
+class Scores(NamedTuple):
+    """What a model says of a pair, in nats per target token, end-of-sentence included; NaN if a side is too long.
+
+    Attributes:
+      loss: -log p(target | source).
+      information: log p(target | source) - log p(target | empty source), what the model reads in the source about the
+        target: about 0 if the two have nothing to do with each other.
+    """
+
+    loss: float
+    information: float
+
+
 class Measured(NamedTuple):
     """A pair with its measures.
 
     Attributes:
       number: of the pair in its corpus, from 1.
-      loss: -log p(target | source) in nats per target token, end-of-sentence included; NaN if a side is too long.
-      reverse_loss: -log p(source | target) per source token, by a model of the other direction; None without one.
+      scores: of a model of the pair's direction, and of one of the other direction if there is one.
       length_ratio: words of the longer side per word of the shorter one; infinite if only one side is empty.
       copied: the share of the target's words that the source has too.
     """
@@ -24,39 +37,36 @@ class Measured(NamedTuple):
     number: int
     source: str
     target: str
-    loss: float
-    reverse_loss: float | None
+    scores: tuple[Scores, ...]
     length_ratio: float
     copied: float
 
     @property
-    def mean_loss(self) -> float:
-        """The mean of the losses, by which pairs are ranked; -inf if a side is too long for a model.
-
-        Pairs with -inf are not ranked.
-        """
-        losses = [loss for loss in (self.loss, self.reverse_loss) if loss is not None]
-        mean = sum(losses) / len(losses)
-        return mean if math.isfinite(mean) else -math.inf
+    def information(self) -> float:
+        """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a model."""
+        return statistics.mean(each.information for each in self.scores)
 
 
 def measure(pairs: Sequence[tuple[str, str]], model: Model, reverse: Model | None) -> Iterator[Measured]:
     """Yields the pairs with their measures, in order."""
     for begin in range(0, len(pairs), CHUNK):
         chunk = pairs[begin : begin + CHUNK]
-        losses = token_losses(model, chunk)
-        reverse_losses = token_losses(reverse, [pair[::-1] for pair in chunk]) if reverse else [None] * len(chunk)
-        for i, (pair, loss, reverse_loss) in enumerate(zip(chunk, losses, reverse_losses, strict=True), start=begin):
-            yield Measured(i + 1, *pair, loss, reverse_loss, length_ratio(*pair), copied(*pair))
+        scores = [score(model, chunk)]
+        if reverse is not None:
+            scores.append(score(reverse, [pair[::-1] for pair in chunk]))
+        for i, (pair, *each) in enumerate(zip(chunk, *scores, strict=True), start=begin):
+            yield Measured(i + 1, *pair, tuple(each), length_ratio(*pair), copied(*pair))
 
 
-def token_losses(model: Model, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Returns the loss of each pair per target token; NaN for a pair that is too long for the model."""
+def score(model: Model, pairs: Sequence[tuple[str, str]]) -> list[Scores]:
     readable = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
-    losses = [math.nan] * len(pairs)
-    for i, scored in zip(readable, model.score([pairs[i] for i in readable]), strict=True):
-        losses[i] = -scored.log_probability / len(scored.tokens)
-    return losses
+    scores = [Scores(math.nan, math.nan)] * len(pairs)
+    with_source = model.score([pairs[i] for i in readable])
+    without_source = model.score([("", pairs[i][1]) for i in readable])
+    for i, one, other in zip(readable, with_source, without_source, strict=True):
+        gain = one.log_probability - other.log_probability
+        scores[i] = Scores(-one.log_probability / len(one.tokens), gain / len(one.tokens))
+    return scores
 
 
 def length_ratio(source: str, target: str) -> float:

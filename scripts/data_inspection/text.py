@@ -7,7 +7,8 @@ import numpy as np
 
 from scripts.data_inspection.pairs import Measured
 
-QUANTILES = (0.5, 0.9, 0.99, 1.0)
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+DIRECTIONS = ("", "other direction: ")
 RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted
 
 
@@ -17,21 +18,21 @@ def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -
 
 def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
     counts = {
-        "too long for the model": sum(math.isnan(pair.loss) for pair in pairs),
+        "too long for the model": sum(math.isnan(pair.information) for pair in pairs),
         "an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
         f"one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
         f"{COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
         "the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
     }
-    lines = [f"{name}: {len(pairs):,} pairs", _quantiles("loss", [pair.loss for pair in pairs])]
-    reverse = [pair.reverse_loss for pair in pairs if pair.reverse_loss is not None]
-    if reverse:
-        lines.append(_quantiles("loss of the other direction", reverse))
+    lines = [f"{name}: {len(pairs):,} pairs"]
+    for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
+        lines.append(_quantiles(f"{direction}loss", [each.loss for each in scores]))
+        lines.append(_quantiles(f"{direction}information", [each.information for each in scores]))
     return lines + [f"{count:,} pairs with {what}" for what, count in counts.items() if count]
 
 
-def _quantiles(what: str, losses: Sequence[float]) -> str:
-    finite = [loss for loss in losses if not math.isnan(loss)]
+def _quantiles(what: str, values: Sequence[float]) -> str:
+    finite = [value for value in values if not math.isnan(value)]
     if not finite:
         return f"{what}: none"
     found = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
@@ -39,6 +40,9 @@ def _quantiles(what: str, losses: Sequence[float]) -> str:
 
 
 def _lines(pair: Measured) -> list[str]:
-    reverse = "" if pair.reverse_loss is None else f", other direction {pair.reverse_loss:.2f}"
-    facts = f"loss {pair.loss:.2f}{reverse}, lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
+    scores = (
+        f"{direction}loss {each.loss:.2f}, information {each.information:.2f}, "
+        for direction, each in zip(DIRECTIONS, pair.scores, strict=False)
+    )
+    facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
     return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import transformer
-from scripts.data_inspection.pairs import Measured, copied, length_ratio, measure
+from scripts.data_inspection.pairs import copied, length_ratio, measure
 from tests.checkpoints.workdirs import make_workdir
 
 PAIRS = [("1 2 3", "3 2 1"), ("4", ""), ("5 6", "6 " * 40), ("7 7", "7 5")]
@@ -32,21 +32,24 @@ def test_copied(source, target, share):
     assert copied(source, target) == share
 
 
-def test_losses_are_the_models_scores_per_token(models):
+def test_scores_are_those_of_the_models_per_token(models):
     model, reverse = models
     measured = list(measure(PAIRS, model, reverse))
     assert [(each.number, each.source, each.target) for each in measured] == [
         (number, *pair) for number, pair in enumerate(PAIRS, start=1)
     ]
     for each in (measured[0], measured[1], measured[3]):
-        (score,) = model.score([(each.source, each.target)])
-        (back,) = reverse.score([(each.target, each.source)])
-        assert each.loss == pytest.approx(-score.log_probability / len(score.tokens), rel=1e-5)
-        assert each.reverse_loss == pytest.approx(-back.log_probability / len(back.tokens), rel=1e-5)
-        assert each.mean_loss == pytest.approx((each.loss + each.reverse_loss) / 2)
-    assert math.isnan(measured[2].loss) and measured[2].mean_loss == -math.inf
-    assert [each.reverse_loss for each in measure(PAIRS, model, None)] == [None] * 4
+        pair = (each.source, each.target)
+        for scores, scorer, (source, target) in zip(each.scores, models, (pair, pair[::-1]), strict=True):
+            one, without = scorer.score([(source, target), ("", target)])
+            assert scores.loss == pytest.approx(-one.log_probability / len(one.tokens), rel=1e-5)
+            gain = one.log_probability - without.log_probability
+            assert scores.information == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
+        assert each.information == pytest.approx(sum(scores.information for scores in each.scores) / 2)
+    assert math.isnan(measured[2].information)
+    assert [len(each.scores) for each in measure(PAIRS, model, None)] == [1] * 4
 
 
-def test_the_mean_without_another_direction_is_the_loss():
-    assert Measured(1, "a", "b", 2.5, None, 1.0, 0.0).mean_loss == 2.5
+def test_an_empty_source_gives_no_information(models):
+    (measured,) = measure([("", "1 2")], models[0], None)
+    assert measured.information == 0.0
