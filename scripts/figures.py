@@ -34,14 +34,6 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def _text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: is not UTF-8") from None
-    return text
-
-
 def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(separator))
@@ -73,8 +65,8 @@ def make_parser() -> cli.Parser:
     )
     group(
         "attention",
-        source={"type": _text, "metavar": "TEXT", "help": "the source sentence"},
-        target={"type": _text, "metavar": "TEXT", "help": "the target sentence (the run's translation)"},
+        source={"metavar": "TEXT", "help": "the source sentence"},
+        target={"metavar": "TEXT", "help": "the target sentence (the run's translation)"},
         part={"choices": PARTS, "help": "the attention to draw (encoder)"},
         layers={"type": _numbers, "metavar": "N,...", "help": "layers, from 1 (of 2,4,6 those that there are)"},
         heads={"type": _numbers, "metavar": "N,...", "help": "heads, from 1 (the first four)"},

@@ -1,12 +1,15 @@
 """Systems: groups of evaluations that differ only in the seed of their runs."""
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scripts.evaluations import Evaluation, differing_keys
+from transformer.config.keys import show
 from transformer.errors import UserError
+
+MAX_NAMED = 2  # settings in the name of a system; one that differs in more is named otherwise
 
 # Tried in this order to separate evaluations with the same settings and seed.
 TRAITS = (
@@ -24,6 +27,18 @@ class System:
     label: str
     differences: dict[str, Any]
     evaluations: tuple[Evaluation, ...]
+
+    @property
+    def name(self) -> str:
+        """The label, followed by the settings in which the systems differ unless they are many."""
+        return ": ".join(filter(None, (self.label, describe_settings(self.differences))))
+
+
+def describe_settings(differences: Mapping[str, Any]) -> str:
+    """Returns the settings in which a system differs from others; "" if they are too many for a name."""
+    if len(differences) > MAX_NAMED:
+        return ""
+    return ", ".join(f"{key.rpartition('.')[2]}={show(value)}" for key, value in differences.items())
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:

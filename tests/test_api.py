@@ -96,7 +96,7 @@ LONG = "1 " * 30
         (Model.translate, ("1 2",), "texts='1 2': must be a list of strings"),
         (Model.translate, (None,), "texts=None: must be a list of strings"),
         (Model.translate, (["1", b"2"],), "texts[1]=b'2': must be a str; decode it"),
-        (Model.translate, (["1", "\ud800"],), "texts[1]: has half a surrogate pair at 0"),
+        (Model.translate, (["1", "\ud800"],), "texts[1]: is not UTF-8, as it has half a surrogate pair at 0"),
         (Model.translate, (["1", "x"],), "line 2: 'x': tokenizer.kind=ids reads"),
         (Model.translate, (["1"], 0), "n_best=0: must be an integer of at least 1"),
         (Model.translate, (["1"], 9), "n_best=9: must be at most decoding.beam_size=2"),

@@ -121,7 +121,7 @@ class Model:
         Raises:
           UserError: an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
-        source, target = _text(source, "source"), _text(target, "target")
+        source, target = check_text(source, "source"), check_text(target, "target")
         self._check_single("attention")
         self._check_objective("attention", ("translation",))
         with self._lock:
@@ -135,7 +135,7 @@ class Model:
         Raises:
           UserError: the argument is not a text, or the strategy is not a beam search.
         """
-        text = _text(text, "text")
+        text = check_text(text, "text")
         self._check_objective("beam_tree", ("translation", "causal_lm"))
         if self.config.decoding.strategy != "beam":
             raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
@@ -177,7 +177,7 @@ def _python_names() -> Iterator[None]:
 
 
 def _texts(texts: Any) -> list[str]:
-    return [_text(text, f"texts[{i}]") for i, text in enumerate(_items(texts, "texts", "strings"))]
+    return [check_text(text, f"texts[{i}]") for i, text in enumerate(_items(texts, "texts", "strings"))]
 
 
 def _pairs(pairs: Any) -> list[tuple[str, str]]:
@@ -185,7 +185,7 @@ def _pairs(pairs: Any) -> list[tuple[str, str]]:
     for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise UserError(f"pairs[{i}]={_show(pair)}: must be a pair of texts, (source, target)")
-        checked.append((_text(pair[0], f"pairs[{i}][0]"), _text(pair[1], f"pairs[{i}][1]")))
+        checked.append((check_text(pair[0], f"pairs[{i}][0]"), check_text(pair[1], f"pairs[{i}][1]")))
     return checked
 
 
@@ -195,14 +195,15 @@ def _items(items: Any, name: str, kind: str) -> list[Any]:
     return list(items)
 
 
-def _text(text: Any, name: str) -> str:
+def check_text(text: Any, name: str) -> str:
+    """Returns the text. Raises UserError, with its name, unless it is a str that can be encoded in UTF-8."""
     if not isinstance(text, str):
         advice = "; decode it" if isinstance(text, bytes) else ""
         raise UserError(f"{name}={_show(text)}: must be a str{advice}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{name}: has half a surrogate pair at {error.start}; remove it") from None
+        raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
     return text
 
 

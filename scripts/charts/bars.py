@@ -8,10 +8,14 @@ import altair as alt
 from scripts.charts import theme
 
 
-def by_length(result: Mapping[str, Any]) -> alt.Chart:
-    """Returns BLEU by the length of the reference; `result` is that of `scripts.comparison.result.make_result`."""
+def by_length(result: Mapping[str, Any], names: Mapping[str, str]) -> alt.Chart:
+    """Returns BLEU by the length of the reference.
+
+    `result` is that of `scripts.comparison.result.make_result`, and `names` are the systems' names by their labels.
+    """
     rows = [
-        {"group": _span(each["shortest"], each["longest"]), "count": each["sentences"], "system": label, "score": score}
+        {"group": _span(each["shortest"], each["longest"]), "count": each["sentences"]}
+        | {"system": names[label], "score": score}
         for each in result["bleu_by_length"]
         for label, score in each["bleu"].items()
     ]
@@ -19,10 +23,10 @@ def by_length(result: Mapping[str, Any]) -> alt.Chart:
 
 
 def by_frequency(systems: Mapping[str, Sequence[Any]]) -> alt.Chart:
-    """Returns the F1 score of words by their frequency, given the `Group`s of each system by its label."""
+    """Returns the F1 score of words by their frequency, given the `Group`s of each system by its name."""
     rows = [
-        {"group": _span(each.least, each.most), "count": each.words, "system": label, "score": each.f1}
-        for label, groups in systems.items()
+        {"group": _span(each.least, each.most), "count": each.words, "system": name, "score": each.f1}
+        for name, groups in systems.items()
         for each in groups
     ]
     return grouped_bars(rows, "occurrences of the word in the references", "F1 (%)", "words")
@@ -58,5 +62,5 @@ def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) 
 
 def _span(least: int, most: int | None) -> str:
     if most is None:
-        return f"\N{GREATER-THAN OR EQUAL TO} {least}"
+        return f"{least}+"
     return str(least) if least == most else f"{least}\N{EN DASH}{most}"

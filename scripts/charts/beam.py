@@ -13,18 +13,18 @@ MAX_CHARACTERS = 11  # of a token
 COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and on black paper
 
 
-def tree(searched: BeamTree) -> alt.LayerChart:
+def tree(beam_tree: BeamTree) -> alt.LayerChart:
     """Returns the hypotheses of a search, with lines from each to those that extend it, without a theme.
 
     The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `fate`.
     """
-    records = _records(searched)
+    records = _records(beam_tree)
     steps, ranks = max(each["step"] for each in records), max(each["rank"] for each in records)
     data = alt.Chart(alt.InlineData(values=records))
     axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
     down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
-    color = alt.Color("fate:N", legend=alt.Legend(title=None, orient="top"))
+    color = alt.Color("fate:N", legend=alt.Legend(title=None, orient="top", symbolOpacity=1))
     color = color.scale(domain=list(COLORS), range=list(COLORS.values()))
     tips = [
         alt.Tooltip("text:N", title="hypothesis"),
@@ -46,9 +46,9 @@ def tree(searched: BeamTree) -> alt.LayerChart:
     return alt.layer(links, *layers).properties(width=STEP * (steps + 1), height=ROW * ranks)
 
 
-def _records(searched: BeamTree) -> list[dict[str, Any]]:
+def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
     """Returns a record for each node. Ranks are by log-probability among the nodes of a step."""
-    nodes = searched.nodes
+    nodes = beam_tree.nodes
     steps: list[int] = []
     texts: list[str] = []
     for node in nodes:
@@ -59,7 +59,7 @@ def _records(searched: BeamTree) -> list[dict[str, Any]]:
         own = [i for i, its in enumerate(steps) if its == step]
         own.sort(key=lambda i: -nodes[i].log_probability)
         ranks |= {i: rank for rank, i in enumerate(own, start=1)}
-    best = set(searched.best)
+    best = set(beam_tree.best)
     return [
         {
             "step": steps[i],

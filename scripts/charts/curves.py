@@ -13,6 +13,7 @@ import numpy as np
 
 from scripts.charts import theme
 from scripts.evaluations import differing_keys, distinct_names, run_settings
+from scripts.systems import describe_settings
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
@@ -26,9 +27,9 @@ TITLES = {
     **{"seconds": "training time (s)", "padding_fraction": "share of padding"},
 }
 LOGARITHMIC = ("perplexity",)
+LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
 HEIGHT = {1: 110, 2: 150}
 LABELS = 55  # width of a panel's axis
-LABEL_KEYS = 2  # systems that differ in more keys are named after their folders
 MAX_MARKED = 40  # points; a longer curve has no marks at them
 
 
@@ -85,11 +86,9 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
     systems: dict[int, list[Run]] = {}  # by the number of their first run
     for run, each in zip(runs, settings, strict=True):
         systems.setdefault(settings.index(each), []).append(run)
-    by_settings = len(systems) > 1 and len(keys) <= LABEL_KEYS
     grouped: dict[str, list[Run]] = {}
     for first, members in systems.items():
-        its = settings[first]
-        label = ", ".join(f"{key.split('.')[-1]}={its.get(key)}" for key in keys) if by_settings else _name(members)
+        label = describe_settings({key: settings[first].get(key) for key in keys}) or _name(members)
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
         grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members
     return grouped
@@ -140,25 +139,27 @@ def _layers(
     if metric in SCORES:
         title = f"{'validation' if split == 'valid' else 'training'} {title}"
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-    if metric in LOGARITHMIC and all(each["value"] > 0 for each in seeds):
-        scale = alt.Scale(type="log", nice=False)
-        axis = alt.Axis(values=log_ticks([each["value"] for each in seeds]))
+    values = [each["value"] for each in seeds]
+    if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
+        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=log_ticks(values))
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     several = {each["system"] for each in means}
-    single = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] not in several]))
-    overlaid = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] in several]))
-    mean = alt.Chart(alt.InlineData(values=means))
     lengths = Counter(each["run"] for each in seeds).values()
     marked = min(lengths) == 1 or len(labels) == 1 and max(lengths) <= MAX_MARKED
     marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
-    return alt.layer(
-        mean.mark_area(opacity=0.2).encode(
-            x=x, y=alt.Y("low:Q", title=title, scale=scale, axis=axis), y2="high:Q", color=color
-        ),
-        overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
-        single.mark_line(**marks).encode(x=x, y=y, color=color, strokeDash=dash),
-        mean.mark_line(**marks).encode(x=x, y=y, color=color, strokeDash=dash),
-    ).properties(width=width, height=height)
+    line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
+    if means:
+        mean = alt.Chart(alt.InlineData(values=means))
+        overlaid = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] in several]))
+        low = alt.Y("low:Q", title=title, scale=scale, axis=axis)
+        layers = [
+            mean.mark_area(opacity=0.2).encode(x=x, y=low, y2="high:Q", color=color),
+            overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
+            mean.mark_line(**marks).encode(**line),
+        ]
+    if single := [each for each in seeds if each["system"] not in several]:  # Vega warns about a layer without data
+        layers.append(alt.Chart(alt.InlineData(values=single)).mark_line(**marks).encode(**line))
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:

@@ -85,7 +85,8 @@ def union(intervals: Iterable[tuple[float, float]], gap: float) -> Iterator[tupl
 def draw(spans: dict[str, Sequence[Span]]) -> str:
     """Returns an SVG picture with one row for each name, a legend, and the time in milliseconds."""
     begin, end = extent(span for row in spans.values() for span in row)
-    scale = (WIDTH - LABELS - 10) / (end - begin)
+    length = WIDTH - LABELS - 10
+    scale = length / (end - begin)
     height = (len(spans) + 2) * (ROW + GAP) + GAP
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
@@ -103,9 +104,9 @@ def draw(spans: dict[str, Sequence[Span]]) -> str:
                 free = x + 5 + 8 * len(span.text)
         parts += labels
     y = GAP + len(spans) * (ROW + GAP)
-    for tick in range(6):
+    for tick, anchor in enumerate(["start", *["middle"] * 4, "end"]):
         milliseconds = tick * (end - begin) / 5 / 1e6
-        parts.append(label(LABELS + tick * (WIDTH - LABELS - 60) / 5, y, f"{milliseconds:.0f} ms"))
+        parts.append(label(LABELS + tick * length / 5, y, f"{milliseconds:.0f} ms", anchor))
     for number, (name, color) in enumerate((COLORS | {"device computes": BUSY}).items()):
         x = 10 + number * 160
         parts += [rectangle(x, y + ROW + GAP, 16, color), label(x + 22, y + ROW + GAP, name)]
@@ -116,5 +117,5 @@ def rectangle(x: float, y: float, width: float, color: str) -> str:
     return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{color}"/>\n'
 
 
-def label(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y + 17}">{escape(text)}</text>\n'
+def label(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(text)}</text>\n'

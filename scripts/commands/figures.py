@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import transformer
 from scripts import charts
 from scripts.charts.files import check_output, write
+from transformer.api import check_text
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
@@ -45,6 +46,8 @@ def draw_attention(
     **options: Any,
 ) -> Any:
     """Returns the attention of a run over a sentence pair. Without a target, that is the run's own translation."""
+    for name, text in (("--source", source), ("--target", target or "")):
+        check_text(text, name)
     model = transformer.load(_single(workdir), checkpoint, average)
     if target is None:
         target = model.translate([source])[0][0].text

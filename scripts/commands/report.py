@@ -21,7 +21,9 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.publish(make_table(found), "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
+    from transformer.compilation_cache import enable_compilation_cache
 
+    enable_compilation_cache()  # models of one architecture share their programs
     output = Path(arguments.output)
     count = SENTENCES if arguments.sentences is None else arguments.sentences
     page = make_page(paths, arguments.split, arguments.sentence, count)
@@ -38,8 +40,12 @@ def check_flags(arguments: argparse.Namespace) -> None:
         return
     if arguments.readme is not None:
         raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
-    from scripts.charts.files import check_output  # imports Altair and JAX, which the table does not need
+    # These import Altair and JAX, which the table does not need.
+    from scripts.charts.files import check_output
+    from transformer.api import check_text
 
     check_output(Path(arguments.output), ("html",))
+    for text in arguments.sentence:
+        check_text(text, "--sentence")
     if not 0 <= (arguments.sentences or 0) <= MAX_SENTENCES:
         raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from scripts.charts import theme
 from scripts.charts.attention import axes
 from scripts.reporting.inspection import Inspection
 from scripts.reporting.section import Section
@@ -24,14 +25,15 @@ def section(inspection: Inspection) -> Section:
 
 
 def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
-    """Returns the weights of each part in steps of 1/255, with the tokens of the rows and columns."""
+    """Returns the weights of each part in steps of 1/255, with the tokens and titles of rows and columns."""
     parts = {}
     for name in TITLES:
         weights, (queries, keys) = getattr(attention, name), axes(attention, name)
         parts[name] = {
             "shape": list(weights.shape),
-            "queries": list(queries.labels),
-            "keys": list(keys.labels),
+            "queries": list(map(theme.visible, queries.labels)),
+            "keys": list(map(theme.visible, keys.labels)),
+            "titles": [queries.title, keys.title],
             "weights": base64.b64encode(np.rint(255 * weights).astype(np.uint8).tobytes()).decode(),
             "entropy": np.round(entropy(weights), 3).tolist(),
         }

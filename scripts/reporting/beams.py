@@ -7,6 +7,6 @@ from scripts.reporting.section import Section
 
 def section(inspection: Inspection) -> Section:
     names = {f"beam-{number}": each for number, each in enumerate(inspection.shown)}
-    charts = {name: beam.tree(each.search).to_dict() for name, each in names.items()}
+    charts = {name: beam.tree(each.beam_tree).to_dict() for name, each in names.items()}
     content = {"shown": names} if names else None
     return Section("beams", "Beam search", content, inspection.notes, charts)

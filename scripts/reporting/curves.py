@@ -55,7 +55,7 @@ def panel(systems: Mapping[str, Sequence[curves.Run]], metric: str, split: str) 
         .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
     )
     chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
-    return chart.configure_legend(orient="top", labelLimit=0)
+    return chart.configure_legend(orient="top")
 
 
 def _title(metric: str) -> str:

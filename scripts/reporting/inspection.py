@@ -21,7 +21,7 @@ class Inspected:
     source: str
     translation: str
     attention: Attention
-    search: BeamTree
+    beam_tree: BeamTree
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _inspected(run: Run, evaluation: Evaluation | None, texts: Sequence[str], no
         try:
             ((translation,),) = model.translate([text])
             attention = model.attention(text, translation.text)
-            search = model.beam_tree(text)
+            beam_tree = model.beam_tree(text)
         except UserError as error:
             notes.append(f"{run.label}: sentence {number}: {error}")
             continue
@@ -69,4 +69,4 @@ def _inspected(run: Run, evaluation: Evaluation | None, texts: Sequence[str], no
         if tokens > MAX_TOKENS:
             notes.append(f"{run.label}: sentence {number} has {tokens} tokens; at most {MAX_TOKENS} can be drawn.")
         else:
-            yield Inspected(run.label, number, text, translation.text, attention, search)
+            yield Inspected(run.label, number, text, translation.text, attention, beam_tree)

@@ -1,9 +1,9 @@
 """The positions, vocabularies and batches of the runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scripts.charts import positions
+from scripts.charts import positions, theme
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from transformer.data.batches.epoch_plan import read_stats
@@ -12,18 +12,19 @@ from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
 
 POSITIONS = 64
-VOCABULARY = ("vocabulary", "tokens", "begin a word", "characters, mean", "longest")
-BATCHES = ("run", "shape", "batches per epoch", "sentences", "padding")
+SIDE = 512  # pixels; cells of whole pixels have no seams
+VOCABULARY = ("runs", "vocabulary", "tokens", "begin a word", "characters, mean", "longest")
+BATCHES = ("runs", "shape", "batches per epoch", "sentences", "padding")
 
 
 def section(runs: Sequence[Run]) -> Section:
     notes: list[str] = []
-    vocabularies = [row for run in runs for row in _vocabularies(run, notes)]
-    batches = [row for run in runs for row in _batches(run)]
+    vocabularies = share_rows({run.label: _vocabularies(run, notes) for run in runs})
+    batches = share_rows({run.label: _batches(run) for run in runs})
     charts, captions = {}, {}
     for (kind, width), vectors in _positions(runs, notes).items():
         name = f"positions-{kind}-{width}"
-        charts[name] = positions.heat_map_of(vectors, 480, 240).to_dict()
+        charts[name] = positions.heat_map_of(vectors, SIDE, SIDE / 2).to_dict()
         captions[name] = f"{kind} positions of width {width}"
     content = {
         "vocabularies": {"header": VOCABULARY, "rows": vocabularies},
@@ -47,6 +48,15 @@ def _positions(runs: Sequence[Run], notes: list[str]) -> dict[tuple[str, int], A
     return found
 
 
+def share_rows(rows: Mapping[str, Sequence[tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """Returns the rows of each run after its name. Runs with the same rows share them."""
+    sharing: dict[tuple, list[str]] = {}
+    for run, own in rows.items():
+        sharing.setdefault(tuple(own), []).append(run)
+    names = {own: "all" if len(runs) == len(rows) > 1 else ", ".join(runs) for own, runs in sharing.items()}
+    return [(name, *row) for own, name in names.items() for row in own]
+
+
 def _vocabularies(run: Run, notes: list[str]) -> list[tuple[str, ...]]:
     try:
         tokenizer = Tokenizer.load(run.workdir.path, run.config)
@@ -54,19 +64,25 @@ def _vocabularies(run: Run, notes: list[str]) -> list[tuple[str, ...]]:
         notes.append(f"{run.label}: {error}")
         return []
     names = ("shared",) if tokenizer.source is tokenizer.target else ("source", "target")
-    return [_describe(f"{run.label}: {name}", side.pieces) for name, side in zip(names, tokenizer.sides, strict=False)]
+    return [_describe(name, side.pieces) for name, side in zip(names, tokenizer.sides, strict=False)]
 
 
 def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
     ordinary = pieces[SPECIAL:]
     lengths = [len(piece.lstrip("\u2581")) for piece in ordinary]
     begin = sum(piece.startswith("\u2581") for piece in ordinary)
-    longest = max(ordinary, key=len, default="").replace("\u2581", "_")
-    return name, f"{len(pieces):,}", f"{begin / len(ordinary):.0%}", f"{sum(lengths) / len(ordinary):.1f}", longest
+    longest = max(ordinary, key=len, default="")
+    return (
+        name,
+        f"{len(pieces):,}",
+        f"{begin / len(ordinary):.0%}",
+        f"{sum(lengths) / len(ordinary):.1f}",
+        theme.visible(longest),
+    )
 
 
 def _batches(run: Run) -> list[tuple[str, ...]]:
-    """Returns a row for each shape of the last epoch whose plan the workdir has."""
+    """Returns a row for each shape of batches, from the last epoch whose plan the workdir has."""
     plans = run.workdir.plans.glob("[0-9]*-*")
     try:
         stats = read_stats(max(plans, key=lambda path: int(path.name.partition("-")[0])))
@@ -74,7 +90,7 @@ def _batches(run: Run) -> list[tuple[str, ...]]:
         return []
     return [
         (
-            *(run.label, str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
+            *(str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
             f"{each.padding_fraction:.1%}" if each.positions else "",
         )
         for each in stats

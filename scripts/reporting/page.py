@@ -16,6 +16,7 @@ from scripts.reporting.runs import read_runs
 from scripts.reporting.section import Section
 
 FOLDER = Path(__file__).parent / "templates"
+NAMED = 3  # runs in the title, at most
 
 
 def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], count: int) -> str:
@@ -32,7 +33,7 @@ def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], co
     logging.info("Reading %d sentences with each model.", len(shown))
     inspected = inspection.inspect(runs, compared.chosen, shown)
     sections = [
-        overview.section(runs),
+        overview.section(runs, compared.systems),
         scores.section(compared),
         curves.section(runs),
         settings.section(runs),
@@ -41,7 +42,8 @@ def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], co
         beams.section(inspected),
         model.section(runs),
     ]
-    return render(f"Report on {', '.join(run.label for run in runs)}", sections)
+    named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"
+    return render(f"Report on {named}", sections)
 
 
 def render(title: str, sections: Sequence[Section]) -> str:

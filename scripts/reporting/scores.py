@@ -86,7 +86,11 @@ def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
 def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
-    charts = {"lengths": bars.by_length(compared.result), "frequencies": bars.by_frequency(_by_frequency(compared))}
+    names = {system.label: system.name for system in compared.systems}
+    charts = {
+        "lengths": bars.by_length(compared.result, names),
+        "frequencies": bars.by_frequency(_by_frequency(compared)),
+    }
     descriptions = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
         "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
@@ -113,7 +117,7 @@ def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
     means = {}
     for system in compared.systems:
         seeds = [f1_by_frequency(each.hypotheses, references) for each in system.evaluations]
-        means[system.label] = [
+        means[system.name] = [
             groups[0]._replace(f1=statistics.mean(group.f1 for group in groups)) for groups in zip(*seeds, strict=True)
         ]
     return means

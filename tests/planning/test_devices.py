@@ -131,8 +131,8 @@ TEMPORARIES = (
 @pytest.mark.parametrize(
     ("message", "needs"),
     [
-        (LISTED, "needs 35.20 GiB of 15.75 GiB a device (the largest array is f32[24576,37000], 3.39 GiB);"),
-        (TEMPORARIES, "needs 25.60 GiB of 15.75 GiB a device for activations, gradients and other temporaries;"),
+        (LISTED, "needs 35.20 GiB of 15.75 GiB per device (the largest array is f32[24576,37000], 3.39 GiB);"),
+        (TEMPORARIES, "needs 25.60 GiB of 15.75 GiB per device for activations, gradients and other temporaries;"),
         ("RESOURCE_EXHAUSTED: Something else.", "does not fit the memory;"),
     ],
 )

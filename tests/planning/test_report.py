@@ -65,7 +65,7 @@ def test_the_report_in_words(plan):
     for line in (
         f"parameters  {total:,}\n",
         re.escape(lengths),
-        r"memory      fits: [\d.]+ of 75.15 GiB a device, for batches of \d+ rows x",
+        r"memory      fits: [\d.]+ of 75.15 GiB per device, for batches of \d+ rows x",
         r"memory      parameters 0.00 GiB, optimizer state 0.00 GiB; activations, gradients and other temporaries",
         r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
         r"run         100,000 steps of [\d.]+ ms on average \(2 compiled shapes, 1 interpolated between them\); "
@@ -142,7 +142,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, 
     assert cli.execute(train.make_parser(), train.main, TINY) == 2
     report = capsys.readouterr()
     assert "memory      does not fit: " in report.out
-    needs = r"^error: --device=h100: a step of \d+ rows x .* needs .* of 0.0 GiB a device: parameters 0.0 GiB, .*"
+    needs = r"^error: --device=h100: a step of \d+ rows x .* needs .* of 0.0 GiB per device: parameters 0.0 GiB, .*"
     advice = "lower config.batch.tokens=512 and raise config.training.accumulation in return"
     assert re.search(f"{needs}{advice}", report.err, re.MULTILINE)
 

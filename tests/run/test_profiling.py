@@ -104,6 +104,14 @@ def test_a_tpu_is_busy_only_during_operations():
         assert [(span.begin, span.end) for span in found[name]] == [(0, 10), (60, 100)]
 
 
+def test_the_time_axis_ends_where_the_spans_end():
+    drawn = ElementTree.fromstring(work.draw({"row": [work.Span(0, 5e9, work.BUSY, "")]}))
+    (span,) = [each for each in drawn if each.get("fill") == work.BUSY and float(each.get("width")) > 16]
+    (last,) = [each for each in drawn if each.text == "5000 ms"]
+    assert float(last.get("x")) == float(span.get("x")) + float(span.get("width"))
+    assert last.get("text-anchor") == "end"
+
+
 def test_a_run_without_a_trace_has_no_picture(tmp_path, capsys):
     assert cli.execute(train.make_parser(), train.main, flags(tmp_path / "run", training__steps=1)) == 0
     capsys.readouterr()

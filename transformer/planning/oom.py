@@ -15,7 +15,7 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
     parts.append(f"activations, gradients and other temporaries {memory.temporaries / GIB:.1f} GiB")
     most = memory.largest[0]
     largest = f"the largest array is {most.shape} of {most.name}" + (f", {most.count} times" if most.count > 1 else "")
-    needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB a device"
+    needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device"
     is_state = sum(memory.state.values()) > memory.temporaries
     return (
         f"--device={target.text}: a step of {shape} {needs}: {', '.join(parts)} ({largest}); {advice(config, is_state)}"
@@ -26,9 +26,9 @@ def explain_compiler(config: Config, target: Target, shape: str, message: str) -
     """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
     needs = "does not fit the memory"
     if sizes := re.search(rf"temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)", message):
-        needs = "needs {} {}iB of {} {}iB a device for activations, gradients and other temporaries"
+        needs = "needs {} {}iB of {} {}iB per device for activations, gradients and other temporaries"
     elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
-        needs = "needs {} {}iB of {} {}iB a device"
+        needs = "needs {} {}iB of {} {}iB per device"
     needs = needs.format(*sizes.groups()) if sizes else needs
     found = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
     largest = f" (the largest array is {found[3]}, {found[1]} {found[2]}iB)" if found else ""

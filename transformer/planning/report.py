@@ -90,8 +90,8 @@ def to_lines(config: Config, target: Target, found: Estimate, lengths: str) -> I
     if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * kind.memory:
         verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_FRACTION}"
     yield (
-        f"memory      {verdict}: {memory.used / GIB:.2f} of {memory.available / GIB:.2f} GiB a device, for batches of "
-        f"{found.largest.bucket}"
+        f"memory      {verdict}: {memory.used / GIB:.2f} of {memory.available / GIB:.2f} GiB per device, "
+        f"for batches of {found.largest.bucket}"
     )
     state = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in memory.state.items())
     yield f"memory      {state}; activations, gradients and other temporaries {memory.temporaries / GIB:.2f} GiB"

@@ -18,7 +18,7 @@ function vegaConfig() {
     font: "system-ui, Helvetica, Arial, sans-serif",
     view: { stroke: null },
     axis: { ...text, domainColor: line, tickColor: line, gridColor: line, labelLimit: 0 },
-    legend: { ...text, labelLimit: 0 },
+    legend: text,
     title: { color: ink },
   };
 }
@@ -33,7 +33,11 @@ const SCALES = {
 
 async function embed(element, spec) {
   latest.set(element, spec);
-  const options = { actions: false, ast: true, renderer: "canvas", config: vegaConfig(), tooltip: { theme: isDark() ? "dark" : "light" } };
+  const config = vegaConfig();
+  // Vega does not wrap legends, and cuts off those that are too wide.
+  const columns = Math.max(1, Math.floor(element.clientWidth / 280));
+  Object.assign(config.legend, { columns, labelLimit: element.clientWidth / columns - 60 });
+  const options = { actions: false, ast: true, renderer: "canvas", config, tooltip: { theme: isDark() ? "dark" : "light" } };
   const { view } = await vegaEmbed(element, spec, options);
   if (latest.get(element) !== spec) {
     view.finalize();
@@ -161,7 +165,8 @@ function drawAttention() {
   head = [Math.min(head[0], layers - 1), Math.min(head[1], heads - 1)];
   const grid = document.getElementById("attention-heads");
   grid.style.gridTemplateColumns = `auto repeat(${heads}, max-content)`;
-  grid.replaceChildren();
+  grid.replaceChildren(document.createElement("span"));
+  for (let number = 1; number <= heads; number++) add(grid, "span", `head ${number}`).className = "head";
   for (let layer = 0; layer < layers; layer++) {
     add(grid, "span", `layer ${layer + 1}`).className = "layer";
     for (let number = 0; number < heads; number++) grid.append(thumbnail(part, layer, number));
@@ -192,39 +197,38 @@ function thumbnail(part, layer, number) {
   return button;
 }
 
-// SentencePiece's mark of a space is in few fonts.
-function visible(pieces) {
-  return pieces.map((piece) => piece.replaceAll("\u2581", "_"));
-}
-
 function drawHead() {
   const part = currentPart();
   const [layer, number] = head;
   document.getElementById("attention-head").textContent = `Layer ${layer + 1}, head ${number + 1}`;
-  const [queries, keys] = [visible(part.queries), visible(part.keys)];
+  const { queries, keys, titles } = part;
   const values = [];
   weightsOf(part, layer, number).forEach((row, y) => row.forEach((weight, x) => {
     values.push({ row: y, column: x, query: queries[y], key: keys[x], weight: weight / 255 });
   }));
-  embed(document.getElementById("attention-map"), mapSpec(values, queries, keys));
+  embed(document.getElementById("attention-map"), mapSpec(values, queries, keys, titles));
   embed(document.getElementById("attention-lines"), lineSpec(values, queries, keys));
 }
 
 function labels(names) {
-  const literal = JSON.stringify(names).replace(/[\u2028\u2029]/g, " "); // they end a string of Vega's
-  return { labelExpr: `${literal}[datum.value]`, ticks: false, domain: false };
+  return { labelExpr: `${JSON.stringify(names)}[datum.value]`, ticks: false, domain: false };
 }
 
-function mapSpec(values, queries, keys) {
+function mapSpec(values, queries, keys, titles) {
   return {
     data: { values },
     mark: "rect",
     width: { step: 22 },
     height: { step: 22 },
     encoding: {
-      x: { field: "column", type: "ordinal", title: "key", axis: { ...labels(keys), orient: "top", labelAngle: -60 } },
-      y: { field: "row", type: "ordinal", title: "query", axis: labels(queries) },
-      color: { field: "weight", type: "quantitative", scale: { domain: [0, 1], range: SCALES[isDark() ? "dark" : "light"] } },
+      x: { field: "column", type: "ordinal", title: titles[1], axis: { ...labels(keys), orient: "top", labelAngle: -60 } },
+      y: { field: "row", type: "ordinal", title: titles[0], axis: labels(queries) },
+      color: {
+        field: "weight",
+        type: "quantitative",
+        scale: { domain: [0, 1], range: SCALES[isDark() ? "dark" : "light"], interpolate: "lab" }, // by default, zero is not the paper's colour
+        legend: { orient: "bottom", gradientLength: 150, tickCount: 3 },
+      },
       tooltip: [{ field: "query" }, { field: "key" }, { field: "weight", format: ".3f" }],
     },
   };

@@ -34,6 +34,8 @@ def test_seeds_share_a_label_that_names_the_difference(runs):
     names = {label: [run.name for run in members] for label, members in systems.items()}
     assert names == {"dropout=0.1 (2 seeds)": ["base-0", "base-1"], "dropout=0.3": ["other"]}
     assert list(curves.group(curves.read_runs(runs[:2]))) == ["base (2 seeds)"]
+    begun = add_run(runs[0].parent / "begun", {10: 5.0}, training__init_from="runs/a")
+    assert list(curves.group(curves.read_runs([runs[0], begun]))) == ["init_from=''", "init_from=runs/a"]
 
 
 def test_systems_that_differ_in_much_have_the_names_of_their_folders(tmp_path):
@@ -79,6 +81,20 @@ def test_a_folder_without_a_record_and_one_given_twice_are_refused(tmp_path):
     run = add_run(tmp_path / "run", {1: 1.0})
     with pytest.raises(UserError, match="is given twice"):
         curves.draw([run, tmp_path / "." / "run"])
+
+
+@pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2]])
+def test_every_layer_has_data(runs, numbers):  # for one without, browsers log a warning
+    assert all(curves.draw([runs[i] for i in numbers], metrics=("loss",)).to_dict()["datasets"].values())
+
+
+@pytest.mark.parametrize(("last", "scale"), [(45.0, "linear"), (18.0, "log")])
+def test_a_small_range_has_a_linear_axis(tmp_path, last, scale):
+    run = make_run(tmp_path / "run")
+    lines = [{"step": i, "split": "valid", "perplexity": value} for i, value in enumerate((90.0, last))]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (panel,) = curves.draw([run], metrics=("perplexity",)).to_dict()["concat"]
+    assert panel["layer"][0]["encoding"]["y"]["scale"].get("type", "linear") == scale
 
 
 def test_a_logarithmic_axis_has_few_round_ticks():

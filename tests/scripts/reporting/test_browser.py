@@ -47,6 +47,7 @@ def opened(browser, page) -> Iterator:
 
 def charts(tab) -> int:
     """Scrolls through the page, which draws the charts that come into view, and returns their number."""
+    tab.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true })")
     elements = tab.locator("[data-chart]")
     for number in range(elements.count()):
         elements.nth(number).scroll_into_view_if_needed()

@@ -10,9 +10,11 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import attention
+from scripts.reporting import attention, model
+from scripts.reporting.inspection import Inspected, Inspection
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
+from transformer.decoding.inspection import Attention
 
 
 class Elements(HTMLParser):
@@ -97,6 +99,28 @@ def test_what_is_missing_is_said(html):
         assert note in html
 
 
+def test_tokens_are_written_as_in_all_charts():
+    weights = np.full((1, 1, 2, 2), 0.5, np.float32)
+    pieces = ("\u2581a", "\u2028"), ("<s>", "\u2581b"), ("\u2581b", "</s>")
+    shown = Inspected("run", 1, "", "", Attention(*pieces, weights, weights, weights), None)
+    parts = attention.section(Inspection([shown], [])).data["attention"][0]["parts"]
+    assert parts["cross"]["keys"] == parts["encoder"]["queries"] == ["·a", r"\u2028"]
+    assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
+
+
+def test_runs_with_the_same_rows_share_them():
+    both, own = [("source", "9"), ("target", "8")], [("shared", "7")]
+    found = model.share_rows({"a": both, "b": own, "c": list(both), "none": []})
+    assert found == [("a, c", *both[0]), ("a, c", *both[1]), ("b", *own[0])]
+    assert model.share_rows({"a": own, "b": own}) == [("all", *own[0])]
+    assert model.share_rows({"a": own}) == [("a", *own[0])]
+
+
+def test_runs_have_the_names_of_their_systems(html):
+    cells = [text for _, text in Elements(html).of("td")]
+    assert {"A: dropout=0.1", "B: dropout=0.3"} <= set(cells)
+
+
 def test_entropy_is_that_of_the_distribution():
     weights = np.array([[[[1, 0, 0, 0], [0.25] * 4], [[0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0]]]])
     np.testing.assert_allclose(attention.entropy(weights), [[1.0, 1.25]])
@@ -121,6 +145,7 @@ def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
         (["{run}", "--output={tmp}/absent/r.html"], "--output={tmp}/absent/r.html: there is no folder {tmp}/absent"),
         (["{run}", "--sentences=2"], "--sentences: is for a page; give --output=FILE.html as well"),
         (["{run}", "--output={tmp}/r.html", "--readme=README.md"], "--readme=README.md: is for a table"),
+        (["{run}", "--output={tmp}/r.html", "--sentence=\udcff"], "--sentence: is not UTF-8"),
         (["{run}", "--output={tmp}/r.html", "--sentences=21"], "--sentences=21: must be in 0 ... 20"),
         (["{tmp}/absent", "--output={tmp}/r.html"], "{tmp}/absent: no such folder"),
         (["{run}", "{run}", "--output={tmp}/r.html"], "{run}: is given twice; give it once"),
