@@ -159,6 +159,8 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
 def describe_search(decoding: Mapping[str, Any]) -> str:
     """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
     beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    if size := decoding.get("shortlist"):  # validation has none, and neither have old evaluations
+        beam += f", shortlist {size}"
     ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
     return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
 

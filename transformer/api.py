@@ -50,13 +50,15 @@ class Model:
     """
 
     def __init__(self, models: Trained) -> None:
-        self.config, self.checkpoints = models.config, models.checkpoints
+        self.config, self.checkpoints, self._shortlist = models.config, models.checkpoints, models.shortlist
         self._graphs, self._tokenizer, self._devices = models.graphs, models.tokenizer, jax.local_devices()
         self._replicas = Replicas(models.graphs, models.parameters, self._devices[0])
         self._translators: dict[int, Translator] = {}  # by n_best, which is compiled in
         self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding, self._devices)
         self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding, self._devices)
-        self._tracer = BeamTracer(models.graphs, models.tokenizer, models.config.decoding, self._devices[0])
+        self._tracer = BeamTracer(
+            models.graphs, models.tokenizer, models.config.decoding, self._devices[0], models.shortlist
+        )
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ class Model:
         with self._lock, _python_names():
             if n_best not in self._translators:
                 self._translators[n_best] = Translator(
-                    self._graphs, self._tokenizer, self.config.decoding, n_best, self._devices
+                    self._graphs, self._tokenizer, self.config.decoding, n_best, self._devices, self._shortlist
                 )
             return self._translators[n_best].translate(self._replicas, texts, 1, lambda count: None)
 

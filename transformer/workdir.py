@@ -39,6 +39,7 @@ class Workdir:
         self.data = path / "data.json"  # how the folder of the data was made; absent if that has no record
         self.events = path / "events.jsonl"  # the rollbacks, one a line; absent if there were none
         self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
+        self.shortlist = path / "shortlist.npz"  # for decoding.shortlist; absent unless scripts.shortlist has made it
         self.complete = path / "complete.json"
 
     def mark_complete(self, step: int) -> None:

@@ -26,6 +26,7 @@ class Speed(NamedTuple):
     tokens: int
     seconds: Sequence[float]
     version: str
+    is_exact: bool = True
 
     @property
     def rate(self) -> float:
@@ -87,7 +88,9 @@ def compare(
                     with leaving_out(worker.system):
                         worker.repeat()
     finished = [worker for worker in workers if worker.system.name not in left_out]
-    speeds = [Speed(w.system.name, w.system not in ours, w.tokens, w.seconds, w.version) for w in finished]
+    speeds = [
+        Speed(w.system.name, w.system not in ours, w.tokens, w.seconds, w.version, w.system.is_exact) for w in finished
+    ]
     return Comparison(batch, speeds, left_out)
 
 
@@ -98,7 +101,7 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
     notes.append(f"Versions: {', '.join(sorted(versions))}.")
     for batch, speeds, left_out in comparisons:
         best_peer = max((speed.rate for speed in speeds if speed.is_peer), default=None)
-        best_ours = max(speed.rate for speed in speeds if not speed.is_peer)
+        best_ours = max(speed.rate for speed in speeds if not speed.is_peer and speed.is_exact)
         for speed in speeds:
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer if best_peer else None

@@ -11,9 +11,10 @@ from scripts.benchmarking.sizes import SIZES, Size, random_sentences
 SENTENCES = (16, 1)  # of a batch
 TOKENS = 32  # of a source and of an output, end-of-sentence included
 BEAM_SIZE = 4
+TRANSLATION = "scripts.benchmarking.ours.translation"
 OURS = [
-    System(f"this project, {dtype}", "scripts.benchmarking.ours.translation", {"dtype": dtype})
-    for dtype in ("float32", "bfloat16")
+    *(System(f"this project, {dtype}", TRANSLATION, {"dtype": dtype}) for dtype in ("float32", "bfloat16")),
+    System("this project, bfloat16, shortlist", TRANSLATION, {"dtype": "bfloat16", "shortlist": 32}, is_exact=False),
 ]
 HUGGING_FACE, CTRANSLATE2, MARIAN = (
     f"scripts.benchmarking.peers.{name}" for name in ("hugging_face", "ctranslate2_decoding", "marian_decoding")
@@ -38,6 +39,6 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def make_task(size: Size, sentences: int, tokens: int = TOKENS) -> dict[str, Any]:
-    """Returns the model and random source sentences of `tokens` tokens."""
+    """Returns the model and random source sentences of `tokens` tokens, to be translated without a shortlist."""
     sources = random_sentences(0, [tokens] * sentences, size.vocab_size)
-    return size.task | {"beam_size": BEAM_SIZE, "output_tokens": tokens, "source": sources}
+    return size.task | {"beam_size": BEAM_SIZE, "output_tokens": tokens, "source": sources, "shortlist": 0}

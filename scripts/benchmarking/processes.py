@@ -22,11 +22,15 @@ SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milli
 
 
 class System(NamedTuple):
-    """A row of a comparison: its name, the worker's module, and what it adds to the task."""
+    """A row of a comparison: its name, the worker's module, and what it adds to the task.
+
+    `is_exact`: whether it searches the whole vocabulary. Peers are compared only with our systems that do.
+    """
 
     name: str
     module: str
     options: Mapping[str, Any] = {}
+    is_exact: bool = True
 
 
 class Failed(Exception):

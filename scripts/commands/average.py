@@ -51,7 +51,8 @@ def write_workdir(path: Path, models: Trained) -> None:
     source, workdir = models.workdir, Workdir(path)
     described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
     vocabularies = source.path.glob("tokenizer*.model")
-    for file in (*described, source.complete, source.path / fingerprints.FILE_NAME, *vocabularies):
+    others = source.complete, source.shortlist, source.path / fingerprints.FILE_NAME
+    for file in (*described, *others, *vocabularies):
         if file.exists():
             shutil.copy2(file, path)
     checkpoint = models.checkpoints[0]

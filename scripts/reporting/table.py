@@ -18,7 +18,7 @@ from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
-SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty")
+SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty", "decoding.shortlist")
 SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
 COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are left out
 

@@ -10,6 +10,7 @@ from configs.rules import HOST, MESH
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from transformer.config import loading
+from transformer.config.checking import check_for_training
 from transformer.config.keys import flatten, keys_of, show
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -36,6 +37,7 @@ class Training:
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
         config = loading.with_values(self.config, values)
+        check_for_training(config)
         if objective == "bleu" and not config.training.eval_bleu:
             raise UserError("objective=bleu: needs config.training.eval_bleu=true; or use nll")
 

@@ -108,6 +108,7 @@ REJECTED = {
     "decoding.max_extra_length": -1,
     "decoding.max_source_length": 1,
     "decoding.batch_tokens": 0,
+    "decoding.shortlist": -1,
     "decoding.temperature": 0.0,
     "decoding.top_k": -1,
     "decoding.top_p": 0.0,
@@ -144,6 +145,7 @@ IMPOSSIBLE_COMBINATIONS = (
     (MASKED | {"model.target_vectors": "vectors.txt"}, ("objective=masked_lm", "target_vectors=vectors.txt")),
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
+    (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
     *(
         ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
         for name in ("cudnn", "splash")
@@ -194,6 +196,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     ({"training.init_skip": "decoder"}, ("init_from=''", "init_skip=decoder")),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
+    ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
 )
 
 # Changes at the bounds of the combinations above.
@@ -219,6 +222,7 @@ POSSIBLE_COMBINATIONS = (
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
     {"training.r_drop": 5.0, "model.dropout": 0.0, "model.attention_dropout": 0.1},
     {"training.r_drop": 5.0, "model.dropout": 0.0, "model.activation_dropout": 0.1},
+    {"decoding.shortlist": 8},
 )
 
 

@@ -11,6 +11,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import make_batches, padded_lengths
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.translation import EMPTY
 from transformer.decoding.translator import Translator
@@ -22,12 +23,16 @@ VOCABULARY = IdsVocabulary(VOCAB_SIZE)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODEL = tiny_model(VOCAB_SIZE, seed=0)
 DEVICES = jax.local_devices()
+RANDOM = np.random.default_rng(0)
+SHORTLIST = Shortlist(
+    RANDOM.integers(4, VOCAB_SIZE, (VOCAB_SIZE, 1), np.int32), np.array([5], np.int32), VOCAB_SIZE, is_shared=False
+)
 
 
-def make_translator(n_best: int = 1, **changes) -> Translator:
+def make_translator(n_best: int = 1, shortlist: Shortlist | None = None, **changes) -> Translator:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return Translator([MODEL.graph], TOKENIZER, config, n_best, DEVICES)
+    return Translator([MODEL.graph], TOKENIZER, config, n_best, DEVICES, shortlist)
 
 
 def translate(translator: Translator, texts: list[str], first_line: int = 1, report=lambda count: None):
@@ -51,14 +56,15 @@ def warnings_logged(monkeypatch) -> list[str]:
     return logged
 
 
-def test_order_is_restored_and_neighbours_and_batch_size_change_nothing():
+@pytest.mark.parametrize("shortlist", [None, SHORTLIST], ids=["vocabulary", "shortlist"])
+def test_order_is_restored_and_neighbours_and_batch_size_change_nothing(shortlist):
     texts = random_texts(60, longest=19, seed=0)
-    translator = make_translator(n_best=2)
+    translator = make_translator(n_best=2, shortlist=shortlist)
     together = translate(translator, texts)
     assert all(len(each) == 2 for each in together)
     one_by_one = [translate(translator, [text])[0] for text in texts]
     backwards = translate(translator, texts[::-1])[::-1]
-    other_rows = translate(make_translator(n_best=2, batch_tokens=1), texts)
+    other_rows = translate(make_translator(n_best=2, shortlist=shortlist, batch_tokens=1), texts)
     for other in (one_by_one, backwards, other_rows):
         for mine, its in zip(together, other, strict=True):
             assert [each.text for each in mine] == [each.text for each in its]
@@ -185,6 +191,16 @@ def test_each_pass_that_can_find_more_is_compiled_once(changes, passes):
     translator = make_translator(**changes)
     texts = random_texts(40, longest=15, seed=3)  # one padded length
     assert len(translator.compilations([MODEL.parameters], texts)) == passes
+
+
+@pytest.mark.parametrize("shortlist", [None, SHORTLIST], ids=["vocabulary", "shortlist"])
+def test_a_program_compiled_ahead_is_the_one_that_translates(shortlist):
+    translator, texts = make_translator(shortlist=shortlist), random_texts(5, longest=9, seed=3)
+    for compilation in translator.compilations([MODEL.parameters], texts):
+        compilation()
+    ahead = set(translator.search.programs)
+    translate(translator, texts)
+    assert ahead == set(translator.search.programs) and len(ahead) == 1
 
 
 @pytest.mark.parametrize("strategy", ["beam", "sample"])

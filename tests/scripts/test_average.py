@@ -76,9 +76,11 @@ def test_the_run_is_not_changed(workdir, tmp_path):
 
 def test_the_output_is_beside_the_run_unless_named(tmp_path, capsys):
     workdir = make_workdir(tmp_path / "run", **{"checkpoint.keep": "2"})
+    Workdir(workdir).shortlist.write_bytes(b"a shortlist")
     assert run(average, f"--workdir={workdir}") == 0
     assert capsys.readouterr().out == f"{workdir}-average2\n"
     assert choose_step(Path(f"{workdir}-average2"), "best") == 30
+    assert Workdir(Path(f"{workdir}-average2")).shortlist.read_bytes() == b"a shortlist"
 
 
 def test_training_does_not_resume_from_it_but_starts_from_it(averaged, tmp_path, capsys):

@@ -88,6 +88,12 @@ def test_the_search_is_named(strategy, beam_size, text):
     assert describe_search({"strategy": strategy, "beam_size": beam_size, "length_penalty": 0.6}) == text
 
 
+@pytest.mark.parametrize(("size", "text"), [(0, "beam 4, alpha 0.6"), (32, "beam 4, alpha 0.6, shortlist 32")])
+def test_a_search_with_a_shortlist_says_so(size, text):
+    decoding = {"strategy": "beam", "beam_size": 4, "length_penalty": 0.6, "shortlist": size}
+    assert describe_search(decoding) == text
+
+
 def test_other_settings_and_steps_make_other_rows(finished, capsys):
     folders = [finished("a", 0, 30.0), finished("b", 1, 33.0)]
     whole = json.loads((folders[0] / "evaluations" / "test-step9.json").read_text())

@@ -42,6 +42,10 @@ SWEEPS = [
         (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
         (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),
         (
+            'sweep.listed(sweep.product({"decoding.shortlist": [0, 8]}), objective="loss", pruner=None)',
+            "trial 1: config.decoding.shortlist=8: must be 0 in training",
+        ),
+        (
             'sweep.search({"model.num_heads": optuna.distributions.IntDistribution(2, 3)}, trials=2, objective="loss",'
             " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
             "model.num_heads=3: config.model.d_model=8",

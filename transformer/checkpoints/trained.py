@@ -12,6 +12,7 @@ from transformer import fingerprints
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing, read_averaged_steps
@@ -28,9 +29,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration and tokenizer of the first one.
+    """Models with the workdir, configuration, tokenizer and shortlist of the first one.
 
-    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them.
+    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them. Without `decoding.shortlist` there is none.
     """
 
     workdir: Workdir
@@ -39,6 +40,7 @@ class Trained:
     graphs: tuple[nnx.GraphDef, ...]
     parameters: tuple[dict, ...]
     checkpoints: tuple[Checkpoint, ...]
+    shortlist: Shortlist | None
 
 
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
@@ -75,6 +77,8 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
             with_values(settings, decoding)
         except UserError as error:
             raise UserError(f"{other.path}: cannot be decoded with the settings of {first.path}: {error}") from None
+    size = config.decoding.shortlist
+    shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
     sizes = tokenizers[0].vocab_sizes
     graphs, parameters, checkpoints = [], [], []
     for each, settings in opened:
@@ -84,4 +88,4 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         parameters.append(load_parameters(each.path, steps, expected, settings))
         checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(read_averaged_steps(each) or steps)))
         logging.info("%s: loaded step %s.", each.path, " and ".join(map(str, steps)))
-    return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints))
+    return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints), shortlist)

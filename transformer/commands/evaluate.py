@@ -44,7 +44,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
     devices = jax.local_devices()
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, devices=devices)
+    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, 1, devices, models.shortlist)
     replicas = Replicas(models.graphs, models.parameters, devices[0])
     logging.info("Translating %d sentences.", len(texts))
     with bar("Translating", len(texts)) as report:

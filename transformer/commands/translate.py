@@ -36,7 +36,9 @@ def main(arguments: argparse.Namespace) -> None:
     if not OBJECTIVES[objective].generates_text:
         raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
     devices = jax.local_devices()
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, devices)
+    translator = Translator(
+        models.graphs, models.tokenizer, models.config.decoding, arguments.n_best, devices, models.shortlist
+    )
     replicas = Replicas(models.graphs, models.parameters, devices[0])
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")

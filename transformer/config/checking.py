@@ -8,6 +8,7 @@ from absl import logging
 from configs.rules import Key
 from transformer.config import combinations, model_combinations, objective_combinations
 from transformer.config.keys import declared_keys, freeze, nearest, show, type_name, unknown_key
+from transformer.config_types import Config
 from transformer.errors import UserError
 
 COMBINATIONS = model_combinations.COMBINATIONS + objective_combinations.COMBINATIONS + combinations.COMBINATIONS
@@ -31,6 +32,15 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
             values = ", ".join(f"config.{name}={show(flat[name])}" for name in combination.keys)
             raise UserError(f"{values}: {combination.advice}")
     return config
+
+
+def check_for_training(config: Config) -> None:
+    """Raises UserError for a key that only decoding with a trained model may set."""
+    if size := config.decoding.shortlist:
+        raise UserError(
+            f"config.decoding.shortlist={size}: must be 0 in training, whose validation searches the whole vocabulary; "
+            f"give --decoding.shortlist={size} to transformer.evaluate or transformer.translate"
+        )
 
 
 def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:

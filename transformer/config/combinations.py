@@ -1,4 +1,4 @@
-"""Combinations of values that no run can have, although each value is allowed: data, tokenizer, batch and training.
+"""Combinations of values that no run can have, although each value is allowed: data to decoding, without the model.
 
 `checking.checked` applies this table and those of the model and of the objectives.
 """
@@ -109,5 +109,10 @@ COMBINATIONS = (
         ("checkpoint.best_metric", "training.eval_bleu"),
         lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu,
         "bleu is not computed; set eval_bleu=true or best_metric=loss",
+    ),
+    Combination(
+        ("decoding.shortlist", "decoding.strategy"),
+        lambda c: c.decoding.shortlist > 0 and c.decoding.strategy != "beam",
+        "a shortlist is for beam search; set shortlist=0 or strategy=beam",
     ),
 )

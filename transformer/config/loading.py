@@ -16,7 +16,7 @@ import ml_collections
 
 from configs.rules import Key, UnknownName
 from transformer import files
-from transformer.config.checking import checked, coerce_types, fit_to_steps
+from transformer.config.checking import check_for_training, checked, coerce_types, fit_to_steps
 from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key, whole_number
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -28,7 +28,7 @@ Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("mod
 
 
 def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`.
+    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`, to train with.
 
     `get_config` receives the argument. Warm-up and validation interval are reduced to the length of the run. Raises
     UserError if the file cannot be used, or its configuration, with the overrides, is not allowed.
@@ -48,7 +48,9 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    return checked(fit_to_steps(coerce_types(flatten(config) | parse_overrides(overrides, "--config."))))
+    config = checked(fit_to_steps(coerce_types(flatten(config) | parse_overrides(overrides, "--config."))))
+    check_for_training(config)
+    return config
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:

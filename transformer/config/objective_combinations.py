@@ -67,4 +67,9 @@ COMBINATIONS = (
         lambda c: c.training.objective in ("masked_lm", "ctc") and c.training.r_drop > 0,
         "R-Drop compares the distributions of two passes at the same target token; set r_drop=0",
     ),
+    Combination(
+        ("training.objective", "decoding.shortlist"),
+        lambda c: c.training.objective != "translation" and c.decoding.shortlist > 0,
+        "a shortlist has translations, for objective=translation only; set shortlist=0",
+    ),
 )

@@ -111,7 +111,7 @@ class BeamSearch:
         values = gained + live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
         tokens, gained = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, gained))
-        return best, index // per_parent, tokens, gained
+        return best, index // per_parent, prediction.tokens_at(tokens), gained
 
     def advance(self, state: State, found: Extensions) -> State:
         ending = Hypotheses(

@@ -18,6 +18,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import make_batches, pad
 from transformer.decoding.beam_search import BeamSearch, State, initial_state, penalty
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.translator import encode_source
 from transformer.special_tokens import BOS, EOS
 
@@ -73,9 +74,17 @@ class Step(NamedTuple):
 class BeamTracer:
     """Records the beam searches of a model, or of an ensemble."""
 
-    def __init__(self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config, device: jax.Device):
+    def __init__(
+        self,
+        graphs: Sequence[nnx.GraphDef],
+        tokenizer: Tokenizer,
+        config: Config,
+        device: jax.Device,
+        shortlist: Shortlist | None = None,
+    ):
         """`config` is the group `config.decoding`."""
         self.graphs, self.tokenizer, self.config, self.device = tuple(graphs), tokenizer, config, device
+        self.shortlist = shortlist
         self.record = jax.jit(self._record)
 
     def trace(self, replicas: Replicas, text: str) -> BeamTree:
@@ -84,15 +93,23 @@ class BeamTracer:
         source = encode_source(self.tokenizer.source, "text", text, longest) or [EOS]
         (batch,) = make_batches({0: len(source)}, longest, 0, 1)
         limit = np.array([len(source) - 1 + self.config.max_extra_length], np.int32)
-        steps = jax.device_get(self.record(replicas.on(self.device), pad([source], 1, batch.length), limit))
+        row = pad([source], 1, batch.length)
+        candidates = None if self.shortlist is None else self.shortlist.candidates(row)
+        steps = jax.device_get(self.record(replicas.on(self.device), row, limit, candidates))
         nodes = self._make_nodes(steps)
         best = [max((i for i, node in enumerate(nodes) if node.fate == ENDED), key=lambda i: nodes[i].score)]
         while (parent := nodes[best[0]].parent) is not None:
             best.insert(0, parent)
         return BeamTree(tuple(self.tokenizer.source.pieces[token] for token in source), tuple(nodes), tuple(best))
 
-    def _record(self, parameters: tuple[dict, ...], source: Int[Array, "1 S"], limits: Int[Array, "1"]) -> Step:
-        config, models = self.config, ensemble.build_models(self.graphs, parameters)
+    def _record(
+        self,
+        parameters: tuple[dict, ...],
+        source: Int[Array, "1 S"],
+        limits: Int[Array, "1"],
+        candidates: Int[Array, "1 C"] | None,
+    ) -> Step:
+        config, models = self.config, ensemble.build_models(self.graphs, parameters, candidates)
         max_length = source.shape[1] + config.max_extra_length
         search = BeamSearch(
             models, limits, config.beam_size, 1, config.length_penalty, max_length, forbid_unk=config.forbid_unk

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.shortlist import CandidateModel
 from transformer.special_tokens import BOS, PAD, UNK
 
 
@@ -36,9 +37,15 @@ class AutoregressiveModel(Protocol):
 Caches = tuple[Cache, ...]
 
 
-def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
-    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
-    return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
+def build_models(
+    graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict], candidates: Int[Array, "B C"] | None = None
+) -> list[nnx.Module] | list[CandidateModel]:
+    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays.
+
+    With `candidates`, they predict only these tokens of each row.
+    """
+    models = [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
+    return models if candidates is None else [CandidateModel(model, candidates) for model in models]
 
 
 def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
@@ -53,17 +60,25 @@ class Prediction(NamedTuple):
     """Log-probabilities of the next token before their normalization: logits - log_normalizer.
 
     A search normalizes only the tokens that it keeps, which saves passes over the vocabulary.
+
+    The last axis has the vocabulary, or the `candidates` of each row. Special tokens have their ids as indices in both.
     """
 
     logits: Float[Array, "B K V"]
     log_normalizer: Float[Array, "B K"]
+    candidates: Int[Array, "B V"] | None = None
 
     @property
     def log_p(self) -> Float[Array, "B K V"]:
         return self.logits - self.log_normalizer[:, :, None]
 
     def log_p_of(self, token: int) -> Float[Array, "B K"]:
+        """`token` is a special token."""
         return self.logits[:, :, token] - self.log_normalizer
+
+    def tokens_at(self, index: Int[Array, "B N"]) -> Int[Array, "B N"]:
+        """Returns the ids of the tokens at these indices of the last axis."""
+        return index if self.candidates is None else jnp.take_along_axis(self.candidates, index, axis=1)
 
 
 def decode_step(
@@ -76,6 +91,8 @@ def decode_step(
         prediction = Prediction(each[0], jax.nn.logsumexp(each[0], axis=-1))
     else:
         prediction = Prediction(log_probabilities(each), jnp.zeros(tokens.shape))
+    if isinstance(models[0], CandidateModel):
+        prediction = prediction._replace(candidates=models[0].candidates)
     return prediction, tuple(cache for _, cache in steps)
 
 

@@ -18,7 +18,7 @@ LAUNCHED_AHEAD = 1  # batches that a device has received while it computes anoth
 ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",)), PartitionSpec())
 
 Item = TypeVar("Item")
-Shaped = jax.Array | jax.ShapeDtypeStruct
+Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 
 
 class DeviceQueues:

@@ -20,6 +20,7 @@ from transformer.decoding.batches import DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.parallel import DeviceQueues
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
@@ -66,8 +67,9 @@ class Translator:
         config: Config,
         n_best: int,
         devices: Sequence[jax.Device],
+        shortlist: Shortlist | None = None,
     ):
-        """`config` is the group `config.decoding`; the devices are local ones.
+        """`config` is the group `config.decoding`; the devices are local ones; None searches the whole vocabulary.
 
         Raises UserError if the search keeps fewer than `n_best` hypotheses.
         """
@@ -78,7 +80,7 @@ class Translator:
                 f"--n_best={n_best}: must be at most decoding.beam_size={config.beam_size}; raise decoding.beam_size"
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
-        self.pieces = tokenizer.target.pieces
+        self.pieces, self.shortlist = tokenizer.target.pieces, shortlist
         self.search = DeviceQueues(self._search, devices, static_argnames=["extra_length"])
 
     def translate(
@@ -135,7 +137,7 @@ class Translator:
             batches = self._batches(lengths, extra_length)
             shapes = {(batch.rows, batch.length) for batch in batches}
             for device, shape in itertools.product(self.search.devices[: len(batches)], sorted(shapes, reverse=True)):
-                arrays = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape[:1], np.int32)
+                arrays = self._arrays(DecodingBatch(*shape, indices=[]), [], first_line=0)
                 jobs.append(functools.partial(self.search.program, device, abstract, arrays, extra_length=extra_length))
         return jobs
 
@@ -158,25 +160,32 @@ class Translator:
         Later batches are already being searched while the caller reads an earlier one.
         """
 
-        def arrays_of(batch: DecodingBatch) -> tuple[np.ndarray, np.ndarray]:
-            source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-            lines = np.zeros(batch.rows, np.int32)
-            lines[: len(batch.indices)] = np.array(batch.indices) + first_line
-            return source, lines
-
         # The longest first, so that the devices finish at about the same time.
-        return self.search.map(
-            replicas, self._batches(lengths, extra_length)[::-1], arrays_of, extra_length=extra_length
-        )
+        batches = self._batches(lengths, extra_length)[::-1]
+        arrays_of = functools.partial(self._arrays, sources=sources, first_line=first_line)
+        return self.search.map(replicas, batches, arrays_of, extra_length=extra_length)
+
+    def _arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
+        """Returns the sources of a batch, the numbers of their lines, and with a shortlist their candidates."""
+        source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
+        lines = np.zeros(batch.rows, np.int32)
+        lines[: len(batch.indices)] = np.array(batch.indices) + first_line
+        return (source, lines) if self.shortlist is None else (source, lines, self.shortlist.candidates(source))
 
     def _batches(self, lengths: dict[int, int], extra_length: int) -> list[DecodingBatch]:
         max_positions = self.config.batch_tokens // self.num_hypotheses
         return make_batches(lengths, self.config.max_source_length, extra_length, max_positions)
 
     def _search(
-        self, parameters: tuple[dict, ...], source: Int[Array, "B S"], lines: Int[Array, "B"], extra_length: int
+        self,
+        parameters: tuple[dict, ...],
+        source: Int[Array, "B S"],
+        lines: Int[Array, "B"],
+        candidates: Int[Array, "B C"] | None = None,
+        *,
+        extra_length: int,
     ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        models = ensemble.build_models(self.graphs, parameters)
+        models = ensemble.build_models(self.graphs, parameters, candidates)
         lengths = (source != PAD).sum(axis=1) - 1
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)

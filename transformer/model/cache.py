@@ -6,8 +6,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.partitioning import target_platform
-from transformer.model.products import FLOAT32, product_dtype
+from transformer.model.products import batched_dtype, product_dtype
 
 
 @struct.dataclass
@@ -59,7 +58,7 @@ def empty_entries(
     """Returns keys and values of self-attention for `count` entries in each row."""
     one = jax.ShapeDtypeStruct((1, 1, d_model), product_dtype(attention.key.dtype))
     keys, values = jax.eval_shape(attention.project_keys_values, one)
-    heads, d_k, d_v, dtype = attention.num_heads, keys.shape[3], values.shape[3], _cache_dtype(keys)
+    heads, d_k, d_v, dtype = attention.num_heads, keys.shape[3], values.shape[3], batched_dtype(keys.dtype)
     return jnp.zeros((rows, heads, d_k, count), dtype), jnp.zeros((rows, heads, count, d_v), dtype)
 
 
@@ -107,9 +106,5 @@ def _to_layout(
     keys: Float[Array, "B L H dk"], values: Float[Array, "B L H dv"]
 ) -> tuple[Float[Array, "B H dk L"], Float[Array, "B H L dv"]]:
     """Returns keys and values in the layout and the dtype of the cache."""
-    return keys.transpose(0, 2, 3, 1).astype(_cache_dtype(keys)), values.swapaxes(1, 2).astype(_cache_dtype(values))
-
-
-def _cache_dtype(x: jax.Array | jax.ShapeDtypeStruct) -> jnp.dtype:
-    # XLA on CPUs computes batched products in float32, and would convert the whole cache at each step.
-    return FLOAT32 if target_platform() == "cpu" else x.dtype
+    dtype = batched_dtype(keys.dtype)
+    return keys.transpose(0, 2, 3, 1).astype(dtype), values.swapaxes(1, 2).astype(dtype)

@@ -21,6 +21,14 @@ def product_dtype(name: str) -> jnp.dtype:
     return jnp.dtype(name)
 
 
+def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Returns the dtype in which a search keeps operands of batched products in `dtype`: float32 on CPUs.
+
+    XLA on CPUs computes batched products in float32, and would convert the operands at each step.
+    """
+    return FLOAT32 if target_platform() == "cpu" else dtype
+
+
 def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
     """Returns x w, summed in float32, in `dtype`."""
     return _dot(x, w, (1, 0), dtype)

@@ -11,7 +11,9 @@ from transformer.allocator import keep_freed_memory
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.translator import Translator
+from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_model, init_parameters
 
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
@@ -36,7 +38,8 @@ def prepare(task: dict[str, Any]) -> Prepared:
     parameters = jax.device_get(jax.jit(lambda: init_parameters(config, *sizes))())
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
-    translator = Translator(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, 1, devices)
+    shortlist = random_shortlist(task["shortlist"], task["vocab_size"]) if task["shortlist"] else None
+    translator = Translator(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, 1, devices, shortlist)
     replicas = Replicas(graphs, (parameters,), devices[0])
     texts = vocabulary.decode(task["source"])
 
@@ -49,6 +52,13 @@ def prepare(task: dict[str, Any]) -> Prepared:
     if lengths != [length] * rows:
         raise ValueError(f"the outputs have {lengths} tokens, not {length} each")
     return Prepared(translate, sum(lengths), f"JAX {jax.__version__}")
+
+
+def random_shortlist(size: int, vocab_size: int) -> Shortlist:
+    """Returns a shortlist with `size` random translations of each token, and the first 100 tokens as frequent ones."""
+    ordinary = np.arange(SPECIAL, vocab_size, dtype=np.int32)
+    translations = np.random.default_rng(0).choice(ordinary, (vocab_size, size))
+    return Shortlist(translations, ordinary[:100], vocab_size, is_shared=True)
 
 
 def forbid_end(parameters: dict, end: int) -> None:

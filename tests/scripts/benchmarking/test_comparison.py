@@ -57,18 +57,20 @@ def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     speeds = [
         Speed("ours", False, 100, [4.0, 1.0, 2.0], "JAX 1"),
+        Speed("inexact", False, 100, [1.0, 1.0, 1.0], "JAX 1", is_exact=False),
         Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
         Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
     ]
     report = comparison.report([Comparison("2 x 50", speeds, {}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
     assert report.rows[1:] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
+        ("2 x 50", "inexact", "100", "100", "100", "4.00", ""),
         ("2 x 50", "slow", "20", "11", "20", "0.80", "2.50"),
         ("2 x 50", "fast", "25", "25", "25", "1.00", "2.00"),
         ("1 x 50", "ours", "50", "25", "100", "-", ""),
     ]
     values = json.loads(json.dumps(report.values))
-    assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 0.8, 1.0, None]
+    assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 4.0, 0.8, 1.0, None]
     assert "JAX 1, P 2" in report.text
 
 

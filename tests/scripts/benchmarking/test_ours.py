@@ -44,9 +44,9 @@ def test_sentences_have_ordinary_tokens_and_one_end():
     assert sentence[-1] == EOS
 
 
-@pytest.mark.parametrize("sentences", [3, 1])
-def test_every_output_has_the_forced_number_of_tokens(sentences):
-    task = decoding.make_task(TINY, sentences, tokens=6) | {"dtype": "float32"}
+@pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
+def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
+    task = decoding.make_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
     prepared = translation.prepare(task)
     assert prepared.repeat() == [6] * sentences
     assert prepared.tokens == 6 * sentences

@@ -1,0 +1,79 @@
+"""IBM Model 1 (Brown et al. 1993): the probabilities of target tokens as translations of a source token, by EM.
+
+Each target token is the translation of one token of its source, all of which are equally likely before it is known. The
+end-of-sentence of the source has the part of the paper's empty word, to which words without a counterpart are linked.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from scipy.sparse import csr_array
+
+from transformer.data.batches.collation import ragged_arange
+from transformer.data.corpus.corpus import Corpus
+
+CHUNK = 1 << 22  # links of a chunk, about: a link is a source token and a target token of one pair
+SMALLEST = 1e-6  # smaller probabilities become 0, which saves memory
+
+
+class Chunk(NamedTuple):
+    """Sentence pairs: their concatenated tokens, and the number of tokens of each sentence."""
+
+    sources: Int[np.ndarray, "P"]
+    source_lengths: Int[np.ndarray, "N"]
+    targets: Int[np.ndarray, "Q"]
+    target_lengths: Int[np.ndarray, "N"]
+
+
+def read_chunks(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Chunk]:
+    """Yields these pairs of a corpus."""
+    links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
+    for chunk in np.split(pairs, np.flatnonzero(np.diff(links // CHUNK)) + 1):
+        source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
+        yield Chunk(corpus.tokens(0, chunk), source_lengths, corpus.tokens(1, chunk), target_lengths)
+
+
+def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
+    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, without end.
+
+    The memory that it takes is proportional to the number of pairs of tokens that occur together.
+
+    Args:
+      read: returns the training pairs, once an iteration.
+      sizes: VS and VT, the vocabulary sizes of source and target.
+
+    Yields:
+      probabilities: (VS, VT), p(target token | source token); a source token that does not occur has none.
+      log_likelihood: in nats per target token, of the previous probabilities, which are uniform at first.
+    """
+    probabilities = None
+    while True:
+        expected, log_likelihood, count = csr_array(sizes), 0.0, 0
+        for chunk in read():
+            sources, targets, owners = links_of(chunk)
+            p = np.full(len(owners), 1 / sizes[1]) if probabilities is None else probabilities[sources, targets]
+            sums = np.maximum(np.bincount(owners, p), SMALLEST)  # 0 if all probabilities of a token have become 0
+            expected += csr_array((p / sums[owners], (sources, targets)), sizes)
+            log_likelihood += np.log(sums / np.bincount(owners)).sum()
+            count += len(sums)
+        probabilities = normalized(expected)
+        yield probabilities, log_likelihood / count
+
+
+def links_of(chunk: Chunk) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
+    """Returns all links: their source tokens, their target tokens, and the positions of the latter in the chunk."""
+    counts = np.repeat(chunk.source_lengths, chunk.target_lengths)
+    starts = np.repeat(np.cumsum(chunk.source_lengths) - chunk.source_lengths, chunk.target_lengths)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return chunk.sources[starts[owners] + ragged_arange(counts)], chunk.targets[owners], owners
+
+
+def normalized(expected: csr_array) -> csr_array:
+    """Returns the probabilities for these expected numbers of links."""
+    probabilities = expected.copy()
+    probabilities.data /= np.repeat(expected.sum(axis=1), np.diff(expected.indptr))
+    probabilities.data[probabilities.data < SMALLEST] = 0
+    probabilities.eliminate_zeros()
+    return probabilities

@@ -1,0 +1,99 @@
+"""The work of `scripts.shortlist`."""
+
+import argparse
+import dataclasses
+import itertools
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+from jaxtyping import Int
+from scipy.sparse import csr_array
+
+from scripts.alignment import ibm_model_1
+from transformer import fingerprints
+from transformer.data.corpus import corpus
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.shortlist import Shortlist
+from transformer.errors import UserError
+from transformer.special_tokens import SPECIAL
+from transformer.workdir import open_existing
+
+ITERATIONS = 5  # of EM
+SIZES = (8, 16, 32, 64)  # values of decoding.shortlist that are reported; the file has translations for the largest
+FREQUENT = 100  # most frequent target tokens, the default of Marian
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if arguments.pairs < 1:
+        raise UserError(f"--pairs={arguments.pairs}: must be at least 1")
+    workdir, config = open_existing(Path(arguments.workdir))
+    if config.training.objective != "translation":
+        raise UserError(
+            f"--workdir={workdir.path}: training.objective={config.training.objective} has no shortlist, which is for "
+            "objective=translation"
+        )
+    tokenizer = Tokenizer.load(workdir.path, config)
+    fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
+    train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
+    shortlist = learn(train, arguments.pairs, tokenizer)
+    shortlist.save(workdir.shortlist, tokenizer)
+    logging.info("%s: learned. The candidates of the validation split:", workdir.shortlist)
+    for size in SIZES:
+        share, count = coverage(shortlist, size, valid)
+        logging.info(
+            "decoding.shortlist=%d: %.2f %% of the references' tokens; %.0f of %d tokens are candidates of a sentence.",
+            *(size, 100 * share, count, shortlist.vocab_size),
+        )
+    print(workdir.shortlist)
+
+
+def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
+    """Returns the shortlist of at most `most` pairs of a corpus, which are evenly spaced."""
+    count = min(most, len(train))
+    pairs = np.arange(count) * len(train) // count
+    logging.info("Learning from %d of %d pairs.", count, len(train))
+    iterations = ibm_model_1.iterate(lambda: ibm_model_1.read_chunks(train, pairs), tokenizer.vocab_sizes)
+    for number in range(1, ITERATIONS + 1):
+        probabilities, log_likelihood = next(iterations)
+        logging.info("Iteration %d of %d: %.3f nats a target token.", number, ITERATIONS, -log_likelihood)
+    return Shortlist(
+        likeliest(probabilities, max(SIZES)),
+        most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT),
+        tokenizer.target.size,
+        tokenizer.source is tokenizer.target,
+    )
+
+
+def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
+    """Returns the most probable translations of each source token, the first one best; -1 where there are fewer."""
+    found = np.full((probabilities.shape[0], count), -1, np.int32)
+    for row, (begin, end) in enumerate(itertools.pairwise(probabilities.indptr)):
+        order = np.argsort(-probabilities.data[begin:end], kind="stable")
+        tokens = probabilities.indices[begin:end][order]
+        tokens = tokens[tokens >= SPECIAL][:count]
+        found[row, : len(tokens)] = tokens
+    return found
+
+
+def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "F"]:
+    """Returns the tokens with the largest counts, without special tokens and those that never occur."""
+    tokens = np.argsort(-counts, kind="stable")
+    return tokens[(tokens >= SPECIAL) & (counts[tokens] > 0)][:count].astype(np.int32)
+
+
+def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
+    """Returns the share of the targets' tokens, without end-of-sentence, that are candidates for their source.
+
+    Also returns the mean number of candidates of a sentence.
+    """
+    limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
+    covered = total = candidates = 0
+    for pair in range(len(held_out)):
+        source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
+        (found,) = limited.candidates(source[None])
+        covered += int(np.isin(target[:-1], found).sum())
+        total += len(target) - 1
+        candidates += int((found >= 0).sum())
+    return covered / total, candidates / len(held_out)

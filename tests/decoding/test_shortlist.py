@@ -1,0 +1,158 @@
+"""Search with a lexical shortlist: its candidates, the plain search, and exhaustive search over the candidates."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from tests.checkpoints.saved_runs import refusal
+from tests.decoding.models import random_sources, teacher_forced, tiny_model
+from tests.decoding.test_scoring import DEVICES, GRAPHS, REPLICAS, SOURCES, TOKENIZER, VOCABULARY, decoding_config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding import ensemble
+from transformer.decoding.beam_search import beam_search
+from transformer.decoding.beam_tree import BeamTracer
+from transformer.decoding.shortlist import Shortlist
+from transformer.decoding.translator import Translator
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
+
+VOCAB_SIZE = 12
+
+
+def make_shortlist(size: int, vocab_size: int = VOCAB_SIZE, is_shared: bool = False, seed: int = 0) -> Shortlist:
+    """Returns a shortlist of random translations, some of them absent, and two frequent tokens."""
+    random = np.random.default_rng(seed)
+    translations = random.integers(SPECIAL, vocab_size, (vocab_size, size), np.int32)
+    translations[random.random(translations.shape) < 0.2] = -1
+    translations[:SPECIAL] = -1
+    return Shortlist(translations, np.array([7, 5], np.int32), vocab_size, is_shared)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize(("size", "vocab_size"), [(1, 12), (2, 40), (50, 40)])
+def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_size, is_shared):
+    shortlist = make_shortlist(size, vocab_size, is_shared)
+    sources = random_sources(20, 9, vocab_size, seed=1)
+    found = shortlist.candidates(sources)
+    assert found.shape[1] <= vocab_size
+    for source, row in zip(sources, found, strict=True):
+        expected = {PAD, 1, BOS, EOS, *shortlist.frequent.tolist(), *shortlist.translations[source].ravel().tolist()}
+        if is_shared:
+            expected |= set(source.tolist())
+        present = row[row >= 0]
+        assert present[:SPECIAL].tolist() == [0, 1, 2, 3]
+        assert (np.diff(present) > 0).all()  # in the vocabulary's order, which decides ties, and without duplicates
+        assert set(present.tolist()) == expected - {-1}
+        assert (row[len(present) :] == -1).all()
+        np.testing.assert_array_equal(shortlist.candidates(source[None]), row[None])
+
+
+def search(models, source, candidates, limits, **settings):
+    graphs, parameters = zip(*models, strict=True)
+    settings = {"length_penalty": 0.6, "max_length": 16, "forbid_unk": True} | settings
+    limits = np.array(limits, np.int32)
+    return jax.device_get(_search(graphs, parameters, source, candidates, limits, tuple(settings.items())))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def _search(graphs, parameters, source, candidates, limits, settings):
+    models = ensemble.build_models(graphs, parameters, candidates)
+    return beam_search(models, source, limits, **dict(settings))[0]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize(("sharing", "count"), [("all", 1), ("none", 1), ("all", 2)])
+def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sharing, count, beam_size):
+    models = [tiny_model(VOCAB_SIZE, seed=seed, share_embeddings=sharing) for seed in range(count)]
+    sources = random_sources(16, 6, VOCAB_SIZE, seed=1)
+    limits = (sources != PAD).sum(axis=1) + 4
+    candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
+    settings = {"beam_size": beam_size, "n_best": beam_size}
+    plain, listed = (search(models, sources, each, limits, **settings) for each in (None, candidates))
+    np.testing.assert_array_equal(listed.tokens, plain.tokens)
+    np.testing.assert_allclose(listed.scores, plain.scores, atol=1e-5)
+    np.testing.assert_allclose(listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(count):
+    limit, alpha = 3, 0.6
+    models = [tiny_model(9, seed=seed) for seed in range(count)]
+    sources = random_sources(2, 5, 9, seed=4)
+    candidates = np.array([[0, 1, 2, 3, 5, 8, -1], [0, 1, 2, 3, 4, 6, 7]], np.int32)
+    width = sum(4**length for length in range(limit + 1))
+    settings = {"beam_size": width, "n_best": width, "length_penalty": alpha, "max_length": limit + 1}
+    found = search(models, sources, candidates, [limit] * 2, forbid_unk=False, **settings)
+    for row, source in enumerate(sources):
+        allowed = candidates[row][candidates[row] >= 0]
+        words = [token for token in allowed.tolist() if token not in (PAD, BOS, EOS)]
+        space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
+        each = [teacher_forced([model], source, space).astype(np.float64) for model in models]
+        each = [log_p - logsumexp(log_p[:, :, allowed], axis=2, keepdims=True) for log_p in each]
+        log_p = logsumexp(each, axis=0) - np.log(count)
+        sums = [sum(log_p[i, t, token] for t, token in enumerate(output)) for i, output in enumerate(space)]
+        scores = np.array(sums) / [((5 + len(output)) / 6) ** alpha for output in space]
+        ranking = np.argsort(-scores)
+        outputs = [tokens[tokens != PAD].tolist() for tokens in found.tokens[row, : len(space)]]
+        assert outputs == [space[i] for i in ranking]
+        np.testing.assert_allclose(found.scores[row, : len(space)], scores[ranking], rtol=1e-5)
+        assert (found.scores[row, len(space) :] == -np.inf).all()
+
+
+def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
+    shortlist, config = make_shortlist(1), decoding_config()
+    texts = [text for text in SOURCES if text]
+    translator = Translator(GRAPHS, TOKENIZER, config, 1, DEVICES, shortlist)
+    tracer = BeamTracer(GRAPHS, TOKENIZER, config, DEVICES[0], shortlist)
+    seen = set()
+    for text, (best,) in zip(texts, translator.translate(REPLICAS, texts, 1, lambda count: None), strict=True):
+        tree = tracer.trace(REPLICAS, text)
+        assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
+        assert tree.nodes[tree.best[-1]].score == pytest.approx(best.score, rel=1e-5)
+        (candidates,) = shortlist.candidates(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
+        pieces = {VOCABULARY.pieces[token] for token in candidates if token >= 0}
+        assert {node.piece for node in tree.nodes} <= pieces
+        seen |= set(VOCABULARY.pieces) - pieces
+    assert seen, "the candidates are the whole vocabulary"
+
+
+def test_a_saved_shortlist_has_as_many_translations_as_are_asked_of_it(tmp_path):
+    shortlist, path = make_shortlist(5), tmp_path / "shortlist.npz"
+    shortlist.save(path, TOKENIZER)
+    for size in (2, 5):
+        loaded = Shortlist.load(path, TOKENIZER, size)
+        np.testing.assert_array_equal(loaded.translations, shortlist.translations[:, :size])
+        np.testing.assert_array_equal(loaded.frequent, shortlist.frequent)
+        assert (loaded.vocab_size, loaded.is_shared) == (VOCAB_SIZE, True)
+    assert not Shortlist.load(path, Tokenizer(VOCABULARY, IdsVocabulary(VOCAB_SIZE)), 1).is_shared
+
+
+def test_a_shortlist_that_does_not_fit_is_refused(tmp_path):
+    path, command = tmp_path / "shortlist.npz", f"python -m scripts.shortlist --workdir={tmp_path}"
+    expected = f"--decoding.shortlist=6: {path} is missing; make it with: {command}"
+    assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
+    make_shortlist(5).save(path, TOKENIZER)
+    expected = f"--decoding.shortlist=6: {path} has 5 translations of each token; use at most these"
+    assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
+    other = IdsVocabulary(VOCAB_SIZE + 1)
+    message = refusal(Shortlist.load, path, Tokenizer(other, other), 5)
+    assert message == f"--decoding.shortlist=5: {path} is for another vocabulary; make it again with: {command}"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "array", "arrays"])
+def test_a_damaged_shortlist_is_refused(tmp_path, damage):
+    path = tmp_path / "shortlist.npz"
+    make_shortlist(5).save(path, TOKENIZER)
+    content = path.read_bytes()
+    with path.open("wb") as file:
+        if damage == "array":
+            np.save(file, np.zeros(3))
+        elif damage == "arrays":
+            np.savez(file, frequent=np.zeros(3))
+        else:
+            file.write({"empty": b"", "cut": content[:-40], "text": b"shortlist"}[damage])
+    assert f"{path}: damaged (" in refusal(Shortlist.load, path, TOKENIZER, 5)

@@ -1,0 +1,113 @@
+"""A lexical shortlist: the target tokens that a search considers for a sentence, instead of the whole vocabulary.
+
+Jean et al. (2015, section 3) decode so with a very large vocabulary, and so do Marian's shortlists and CTranslate2's
+vocabulary maps. The candidates of a sentence do not depend on its batch, and neither does its translation.
+"""
+
+import io
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer import files
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
+from transformer.model.cache import DecodingCache
+from transformer.model.products import FLOAT32, batched_dtype, product_dtype
+from transformer.model.transformer import Transformer
+from transformer.special_tokens import SPECIAL
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """The likeliest translations of each source token, and the most frequent target tokens.
+
+    Attributes:
+      translations: target tokens, the most probable first; -1 where a source token has fewer.
+      frequent: candidates of every sentence.
+      vocab_size: V, the number of target tokens.
+      is_shared: whether both languages have one vocabulary. Source tokens are then candidates too, to be copied.
+    """
+
+    translations: Int[np.ndarray, "VS N"]
+    frequent: Int[np.ndarray, "F"]
+    vocab_size: int
+    is_shared: bool
+
+    def candidates(self, source: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B C"]:
+        """Returns the target tokens to consider for each row, without duplicates; -1 where a row has fewer than C.
+
+        The special tokens come first, each at the index that is its id, and the other tokens ascend. C depends on S
+        only.
+        """
+        rows = len(source)
+        found = [self.translations[source].reshape(rows, -1), np.tile(self.frequent, (rows, 1))]
+        tokens = np.sort(np.concatenate([*found, source] if self.is_shared else found, axis=1), axis=1)
+        is_repeated = np.diff(tokens, axis=1, prepend=-1) == 0
+        tokens[is_repeated | (tokens < SPECIAL)] = self.vocab_size  # which is no token, and sorts after all tokens
+        tokens = np.sort(tokens, axis=1)[:, : self.vocab_size - SPECIAL]
+        tokens[tokens == self.vocab_size] = -1
+        return np.concatenate([np.tile(np.arange(SPECIAL), (rows, 1)), tokens], axis=1).astype(np.int32)
+
+    def save(self, path: Path, tokenizer: Tokenizer) -> None:
+        """Writes the shortlist atomically, with the tokenizer's fingerprint."""
+        content = io.BytesIO()
+        arrays = {"translations": self.translations, "frequent": self.frequent}
+        np.savez_compressed(content, vocabulary=tokenizer.fingerprint, **arrays)
+        files.write_bytes(path, content.getvalue())
+
+    @classmethod
+    def load(cls, path: Path, tokenizer: Tokenizer, size: int) -> "Shortlist":
+        """Reads a shortlist with `size` translations of each source token.
+
+        Raises UserError if the file is missing or damaged, has fewer, or is for another vocabulary.
+        """
+        flag, command = f"--decoding.shortlist={size}", f"python -m scripts.shortlist --workdir={path.parent}"
+        if not path.exists():
+            raise UserError(f"{flag}: {path} is missing; make it with: {command}")
+        try:
+            with path.open("rb") as file, np.load(file) as arrays:
+                vocabulary, translations, frequent = (
+                    arrays[name] for name in ("vocabulary", "translations", "frequent")
+                )
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path}: damaged ({type(error).__name__}); make it again with: {command}") from error
+        if vocabulary != tokenizer.fingerprint:
+            raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")
+        if size > translations.shape[1]:
+            raise UserError(f"{flag}: {path} has {translations.shape[1]} translations of each token; use at most these")
+        is_shared = tokenizer.source is tokenizer.target
+        return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)
+
+
+class CandidateModel:
+    """A translation model that predicts the candidates of each row only, an `AutoregressiveModel`.
+
+    Its probabilities are renormalized: those of a row's candidates sum to 1.
+    """
+
+    def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
+        """`candidates`: tokens, or -1, which is never predicted."""
+        self.model, self.candidates = model, candidates
+        dtype = batched_dtype(product_dtype(model.decoder.embedding.dtype))
+        rows = jnp.take(model.output_table, candidates, axis=0, mode="clip").astype(dtype)
+        # (B, D, C), since the product of a step is faster so on CPUs. Without a barrier XLA may transpose at each step.
+        self.weights = jax.lax.optimization_barrier(rows.swapaxes(1, 2))
+
+    def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
+        return self.model.start_cache(source, beams, length)
+
+    def decode_step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B K C"], DecodingCache]:
+        """Returns the logits of the candidates as the token after `tokens`, which are ids of the vocabulary."""
+        x, cache = self.model.decoder.step(tokens, position, cache)
+        x = x.astype(self.weights.dtype)
+        logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
+        return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache
