@@ -14,6 +14,7 @@ from scripts.alignment.links import Head, Links, heads_of, most_consistent, word
 from scripts.alignment.pharaoh import Gold, error_rate, format_links, parse_gold
 from transformer.api import Model
 from transformer.commands.translate import decode_stream
+from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.inspection import Attention
@@ -27,6 +28,7 @@ def main(arguments: argparse.Namespace) -> None:
     gold = None if arguments.gold is None else read_gold(arguments.gold)
     if arguments.sentences < 1:
         raise UserError(f"--sentences={arguments.sentences}: must be at least 1")
+    enable_compilation_cache()
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
     heads = choose_heads(model, arguments.heads, arguments.sentences)
     found = []

@@ -9,6 +9,7 @@ import transformer
 from scripts import charts
 from scripts.charts.files import check_output, write
 from transformer.api import check_text
+from transformer.compilation_cache import enable_compilation_cache
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
@@ -48,6 +49,7 @@ def draw_attention(
     """Returns the attention of a run over a sentence pair. Without a target, that is the run's own translation."""
     for name, text in (("--source", source), ("--target", target or "")):
         check_text(text, name)
+    enable_compilation_cache()
     model = transformer.load(_single(workdir), checkpoint, average)
     if target is None:
         target = model.translate([source])[0][0].text

@@ -14,6 +14,7 @@ from scripts.data_inspection.pairs import Measured, measure
 from scripts.data_inspection.text import make_text
 from transformer import files
 from transformer.api import Model
+from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_parallel_files
@@ -23,6 +24,7 @@ from transformer.workdir import split_names
 
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
+    enable_compilation_cache()
     model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
     reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
     check_direction(arguments, model, reverse)
