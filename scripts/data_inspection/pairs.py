@@ -12,7 +12,7 @@ CHUNK = 4096  # pairs that are scored together
 
 
 class Scores(NamedTuple):
-    """What a model says of a pair, in nats per target token, end-of-sentence included; NaN if a side is too long.
+    """A model's scores of a pair, in nats per target token, with end-of-sentence; NaN if a side is too long.
 
     Attributes:
       loss: -log p(target | source).
