@@ -200,8 +200,8 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
     decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
     decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
-    # beam: translations of each source token that an output may have, with the source's own tokens if the vocabulary is
-    # shared and the most frequent tokens; scripts.shortlist learns them. Not for training. 0: the whole vocabulary
+    # beam: translations of each source token among the candidates of an output, at most 64, from the file that
+    # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))
     decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all

@@ -17,5 +17,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.training.label_smoothing = 0.0
     config.model.num_layers = 4  # as many as the quickstart's encoder and decoder together
     config.model.ctc_frames = 3
-    config.training.steps = 2400  # frames that do not know of each other take longer to learn than a decoder
+    config.training.steps = 2400  # frames are predicted independently, which takes longer to learn than a decoder
     return config

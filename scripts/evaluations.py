@@ -58,6 +58,7 @@ class Evaluation:
         """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.result["split"], "averaged": self.result["averaged"]}
+        search["shortlist"] = self.result.get("shortlist")  # its digest; old evaluations have none
         return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
 
     @property

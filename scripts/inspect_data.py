@@ -3,11 +3,11 @@
     python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--split=train | --source=FILE --target=FILE]
         [--worst=N] [--exclude=FILE --share=0.05]
 
-Pairs are ranked by their information: by how many nats per target token the source raises the log-probability of the
-target over that with an empty source. It is about 0 for a target that has nothing to do with its source, however
-likely it is. With --reverse, a run of the other direction, the mean over both directions counts. The run may have been
-trained on the corpus. Prints the distribution of losses and information, and the worst pairs. --exclude writes a list
-of the worst pairs, which config.data.exclude takes: in each line a pair's number and its information.
+Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target | source) minus
+log p(target | empty source). It is lower for a target that is no translation of its source, however likely the target
+is. With --reverse, a run of the other direction, the mean over both directions counts. The run may have been trained on
+the corpus. Prints the distributions and the worst pairs. --exclude writes a list of the worst pairs, which
+config.data.exclude takes: in each line a pair's number and its PMI.
 """
 
 import argparse

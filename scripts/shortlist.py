@@ -1,4 +1,4 @@
-"""Learns a lexical shortlist from the training pairs of a run, with which it translates faster.
+"""Learns a lexical shortlist from the training pairs of a run: the target tokens that a beam search considers.
 
     python -m scripts.shortlist --workdir=DIR [--pairs=200000]
     python -m transformer.translate --workdir=DIR --decoding.shortlist=32

@@ -1,7 +1,7 @@
 """IBM Model 1 (Brown et al. 1993): the probabilities of target tokens as translations of a source token, by EM.
 
-Each target token is the translation of one token of its source, all of which are equally likely before it is known. The
-end-of-sentence of the source has the part of the paper's empty word, to which words without a counterpart are linked.
+Each target token is the translation of one token of its source, with a uniform prior over these. The source's
+end-of-sentence serves as the NULL word.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,7 @@ def read_chunks(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Chunk]:
 
 
 def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
-    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, without end.
+    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, indefinitely.
 
     The memory that it takes is proportional to the number of pairs of tokens that occur together.
 
@@ -52,11 +52,17 @@ def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iter
     while True:
         expected, log_likelihood, count = csr_array(sizes), 0.0, 0
         for chunk in read():
-            sources, targets, owners = links_of(chunk)
-            p = np.full(len(owners), 1 / sizes[1]) if probabilities is None else probabilities[sources, targets]
-            sums = np.maximum(np.bincount(owners, p), SMALLEST)  # 0 if all probabilities of a token have become 0
-            expected += csr_array((p / sums[owners], (sources, targets)), sizes)
-            log_likelihood += np.log(sums / np.bincount(owners)).sum()
+            sources, targets, target_positions = links_of(chunk)
+            p = (
+                np.full(len(target_positions), 1 / sizes[1])
+                if probabilities is None
+                else probabilities[sources, targets]
+            )
+            sums = np.maximum(
+                np.bincount(target_positions, p), SMALLEST
+            )  # 0 if all probabilities of a token have become 0
+            expected += csr_array((p / sums[target_positions], (sources, targets)), sizes)
+            log_likelihood += np.log(sums / np.bincount(target_positions)).sum()
             count += len(sums)
         probabilities = normalized(expected)
         yield probabilities, log_likelihood / count
@@ -66,8 +72,12 @@ def links_of(chunk: Chunk) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], 
     """Returns all links: their source tokens, their target tokens, and the positions of the latter in the chunk."""
     counts = np.repeat(chunk.source_lengths, chunk.target_lengths)
     starts = np.repeat(np.cumsum(chunk.source_lengths) - chunk.source_lengths, chunk.target_lengths)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return chunk.sources[starts[owners] + ragged_arange(counts)], chunk.targets[owners], owners
+    target_positions = np.repeat(np.arange(len(counts)), counts)
+    return (
+        chunk.sources[starts[target_positions] + ragged_arange(counts)],
+        chunk.targets[target_positions],
+        target_positions,
+    )
 
 
 def normalized(expected: csr_array) -> csr_array:

@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     name, pairs = read_corpus(arguments, model.config.data)
     logging.info("Scoring %d pairs.", len(pairs))
     measured = list(measure(pairs, model, reverse))
-    ranked = sorted((pair for pair in measured if math.isfinite(pair.information)), key=lambda pair: pair.information)
+    ranked = sorted((pair for pair in measured if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi)
     text = make_text(name, measured, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
@@ -80,7 +80,7 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
 
 
 def write_list(path: Path, worst: Sequence[Measured]) -> None:
-    """Writes the pairs' numbers and information, in the order of the corpus."""
-    lines = (f"{pair.number}\t{pair.information:.4f}\n" for pair in sorted(worst))
+    """Writes the pairs' numbers and PMI, in the order of the corpus."""
+    lines = (f"{pair.number}\t{pair.pmi:.4f}\n" for pair in sorted(worst))
     files.write_text(path, "".join(lines))
     logging.info("%s: %d pairs.", path, len(worst))

@@ -57,7 +57,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     iterations = ibm_model_1.iterate(lambda: ibm_model_1.read_chunks(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)
-        logging.info("Iteration %d of %d: %.3f nats a target token.", number, ITERATIONS, -log_likelihood)
+        logging.info("Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood)
     return Shortlist(
         likeliest(probabilities, max(SIZES)),
         most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT),
@@ -84,7 +84,7 @@ def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the share of the targets' tokens, without end-of-sentence, that are candidates for their source.
+    """Returns the share of the targets' tokens, without special tokens, that are candidates for their source.
 
     Also returns the mean number of candidates of a sentence.
     """
@@ -93,7 +93,8 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
         (found,) = limited.candidates(source[None])
-        covered += int(np.isin(target[:-1], found).sum())
-        total += len(target) - 1
+        target = target[target >= SPECIAL]
+        covered += int(np.isin(target, found).sum())
+        total += len(target)
         candidates += int((found >= 0).sum())
     return covered / total, candidates / len(held_out)

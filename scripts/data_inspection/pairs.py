@@ -16,12 +16,12 @@ class Scores(NamedTuple):
 
     Attributes:
       loss: -log p(target | source).
-      information: log p(target | source) - log p(target | empty source), what the model reads in the source about the
-        target: about 0 if the two have nothing to do with each other.
+      pmi: log p(target | source) - log p(target | empty source), an estimate of the pointwise mutual information of
+        the two texts. It is lower for a target that is no translation of its source.
     """
 
     loss: float
-    information: float
+    pmi: float
 
 
 class Measured(NamedTuple):
@@ -42,9 +42,9 @@ class Measured(NamedTuple):
     copied: float
 
     @property
-    def information(self) -> float:
+    def pmi(self) -> float:
         """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a model."""
-        return statistics.mean(each.information for each in self.scores)
+        return statistics.mean(each.pmi for each in self.scores)
 
 
 def measure(pairs: Sequence[tuple[str, str]], model: Model, reverse: Model | None) -> Iterator[Measured]:

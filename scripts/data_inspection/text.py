@@ -18,7 +18,7 @@ def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -
 
 def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
     counts = {
-        "too long for the model": sum(math.isnan(pair.information) for pair in pairs),
+        "too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
         "an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
         f"one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
         f"{COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
@@ -27,7 +27,7 @@ def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
     lines = [f"{name}: {len(pairs):,} pairs"]
     for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
         lines.append(_quantiles(f"{direction}loss", [each.loss for each in scores]))
-        lines.append(_quantiles(f"{direction}information", [each.information for each in scores]))
+        lines.append(_quantiles(f"{direction}PMI", [each.pmi for each in scores]))
     return lines + [f"{count:,} pairs with {what}" for what, count in counts.items() if count]
 
 
@@ -41,7 +41,7 @@ def _quantiles(what: str, values: Sequence[float]) -> str:
 
 def _lines(pair: Measured) -> list[str]:
     scores = (
-        f"{direction}loss {each.loss:.2f}, information {each.information:.2f}, "
+        f"{direction}loss {each.loss:.2f}, PMI {each.pmi:.2f}, "
         for direction, each in zip(DIRECTIONS, pair.scores, strict=False)
     )
     facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"

@@ -136,7 +136,7 @@ def test_a_shortlist_that_does_not_fit_is_refused(tmp_path):
     expected = f"--decoding.shortlist=6: {path} is missing; make it with: {command}"
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
     make_shortlist(5).save(path, TOKENIZER)
-    expected = f"--decoding.shortlist=6: {path} has 5 translations of each token; use at most these"
+    expected = f"--decoding.shortlist=6: must be at most 5, the translations of each token in {path}"
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
     other = IdsVocabulary(VOCAB_SIZE + 1)
     message = refusal(Shortlist.load, path, Tokenizer(other, other), 5)

@@ -20,7 +20,7 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("train.in and train.out: 5 pairs")
     numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
-    found = [float(line.split("information ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
+    found = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
     assert len(numbers) == 2 and found == sorted(found)
     listed = [line.split("\t") for line in path.read_text().splitlines()]
     assert [int(number) for number, _ in listed] == sorted(numbers)
@@ -45,7 +45,7 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
     out = capsys.readouterr().out
     for part in (
         "b: 3 pairs",
-        "other direction: information in nats per token: 1% at most",
+        "other direction: PMI in nats per token: 1% at most",
         "1 pairs with an empty side",
         "2 pairs with one side 3 times as long as the other",
         "1 pairs with the target equal to the source",

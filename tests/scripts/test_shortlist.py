@@ -89,7 +89,7 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
         assert set(best.tokens) <= set(candidates.tolist())
     assert run(evaluate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     result = json.loads(capsysbinary.readouterr().out)
-    assert result["decoding"]["shortlist"] == 1
+    assert result["decoding"]["shortlist"] == 1 and result["shortlist"] == limited.fingerprint
     texts = [best.text for (best,) in found]
     assert Path(result["hypotheses"]).read_text().splitlines() == texts
     stdin = SimpleNamespace(buffer=io.BytesIO("".join(f"{text}\n" for text in SOURCES).encode()), isatty=lambda: False)
@@ -103,7 +103,9 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
 def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
     assert "--pairs=0: must be at least 1" in errors(capsys, shortlist, f"--workdir={workdir}", "--pairs=0")
     assert "no such folder" in errors(capsys, shortlist, f"--workdir={workdir}s")
-    assert "has 64 translations" in errors(capsys, evaluate, f"--workdir={workdir}", "--decoding.shortlist=65")
+    assert "--decoding.shortlist=65: must be at most 64, the" in errors(
+        capsys, evaluate, f"--workdir={workdir}", "--decoding.shortlist=65"
+    )
     sampling = ("--decoding.shortlist=8", "--decoding.strategy=sample")
     assert "a shortlist is for beam search" in errors(capsys, evaluate, f"--workdir={workdir}", *sampling)
     monolingual = {"training.objective": "causal_lm", "data.source_language": "", "training.eval_bleu": "false"}

@@ -4,6 +4,7 @@ Jean et al. (2015, section 3) decode so with a very large vocabulary, and so do 
 vocabulary maps. The candidates of a sentence do not depend on its batch, and neither does its translation.
 """
 
+import hashlib
 import io
 import zipfile
 import zlib
@@ -55,6 +56,12 @@ class Shortlist:
         tokens[tokens == self.vocab_size] = -1
         return np.concatenate([np.tile(np.arange(SPECIAL), (rows, 1)), tokens], axis=1).astype(np.int32)
 
+    @property
+    def fingerprint(self) -> str:
+        """A digest that is equal for equal shortlists."""
+        arrays = (self.translations, self.frequent)
+        return hashlib.sha256(b" ".join(np.ascontiguousarray(each) for each in arrays)).hexdigest()
+
     def save(self, path: Path, tokenizer: Tokenizer) -> None:
         """Writes the shortlist atomically, with the tokenizer's fingerprint."""
         content = io.BytesIO()
@@ -81,7 +88,9 @@ class Shortlist:
         if vocabulary != tokenizer.fingerprint:
             raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")
         if size > translations.shape[1]:
-            raise UserError(f"{flag}: {path} has {translations.shape[1]} translations of each token; use at most these")
+            raise UserError(
+                f"{flag}: must be at most {translations.shape[1]}, the translations of each token in {path}"
+            )
         is_shared = tokenizer.source is tokenizer.target
         return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)
 

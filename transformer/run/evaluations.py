@@ -46,6 +46,7 @@ def save_translations(
             "sentences": len(references),
             **described,
             "decoding": models.config.decoding.to_dict(),
+            "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
             **{kind: str(path) for kind, path in paths.items()},
         }
     )

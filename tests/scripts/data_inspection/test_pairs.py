@@ -44,12 +44,12 @@ def test_scores_are_those_of_the_models_per_token(models):
             one, without = scorer.score([(source, target), ("", target)])
             assert scores.loss == pytest.approx(-one.log_probability / len(one.tokens), rel=1e-5)
             gain = one.log_probability - without.log_probability
-            assert scores.information == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
-        assert each.information == pytest.approx(sum(scores.information for scores in each.scores) / 2)
-    assert math.isnan(measured[2].information)
+            assert scores.pmi == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
+        assert each.pmi == pytest.approx(sum(scores.pmi for scores in each.scores) / 2)
+    assert math.isnan(measured[2].pmi)
     assert [len(each.scores) for each in measure(PAIRS, model, None)] == [1] * 4
 
 
-def test_an_empty_source_gives_no_information(models):
+def test_an_empty_source_has_no_mutual_information(models):
     (measured,) = measure([("", "1 2")], models[0], None)
-    assert measured.information == 0.0
+    assert measured.pmi == 0.0
