@@ -36,9 +36,15 @@ class System:
 
 def describe_settings(differences: Mapping[str, Any]) -> str:
     """Returns the settings in which a system differs from others; "" if they are too many for a name."""
-    if len(differences) > MAX_NAMED:
+    if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
-    return ", ".join(f"{key.rpartition('.')[2]}={show(value)}" for key, value in differences.items())
+    return ", ".join(f"{_short(key)}={show(value)}" for key, value in differences.items())
+
+
+def _short(key: str) -> str:
+    """Returns a key without its group, unless it is a name of something."""
+    last = key.rpartition(".")[2]
+    return key if last == "name" else last
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
