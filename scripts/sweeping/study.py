@@ -117,8 +117,9 @@ class SweepStudy:
         """Enqueues an interrupted trial, for any process to continue."""
         with self.lock():
             if self.storage.get_trial(self._id(trial)).state == TrialState.RUNNING:
-                trial.study.tell(trial, state=TrialState.FAIL)
+                # In this order: if the storage fails in between, the trial still runs, and is taken over later.
                 self.retry(trial.study, self.storage.get_trial(self._id(trial)))
+                trial.study.tell(trial, state=TrialState.FAIL)
 
     def retry_failed(self) -> None:
         """Enqueues all failed trials."""

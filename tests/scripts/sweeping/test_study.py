@@ -73,6 +73,20 @@ def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study
     assert states(study)[1] == "waiting"
 
 
+def test_a_trial_that_cannot_be_enqueued_again_is_not_recorded_as_failed(open_study, monkeypatch):
+    study = open_study(GRID)
+    trial = study.claim()
+
+    def full(*arguments, **settings):
+        raise optuna.exceptions.StorageInternalError("disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "add_trial", full)
+        with pytest.raises(optuna.exceptions.StorageInternalError):
+            study.requeue(trial)
+    assert states(study)[0] == "running"
+
+
 def test_another_process_takes_a_trial_without_heartbeats(open_study):
     dead, alive = open_study(GRID, grace=1), open_study(GRID, grace=1)
     trial = dead.claim()
