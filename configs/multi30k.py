@@ -37,7 +37,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.positions = "rotary"  # training perplexity after 400 steps: 11.9, sinusoidal 13.9
     config.model.share_embeddings = "target"
     config.model.dropout = 0.2
-    config.model.dtype = "float32"
 
     config.data.source = "text"
     config.data.name = "multi30k"

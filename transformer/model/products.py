@@ -46,6 +46,8 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
     makes it transpose x first. Over several devices it would keep the partitioner from splitting the product.
     """
     if is_for_one_cpu():
+        if x.shape[1] > y.shape[1]:
+            return jax.lax.optimization_barrier(transposed_product(y, x)).T
         return _dot(with_layout_constraint(x.T, Layout((0, 1))), y, (1, 0), FLOAT32)
     return _dot(y, x, (0, 0), FLOAT32).T
 

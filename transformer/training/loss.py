@@ -78,12 +78,18 @@ class Criterion:
         `columns` are the numbers of the columns in the vocabulary. Those of `vocab_size` or more are ignored. The other
         columns are on the devices of the mesh axis `axis`; None: there are no others.
         """
-        columns, labels = columns[None, None], targets[..., None]
-        logits = jnp.where(columns < vocab_size, logits, _LOWEST)
+        is_padded = len(columns) * (1 if axis is None else jax.lax.axis_size(axis)) > vocab_size
+        first, columns, labels = columns[0], columns[None, None], targets[..., None]
+        smoothing = self.label_smoothing * LABEL_SMOOTHING_SUPPORTS[self.support](columns, labels, vocab_size)
+        if is_padded:
+            logits = jnp.where(columns < vocab_size, logits, _LOWEST)
+            smoothing = jnp.where(columns < vocab_size, smoothing, 0.0)
         is_truth = columns == labels
-        smoothing = LABEL_SMOOTHING_SUPPORTS[self.support](columns, labels, vocab_size)
-        smoothing = self.label_smoothing * jnp.where(columns < vocab_size, smoothing, 0.0)
-        rows = _all_columns(_statistics(logits, is_truth, smoothing, self.reads_once), axis)
+        if self.reads_once:
+            rows = _statistics_in_one_reading(logits, is_truth, smoothing)
+        else:
+            rows = _statistics(logits, targets - first, smoothing)
+        rows = _all_columns(rows, axis)
         normalizer = rows.maximum + jnp.log(rows.exponentials)
         weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
         sums = LossSums(
@@ -92,7 +98,8 @@ class Criterion:
             correct=jnp.sum(weights * (rows.truth >= rows.maximum)),
             tokens=jnp.sum(weights),
         )
-        p = jnp.exp(logits - normalizer[..., None])
+        # On CPUs the compiler reuses the exponentials that have been summed.
+        p = jnp.exp(logits - rows.maximum[..., None]) * (1 / rows.exponentials)[..., None]
         gradient = weights[..., None] * (p - (1.0 - self.label_smoothing) * is_truth - smoothing)
         if self.r_drop == 0.0:
             return sums.loss, sums, gradient
@@ -111,12 +118,17 @@ class _RowStatistics(NamedTuple):
     smooth: Float[Array, "B T"]  # the logits' sum, weighted by the smoothing
 
 
-def _statistics(logits: jax.Array, is_truth: jax.Array, smoothing: jax.Array, reads_once: bool) -> _RowStatistics:
-    truth, smooth = jnp.where(is_truth, logits, 0.0), smoothing * logits
-    if not reads_once:
-        maximum = jnp.max(logits, axis=-1)
-        exponentials = jnp.exp(logits - maximum[..., None])
-        return _RowStatistics(maximum, *(jnp.sum(x, axis=-1) for x in (exponentials, truth, smooth)))
+def _statistics(logits: jax.Array, truths: Int[Array, "B T"], smoothing: jax.Array) -> _RowStatistics:
+    """Computes a reduction at a time. `truths` are columns of `logits`, or beyond them."""
+    is_here = (truths >= 0) & (truths < logits.shape[-1])
+    truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
+    maximum = jnp.max(logits, axis=-1)
+    exponentials = jnp.sum(jnp.exp(logits - maximum[..., None]), axis=-1)
+    return _RowStatistics(maximum, exponentials, jnp.where(is_here, truth, 0.0), jnp.sum(smoothing * logits, axis=-1))
+
+
+def _statistics_in_one_reading(logits: jax.Array, is_truth: jax.Array, smoothing: jax.Array) -> _RowStatistics:
+    """Computes all reductions together."""
 
     def combine(some: tuple, others: tuple) -> tuple:
         maximum = jnp.maximum(some[0], others[0])
@@ -124,7 +136,7 @@ def _statistics(logits: jax.Array, is_truth: jax.Array, smoothing: jax.Array, re
         return maximum, exponentials, some[2] + others[2], some[3] + others[3]
 
     start = tuple(map(jnp.float32, (_LOWEST, 0.0, 0.0, 0.0)))
-    operands = (logits, jnp.ones_like(logits), truth, smooth)
+    operands = (logits, jnp.ones_like(logits), jnp.where(is_truth, logits, 0.0), smoothing * logits)
     return _RowStatistics(*jax.lax.reduce(operands, start, combine, (logits.ndim - 1,)))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,8 @@ from transformer.model.products import FLOAT32, product, product_with_transpose,
 from transformer.training.loss import Criterion, LossSums
 from transformer.training.programs import Batch
 
-_COLUMN_MULTIPLE = 128  # tiles of matrix units
+_COLUMN_MULTIPLE = {"cpu": 1}
+_DEFAULT_COLUMN_MULTIPLE = 128  # tiles of matrix units
 # Float32 logits of a chunk, on each device. TPUs keep small chunks in their vector memory. Each chunk adds to the whole
 # gradient of the table, which smaller ones would do more often.
 _CHUNK_BYTES = {"cpu": 2**26, "tpu": 2**26}
@@ -66,24 +68,24 @@ class ProjectedLoss:
         mesh, (vocab_size, d_model) = self.mesh.shape, table.shape
         is_shared = len(hidden) % row_shards(self.mesh) == 0
         rows = BATCH if is_shared else P()
-        columns = _COLUMN_MULTIPLE * mesh["tensor"]
+        columns = _COLUMN_MULTIPLE.get(_platform(self.mesh), _DEFAULT_COLUMN_MULTIPLE) * mesh["tensor"]
         padded = jnp.pad(table.astype(hidden.dtype), ((0, -vocab_size % columns), (0, 0)))
-        splits_gradient = is_shared and d_model % mesh["fsdp"] == 0
+        splits_gradient = is_shared and mesh["fsdp"] > 1 and d_model % mesh["fsdp"] == 0
 
         def on_device(hidden, table, targets):
             result, gradients = self._sum_chunks(hidden, table, targets, vocab_size, with_gradients)
             if is_shared:
-                result = jax.lax.psum(result, ROW_AXES)
+                result = self._sum_over(ROW_AXES, result)
             if not with_gradients:
                 return result, ()
             of_hidden, of_table = gradients
             if is_shared:
-                of_table = jax.lax.psum(of_table, "data")
+                of_table = self._sum_over(("data",), of_table)
                 if splits_gradient:
                     of_table = jax.lax.psum_scatter(of_table, "fsdp", scatter_dimension=1, tiled=True)
                 else:
-                    of_table = jax.lax.psum(of_table, "fsdp")
-            return result, (jax.lax.psum(of_hidden, "tensor"), of_table)
+                    of_table = self._sum_over(("fsdp",), of_table)
+            return result, (self._sum_over(("tensor",), of_hidden), of_table)
 
         table_gradient = P("tensor", "fsdp" if splits_gradient else None)
         result, gradients = jax.shard_map(
@@ -95,6 +97,11 @@ class ProjectedLoss:
         )(hidden, padded, targets)
         return result, (gradients[0], gradients[1][:vocab_size]) if with_gradients else ()
 
+    def _sum_over(self, axes: tuple[str, ...], x: Any) -> Any:
+        """Sums arrays over the devices of mesh axes. XLA on CPUs copies an array even for a sum over one device."""
+        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
+        return jax.lax.psum(x, axes) if axes else x
+
     def _sum_chunks(
         self, hidden: jax.Array, table: jax.Array, targets: jax.Array, vocab_size: int, with_gradients: bool
     ) -> tuple:
@@ -102,12 +109,13 @@ class ProjectedLoss:
         (rows, length, _), passes = hidden.shape, self.criterion.passes
         count = _number_of_chunks(rows // passes, 4 * passes * length * len(table), _platform(self.mesh))
         columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
+        axis = "tensor" if self.mesh.shape["tensor"] > 1 else None
 
         def add_chunk(totals, chunk):
             hidden, targets = chunk
             flat = hidden.reshape(-1, hidden.shape[-1])
             logits = product_with_transpose(flat, table, FLOAT32).reshape(*targets.shape, -1)
-            *result, gradient = self.criterion.with_gradient(logits, targets, columns, vocab_size, "tensor")
+            *result, gradient = self.criterion.with_gradient(logits, targets, columns, vocab_size, axis)
             if not with_gradients:
                 return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
             gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
