@@ -11,18 +11,20 @@ from transformer.training import projected_loss
 from transformer.training.loss import Criterion
 from transformer.training.projected_loss import ProjectedLoss
 
-ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # the table gets 56 rows of padding
+ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # in multiples of 128 columns, the table gets 56 rows of padding
 HIDDEN, TABLE = (np.random.default_rng(n).normal(size=(*size, D_MODEL)) for n, size in enumerate([(10, 3), (200,)]))
 TARGETS = np.random.default_rng(2).integers(0, VOCAB, (ROWS, LENGTH))
 TARGETS[1, 1:] = TARGETS[7] = PAD
 TARGETS[2:6, 2] = EOS
-ONE_SENTENCE = 4 * LENGTH * 256  # bytes of float32 logits
+ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 
+@pytest.mark.parametrize("column_multiple", [1, 128])
 @pytest.mark.parametrize("sentences", [1, 2, 3, 100])
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
-def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, sentences):
-    """Also if the last chunk is filled up, and with both passes of a sentence in one chunk."""
+def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, sentences, column_multiple):
+    """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence in one chunk."""
+    monkeypatch.setitem(projected_loss._COLUMN_MULTIPLE, "cpu", column_multiple)
     criterion = Criterion(0.1, "uniform", r_drop, reads_once=False)
     monkeypatch.setitem(projected_loss._CHUNK_BYTES, "cpu", sentences * criterion.passes * ONE_SENTENCE)
     loss, arrays = ProjectedLoss(criterion, one_device()), (jnp.float32(HIDDEN), jnp.float32(TABLE))
@@ -64,4 +66,4 @@ def test_no_array_has_the_logits_of_all_rows(monkeypatch):
         )
     ]
     text = jax.jit(jax.grad(lambda *arrays: loss(*arrays)[0], (0, 1))).lower(*shapes).compile().as_text()
-    assert "f32[3,256]" in text and f"[{ROWS * LENGTH},256]" not in text and f"[{ROWS},{LENGTH},256]" not in text
+    assert "f32[3,200]" in text and f"[{ROWS * LENGTH},200]" not in text and f"[{ROWS},{LENGTH},200]" not in text

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
+ROWS = Layout((0, 1))  # a row's elements are adjacent
 PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
 
 
@@ -42,13 +43,15 @@ def product_with_transpose(x: Float[Array, "M K"], w: Float[Array, "N K"], dtype
 def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[Array, "M N"]:
     """Returns x^T y in float32, the form of the gradient of a weight matrix.
 
-    XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. The layout
-    makes it transpose x first. Over several devices it would keep the partitioner from splitting the product.
+    XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. A constraint
+    on the layout makes it transpose the narrower operand first. That on the result keeps it from folding a transpose
+    of the result into the product, a form that it cannot compute in bfloat16. Over several devices the constraints
+    would keep the partitioner from splitting the product.
     """
     if is_for_one_cpu():
         if x.shape[1] > y.shape[1]:
-            return jax.lax.optimization_barrier(transposed_product(y, x)).T
-        return _dot(with_layout_constraint(x.T, Layout((0, 1))), y, (1, 0), FLOAT32)
+            return transposed_product(y, x).T
+        return with_layout_constraint(_dot(with_layout_constraint(x.T, ROWS), y, (1, 0), FLOAT32), ROWS)
     return _dot(y, x, (0, 0), FLOAT32).T
 
 
