@@ -13,7 +13,7 @@ layers: the layers of the paper's Table 1, one of each kind. The exponents of le
     and memory, and the longest path between two positions is found by gradients.
 
 --peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the environment that
-`make bench` makes.
+`make bench` makes. --summary=README.md then writes a line about our fastest system and the fastest peer.
 """
 
 import argparse
@@ -46,6 +46,7 @@ BENCHMARKS = {
     "data": Benchmark("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
     "layers": Benchmark("scripts.benchmarking.complexity:measure", {"repetitions": 9}),
 }
+COMPARING = ("train", "decode")
 POSITIVE = ("repetitions", "pairs", "tokens")
 
 
@@ -54,17 +55,21 @@ def main(arguments: argparse.Namespace) -> None:
     if is_json and arguments.readme:
         raise UserError(f"--readme={arguments.readme}: takes the table; leave --format=json out")
     options = options_of(arguments)
+    if arguments.summary and not (what in COMPARING and options.peers and not is_json):
+        raise UserError(f"--summary={arguments.summary}: needs train or decode with --peers, and no --format=json")
     report = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
     if is_json:
         print(json.dumps(report.values, indent=2))
     else:
         name = f"{what}-{options.size}" if "size" in options else what
         markdown.publish(report.text, name, arguments.readme)
+        if arguments.summary:
+            markdown.publish(report.summary, name, arguments.summary)
 
 
 def options_of(arguments: argparse.Namespace) -> argparse.Namespace:
     """Returns the flags of the benchmark, with its defaults. Raises UserError for one that it does not have."""
-    common, flags = ("what", "format", "readme", "overrides"), BENCHMARKS[arguments.what].flags
+    common, flags = ("what", "format", "readme", "summary", "overrides"), BENCHMARKS[arguments.what].flags
     given = {name: value for name, value in vars(arguments).items() if name not in common and value is not None}
     for name, value in given.items():
         if name not in flags:
@@ -89,6 +94,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--folder", type=Path, metavar="DIR", help="data: folder of text and corpus (a temporary one)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (table)")
     parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
+    parser.add_argument("--summary", metavar="FILE", help="train, decode: write a line a batch into this file")
     return parser
 
 

@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -15,6 +16,7 @@ from scripts.benchmarking.processes import Failed, System, Worker, running
 from scripts.benchmarking.report import Report, describe_machine
 from transformer.errors import UserError
 
+by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
 
 
@@ -96,20 +98,31 @@ def compare(
 
 def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Report:
     """Returns the table of all comparisons, with a note on each peer that is left out."""
-    rows, values, notes = [HEADER], [], [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
+    rows, values, summary = [HEADER], [], ""
+    notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
     versions = {speed.version for each in comparisons for speed in each.speeds}
     notes.append(f"Versions: {', '.join(sorted(versions))}.")
     for batch, speeds, left_out in comparisons:
-        best_peer = max((speed.rate for speed in speeds if speed.is_peer), default=None)
-        best_ours = max(speed.rate for speed in speeds if not speed.is_peer and speed.is_exact)
+        best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
+        best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
+        summary += summarize(batch, best_ours, best_peer)
         for speed in speeds:
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
-            ratio = speed.rate / best_peer if best_peer else None
+            ratio = speed.rate / best_peer.rate if best_peer else None
             rates = [f"{rate:,.0f}" for rate in (speed.rate, slowest, fastest)]
             shown = f"{ratio:.2f}" if ratio else "-"
-            rows.append((batch, speed.name, *rates, shown, f"{best_ours / speed.rate:.2f}" if speed.is_peer else ""))
+            advantage = f"{best_ours.rate / speed.rate:.2f}" if speed.is_peer else ""
+            rows.append((batch, speed.name, *rates, shown, advantage))
             found = {"batch": batch, "tokens_per_second": speed.rate, "slowest": slowest, "fastest": fastest}
             values.append({**speed._asdict(), **found, "relative_to_fastest_peer": ratio})
         notes += [f"{name}, {batch}: left out ({reason})." for name, reason in left_out.items()]
     skipped = [{"batch": each.batch, "left_out": dict(each.left_out)} for each in comparisons if each.left_out]
-    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped})
+    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary)
+
+
+def summarize(batch: str, ours: Speed, peer: Speed | None) -> str:
+    """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured."""
+    if peer is None:
+        return ""
+    comparison = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
+    return f"- {batch}: {ours.name.removeprefix('this project, ')}, {ours.rate:,.0f} tokens/s, {comparison}\n"

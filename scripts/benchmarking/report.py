@@ -11,11 +11,15 @@ from scripts import markdown
 
 
 class Report(NamedTuple):
-    """The rows of a table, with the header first, notes below the table, and the same values for JSON."""
+    """The rows of a table, with the header first, notes below the table, and the same values for JSON.
+
+    `summary` has a line for each batch, for the README.
+    """
 
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     values: Any
+    summary: str = ""
 
     @property
     def text(self) -> str:

@@ -13,7 +13,7 @@ from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1})
+REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, "- ours\n")
 
 
 @pytest.fixture
@@ -44,6 +44,8 @@ def test_defaults_are_those_of_the_benchmark(measured):
         (["data", "--size=base"], "--size=base: data has no such flag; it has --pairs, --tokens, --folder"),
         (["layers", "--repetitions=0"], "--repetitions=0: must be at least 1"),
         (["decode", "--format=json", "--readme=README.md"], "--readme=README.md: takes the table"),
+        (["startup", "--summary=README.md"], "--summary=README.md: needs train or decode with --peers"),
+        (["train", "--summary=README.md"], "--summary=README.md: needs train or decode with --peers"),
         (["train", "--size=big"], "--size"),
         (["decode", "--peers=no/python"], "--peers=no/python: no such interpreter"),
     ],
@@ -61,6 +63,8 @@ def test_results_are_a_table_or_json_and_go_between_the_marks_of_the_size(measur
     page.write_text("before\n<!-- decode-small: begin -->\n<!-- decode-small: end -->\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
     assert "| a | 1 |\n\nA note.\n<!-- decode-small: end -->\nafter" in page.read_text()
+    assert run(benchmark, "decode", "--size=small", "--peers", f"--summary={page}") == 0
+    assert page.read_text() == "before\n<!-- decode-small: begin -->\n- ours\n<!-- decode-small: end -->\nafter\n"
 
 
 def test_the_flag_names_every_size():

@@ -72,6 +72,7 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     values = json.loads(json.dumps(report.values))
     assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 4.0, 0.8, 1.0, None]
     assert "JAX 1, P 2" in report.text
+    assert report.summary == "- 2 x 50: ours, 50 tokens/s, 2.00 times fast (25)\n"
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])
