@@ -91,5 +91,5 @@ class WarmUp:
         return self.validation.compilations(self.state.eval_parameters)
 
     def _compile_validation(self) -> None:
-        # No other thread traces a model by now, which would disturb the attention's tracing.
+        # The programs of the step have been traced, so no other thread disturbs the tracing of the attention.
         compile_all(self._validation_jobs(), self._stopped.is_set, lambda *_: None)
