@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -88,3 +89,19 @@ def test_bars_and_computation_report_progress(monkeypatch):
             while time.process_time() < until:
                 pass
         assert len(reports) > 2
+
+
+def test_no_listener_is_called_after_its_block():
+    begun, ended = threading.Event(), []
+
+    def listen() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.append(1)
+
+    with locks.progress_reported_to(listen):
+        thread = threading.Thread(target=locks.report_progress)
+        thread.start()
+        assert begun.wait(10)
+    assert ended
+    thread.join()

@@ -17,22 +17,26 @@ FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
 REPORT_SECONDS = 1.0  # between two reports of progress, at least
 _listeners: list[Callable[[], object]] = []
+_listening = threading.RLock()  # held while listeners are called, so that none is called after its block
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
     """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
-    _listeners.append(listener)
+    with _listening:
+        _listeners.append(listener)
     try:
         yield
     finally:
-        _listeners.remove(listener)
+        with _listening:
+            _listeners.remove(listener)
 
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
-    for listener in list(_listeners):
-        listener()
+    with _listening:
+        for listener in list(_listeners):
+            listener()
 
 
 @contextlib.contextmanager

@@ -20,14 +20,15 @@ from transformer.errors import UserError
 
 LINE = "I think that my brother hid the red lamp in the garden.\n"
 POLL_SECONDS = 0.01
+QUICKSTART = "--config=configs/quickstart.py"
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         first = folder / "first"
-        logging.info("Starting a quickstart, which fills the caches; it ends after its first step.")
-        first_step(first, folder)
+        logging.info("Training a first quickstart, which fills the caches and whose model translates.")
+        finished(["transformer.train", f"--workdir={first}", QUICKSTART], folder)
         waits: dict[str, Callable[[int], float]] = {
             "transformer.train --help": lambda _: finished(["transformer.train", "--help"], folder),
             "first step of a second quickstart": lambda number: first_step(folder / f"run-{number}", folder),
@@ -61,14 +62,14 @@ def finished(command: Sequence[str], folder: Path, text: str = "") -> float:
 
 def first_step(workdir: Path, folder: Path) -> float:
     """Returns the seconds from the start of a quickstart to the record of its first step, and ends it there."""
-    flags = [f"--workdir={workdir}", "--config=configs/quickstart.py", "--config.training.log_every=1"]
+    flags = [f"--workdir={workdir}", QUICKSTART, "--config.training.log_every=1"]
     began = time.perf_counter()
     with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
         process = start(["transformer.train", *flags], folder, log)
     while not recorded_steps(workdir / "metrics.jsonl") and process.poll() is None:
         time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - began
-    process.send_signal(signal.SIGTERM)  # it saves the run, from which a line can be translated
+    process.send_signal(signal.SIGTERM)
     process.communicate()
     if process.returncode:
         raise failure(["transformer.train", *flags], (folder / "log").read_text(encoding="utf-8"))

@@ -48,12 +48,12 @@ def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
     assert started in ([], [2])
 
 
-def test_no_program_is_compiled_in_the_middle_of_a_run(tmp_path, monkeypatch):
+def test_the_loop_itself_compiles_no_program_after_the_first_step(tmp_path, monkeypatch):
     compiled, validated, validate = [], [], Validation.__call__
 
     def listen(event: str, seconds: float, **fields) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(fields["fun_name"])
+            compiled.append((fields["fun_name"], threading.current_thread() is threading.main_thread()))
 
     monkeypatch.setattr(Validation, "__call__", lambda *arguments: validated.append(1) or validate(*arguments))
     at_step(monkeypatch, 0, compiled.clear)
@@ -64,4 +64,7 @@ def test_no_program_is_compiled_in_the_middle_of_a_run(tmp_path, monkeypatch):
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert validated
-    assert not [name for name in compiled if name.startswith("jit(_")], compiled  # sums of scalars are
+    by_loop = [name for name, is_loop in compiled if is_loop]
+    assert not [name for name in by_loop if name.startswith("jit(_")], compiled  # sums of scalars are
+    assert "jit(_sums)" in [name for name, is_loop in compiled if not is_loop]  # in a thread, for the validation
+    assert not [name for name, is_loop in compiled if not is_loop and "accumulate" in name]

@@ -25,7 +25,6 @@ from transformer.distributed.launch import distributed_run
 from transformer.errors import UserError
 from transformer.planning.command import plan_for_device
 from transformer.run import continuation
-from transformer.run.compilation import compile_all
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.run.profiling import Profile
@@ -33,6 +32,7 @@ from transformer.run.record import Recorder, log_batches, log_training, log_vali
 from transformer.run.rollback import Diverged, roll_back
 from transformer.run.signals import Interrupted, Interruption
 from transformer.run.status import TrainingStatus
+from transformer.run.warm_up import WarmUp
 from transformer.run.watchdog import Watchdog
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
@@ -104,10 +104,12 @@ def train_from(
         Loader(run.corpus, config, progress.position, run.train_step.mesh, run.workdir.plans) as loader,
         coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
         TrainingStatus(progress.step, training.steps) as status,
+        WarmUp(run.train_step, run.validation, run.initializer.abstract_state) as warm_up,
     ):
         log_batches(loader.plan)
         with status.doing("compiling"):
-            stop = progress.is_finished(training) or not warm_up(run, state, loader, interruption, status)
+            start = functools.partial(warm_up.start, state.eval_parameters, loader.buckets)
+            stop = progress.is_finished(training) or not start(interruption.requested, status.show_compiled)
         watchdog.beat()
         window, started = TrainingWindow(progress.window), time.perf_counter() - progress.seconds
         while not stop:
@@ -130,9 +132,12 @@ def train_from(
                         status.show_scores(values["loss"], values["tokens_per_second"])
                         log_training(progress, values, status.time_left)
                         window = TrainingWindow({}, loader.data_wait_seconds)
+            if warm_up.is_compiled():
+                with window.pause():
+                    warm_up.finish(state.eval_parameters)
             if progress.validation_due(training):
                 with window.pause(), status.doing("validating"):
-                    progress = validate(state, progress, run, recorder, status, between_batches)
+                    progress = validate(state, progress, run, recorder, status, warm_up, between_batches)
             # Once a step: a signal during the saving takes effect after the next step.
             stop = interruption.requested() or progress.is_finished(training)
             if stop or progress.is_best or due(progress.step, config.checkpoint.every, training.steps):
@@ -142,21 +147,13 @@ def train_from(
     return progress
 
 
-def warm_up(run: Run, state: TrainState, loader: Loader, interruption: Interruption, status: TrainingStatus) -> bool:
-    """Compiles all programs and runs the validation that needs most memory. Returns False if the run is to stop."""
-    jobs = run.train_step.compilations(state, loader.buckets) + run.validation.compilations(state.eval_parameters)
-    if not compile_all(jobs, interruption.requested, status.show_compiled):
-        return False
-    run.validation.warm_up(state.eval_parameters)
-    return not interruption.requested()
-
-
 def validate(
     state: TrainState,
     progress: Progress,
     run: Run,
     recorder: Recorder,
     status: TrainingStatus,
+    warm_up: WarmUp,
     between_batches: Callable[[], None],
 ) -> Progress:
     """Validates, records the scores and returns the new progress.
@@ -165,6 +162,7 @@ def validate(
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):
+        warm_up.wait(between_batches)
         values, samples = run.validation(state.eval_parameters, between_batches)
         progress = progress.after_validation(values[metric], metric)
         recorder.write("valid", progress, values)

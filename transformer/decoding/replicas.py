@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Sharding
 
@@ -45,11 +45,16 @@ class Replicas:
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns the parameters of a model with the kernel of each linear map in the dtype of its product."""
+    """Returns the parameters of a model with the kernel of each linear map in the dtype of its product.
+
+    Arrays of NumPy are converted by NumPy: JAX would compile a program for each shape.
+    """
     model = nnx.merge(graph, nnx.State(parameters))
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):
-            module.kernel = nnx.Param(jnp.asarray(module.kernel[...]).astype(product_dtype(module.dtype)))
+            with np.errstate(invalid="ignore"):  # a diverged model may have NaN
+                kernel = module.kernel[...].astype(product_dtype(module.dtype), copy=False)
+            module.kernel = nnx.Param(kernel)
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
