@@ -4,19 +4,18 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Sharding
 
 from transformer.model.linear import Linear
-from transformer.model.products import product_dtype
+from transformer.model.products import decoding_weight, product_dtype
 
 
 class Replicas:
     """One copy of an ensemble's parameters for each device, made when the device first needs it.
 
-    The kernels of linear maps have the dtype to which their products convert them. All other parameters stay float32:
-    biases, the norms' scales and embeddings take part in sums and products in float32 first.
+    The kernels of linear maps are those of `decoding_weight`, in the dtype of their products. All other parameters stay
+    float32: biases, the norms' scales and embeddings take part in sums and products in float32 first.
     """
 
     def __init__(self, graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict], placement: jax.Device | Sharding):
@@ -45,11 +44,11 @@ class Replicas:
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns the parameters of a model with the kernel of each linear map in the dtype of its product."""
+    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it."""
     model = nnx.merge(graph, nnx.State(parameters))
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):
-            module.kernel = nnx.Param(jnp.asarray(module.kernel[...]).astype(product_dtype(module.dtype)))
+            module.kernel = nnx.Param(decoding_weight(module.kernel[...], product_dtype(module.dtype)))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
