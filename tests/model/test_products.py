@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from transformer.model import products
+from transformer.model.linear import Linear
 
 SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
 # A sum of K products of bfloat16 numbers is exact up to the rounding of float32; a result in bfloat16 has 8 bits.
@@ -31,6 +33,28 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     found = jax.jit(lambda x, w: products.transposed_product(x.T, w))(x, w)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(64, "f32[48,64]"), (4, "f32[4,48]"), (512, "f32[512,48]")])
+def test_the_weight_comes_first_for_one_tile_of_rows(rows, shape):
+    x, w = jnp.ones((rows, 512), jnp.bfloat16), jnp.ones((48, 512), jnp.bfloat16)
+    program = jax.jit(lambda x, w: products.product_with_transpose(x, w, x.dtype)).lower(x, w).compile().as_text()
+    assert [line for line in program.splitlines() if " dot(" in line and f"= {shape}" in line], program
+    if shape.startswith("f32[48"):
+        assert "f32[48,512]" not in program and "bf16[512,48]" not in program  # neither converted nor transposed
+
+
+@pytest.mark.parametrize("rows", [4, 64])
+def test_a_transposed_kernel_gives_the_same_linear_map(rows):
+    linear = Linear(96, 48, dtype="bfloat16", rngs=nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), jnp.bfloat16)
+    expected, kernel = linear(x), linear.kernel[...]
+    linear.kernel = nnx.Param(products.decoding_weight(kernel, jnp.dtype("bfloat16")))
+    np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(jnp.bfloat16))
+    tolerance = TOLERANCE["bfloat16"]
+    np.testing.assert_allclose(
+        linear(x).astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize(

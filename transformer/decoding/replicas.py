@@ -9,14 +9,14 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from transformer.model.linear import Linear
-from transformer.model.products import product_dtype
+from transformer.model.products import decoding_weight, product_dtype
 
 
 class Replicas:
     """One copy of an ensemble's parameters for each device, made when the device first needs it.
 
-    The kernels of linear maps have the dtype to which their products convert them. All other parameters stay float32:
-    biases, the norms' scales and embeddings take part in sums and products in float32 first.
+    The kernels of linear maps are those of `decoding_weight`, in the dtype of their products. All other parameters stay
+    float32: biases, the norms' scales and embeddings take part in sums and products in float32 first.
     """
 
     def __init__(self, graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict], placement: jax.Device | Sharding):
@@ -45,7 +45,7 @@ class Replicas:
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns the parameters of a model with the kernel of each linear map in the dtype of its product.
+    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it.
 
     Arrays of NumPy are converted by NumPy: JAX would compile a program for each shape.
     """
@@ -53,7 +53,7 @@ def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):
             with np.errstate(invalid="ignore"):  # a diverged model may have NaN
-                kernel = module.kernel[...].astype(product_dtype(module.dtype), copy=False)
+                kernel = decoding_weight(module.kernel[...], product_dtype(module.dtype))
             module.kernel = nnx.Param(kernel)
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 

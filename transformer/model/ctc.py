@@ -48,7 +48,7 @@ class CtcTransformer(nnx.Module):
 
     @property
     def output_table(self) -> Float[Array, "V D"]:
-        return self.encoder.embedding.table[...] if self.projection is None else self.projection.kernel[...].T
+        return self.encoder.embedding.table[...] if self.projection is None else self.projection.transposed_kernel
 
     def frames(self, source: Int[Array, "B S"]) -> Int[Array, "B F"]:
         """Returns the token that each frame reads."""

@@ -7,7 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.products import product, product_dtype, product_with_transpose, transposed_product
+from transformer.model.products import (
+    TransposedMatrix,
+    product,
+    product_dtype,
+    product_with_transpose,
+    transposed_product,
+)
 
 
 class Linear(nnx.Linear):
@@ -32,12 +38,20 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
         dtype = product_dtype(self.dtype)
-        output_dtype = self.output_dtype or dtype
-        y = flat_product(x, self.kernel[...], dtype, output_dtype)
+        kernel, output_dtype = self.kernel.get_value(), self.output_dtype or dtype
+        if isinstance(kernel, TransposedMatrix):
+            y = flat_product(x, kernel.transpose, dtype, output_dtype, is_transposed=True)
+        else:
+            y = flat_product(x, kernel, dtype, output_dtype)
         if self.bias is None:
             return y
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
         return (y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))).astype(output_dtype)
+
+    @property
+    def transposed_kernel(self) -> Float[Array, "N K"]:
+        kernel = self.kernel.get_value()
+        return kernel.transpose if isinstance(kernel, TransposedMatrix) else kernel.T
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

@@ -81,7 +81,7 @@ class Transformer(nnx.Module):
 
     @property
     def output_table(self) -> Float[Array, "V D"]:
-        return self.decoder.embedding.table[...] if self.projection is None else self.projection.kernel[...].T
+        return self.decoder.embedding.table[...] if self.projection is None else self.projection.transposed_kernel
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         return self.decoder.embedding.logits(x) if self.projection is None else self.projection(x)
