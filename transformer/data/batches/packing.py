@@ -13,11 +13,12 @@ from jaxtyping import Int, UInt
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.sampling import SampledEpoch
 
 CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk
 
 
-def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
+def choose_shapes(corpus: Corpus | SampledEpoch, config: Config) -> tuple[Bucket, ...]:
     """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
     batch = config.batch
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
@@ -68,9 +69,7 @@ def _fill_rows(lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random
         waiting = waiting[row_of == len(tokens)]
 
 
-def _pack(
-    lengths: Int[np.ndarray, "N 2"], capacity: int
-) -> tuple[UInt[np.ndarray, " N"], Int[np.ndarray, "R 2"]]:
+def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarray, " N"], Int[np.ndarray, "R 2"]]:
     """Packs sentences into R rows, as few as the sum of lengths allows.
 
     First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
