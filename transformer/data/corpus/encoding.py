@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -59,10 +60,14 @@ class Encoder:
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-    ended = [[[*side, EOS] if side else [] for side in pair] for pair in pairs]
-    tokens = [token for pair in ended for side in pair for token in side]
-    lengths = [(len(source), len(target)) for source, target in ended]
-    return {"tokens": np.array(tokens, storage.token_dtype(tokenizer.vocab_sizes)), "lengths": _rows_of_two(lengths)}
+    sides = [side for pair in pairs for side in pair]
+    end = (EOS,)
+    tokens = chain.from_iterable(part for side in sides if side for part in (side, end))
+    lengths = [len(side) + 1 if side else 0 for side in sides]
+    return {
+        "tokens": np.fromiter(tokens, storage.token_dtype(tokenizer.vocab_sizes)),
+        "lengths": np.array(lengths, np.int32).reshape(-1, 2),
+    }
 
 
 def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
