@@ -2,7 +2,9 @@
 
 Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident memory, including
 memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files. `index_mb` is the size
-of each pair's offset and lengths. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
+of each pair's offset and lengths. `sentencepiece_pairs_per_second` is the speed of SentencePiece in one process, times
+the number of workers. `wait_fraction` is the share of the time in which steps that need 1 million target tokens a
+second wait for data. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
 shapes, plan and one batch, the median of several starts. `share` is for batches of 64 times as many tokens on 64
 devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the time to make the plan of
 an epoch or to map one.
@@ -15,7 +17,6 @@ import itertools
 import multiprocessing
 import re
 import resource
-import shutil
 import statistics
 import tempfile
 import threading
@@ -29,20 +30,23 @@ import numpy as np
 from jax.sharding import Mesh
 
 from configs import base
+from scripts.benchmarking.generated_text import write_pairs
 from scripts.benchmarking.processes import count_threads
 from scripts.benchmarking.report import Report, describe_machine
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import load_or_make
 from transformer.data.batches.loader import PLANS, Loader, Position
-from transformer.data.corpus import corpus
+from transformer.data.corpus import corpus, workers
+from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed.mesh import AXES, one_device
 from transformer.distributed.sharding import held_rows
 from transformer.special_tokens import PAD
 
-WORDS = 20_000  # of each language
-CHUNK = 50_000  # pairs written at once
+ENCODED = 50_000  # pairs that SentencePiece encodes
 BATCHES = 300  # for the speed of the loader
+DEMAND = 1e6  # target tokens a second of the steps that measure waiting
+REPETITIONS = 3  # of the encoding by SentencePiece
 STEPS = (10, 100_000)  # to resume at
 RESUMES = 7  # starts at each of these steps
 DEVICES, PROCESSES, SHARED_BATCHES = 64, (1, 8, 64), 20  # the devices are stand-ins
@@ -59,7 +63,7 @@ def measure(options: argparse.Namespace) -> Report:
 
         config = _config(folder, options.tokens)
         report: dict[str, Any] = {"pairs": options.pairs, "batch_tokens": options.tokens}
-        report["generate"] = run(_generate, folder, options.pairs)
+        report["generate"] = run(write_pairs, folder, options.pairs)
         report["prepare"] = run(_prepare, config)
         for plan in ("buckets", "packed"):
             config.batch.plan = plan
@@ -84,36 +88,35 @@ def _config(folder: Path, tokens: int) -> ml_collections.ConfigDict:
     return config
 
 
-def _generate(folder: Path, pairs: int) -> dict[str, Any]:
-    """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as in news text."""
-    random = np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    for plans in folder.glob("plans*"):
-        shutil.rmtree(plans)  # of an earlier benchmark in this folder
-    syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
-    vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(WORDS)]
-    frequency = 1 / np.arange(1, WORDS + 1)
-    with (folder / "train.en").open("w") as english, (folder / "train.de").open("w") as german:
-        for start in range(0, pairs, CHUNK):
-            count = min(CHUNK, pairs - start)
-            words = np.clip(random.lognormal(2.95, 0.6, count), 2, 120)  # about 23
-            for file, ratio in ((english, 1.0), (german, random.lognormal(0.0, 0.15, count))):
-                sizes = np.maximum(1, words * ratio).astype(int)
-                drawn = iter(random.choice(WORDS, sizes.sum(), p=frequency / frequency.sum()).tolist())
-                for size in sizes.tolist():
-                    file.write(" ".join([vocabulary[word] for word in itertools.islice(drawn, size)]) + "\n")
-    return {"text_mb": round(sum((folder / f"train.{side}").stat().st_size for side in ("en", "de")) / 1e6)}
-
-
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
     (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
+    made = tokenizer.prepare(config, Path(config.data.path) / "workdir")
+    bound = _pairs_encoded_per_second(config, made) * workers.num_workers(config.data.workers)
+    began = time.perf_counter()
     prepared = _prepared(config)
+    rate = sum(prepared.report["dropped"].values(), len(prepared)) / (time.perf_counter() - began)
     return {
+        "pairs_per_second": round(rate),
+        "sentencepiece_pairs_per_second": round(bound),
+        "relative_to_sentencepiece": round(rate / bound, 2),
         "kept": prepared.report["kept"],
         "tokens_per_side": prepared.lengths[: 1 << 20].mean(axis=0).round(1).tolist(),
         "index_mb": round(len(prepared) * 16 / 1e6),
         "largest_worker_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
     }
+
+
+def _pairs_encoded_per_second(config: ml_collections.ConfigDict, made: tokenizer.Tokenizer) -> float:
+    """Measures SentencePiece in one process, without reading, cleaning and writing."""
+    pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
+    sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        for side, vocabulary in zip(sides, made.sides, strict=True):
+            vocabulary.encode(side)
+        seconds.append(time.perf_counter() - began)
+    return len(sides[0]) / statistics.median(seconds)
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -124,11 +127,22 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
         target_tokens = sum(np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded)
         seconds = time.perf_counter() - began
         return {
+            "wait_fraction": round(_wait_fraction(batches), 4),
             "batches": len(batches.plan),
             "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_tokens_per_second": round(target_tokens / seconds),
         }
+
+
+def _wait_fraction(batches: Loader) -> float:
+    """Returns the fraction of the time that steps wait for data if they count tokens and last as `DEMAND` says."""
+    before, began = batches.data_wait_seconds, time.perf_counter()
+    for _, arrays, stats in itertools.islice(batches, BATCHES):
+        end = time.perf_counter() + stats.target_tokens / DEMAND
+        np.count_nonzero(np.asarray(arrays["target_output"]) != PAD)
+        time.sleep(max(end - time.perf_counter(), 0))
+    return (batches.data_wait_seconds - before) / (time.perf_counter() - began)
 
 
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from transformer.special_tokens import EOS
 
 
 class MemorySentences(Corpus):
-    """The part of a corpus that plans and batches need; every epoch is the same."""
+    """The part of a corpus that plans and batches need."""
 
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
@@ -23,9 +23,6 @@ class MemorySentences(Corpus):
     def tokens(self, side, pairs):
         tokens = [token for pair in pairs for token in (*self.pairs[pair][side], EOS)]
         return np.array(tokens, np.int32)
-
-    def epoch(self, epoch, seed):
-        return self
 
 
 def random_sentences(count, longest, seed=0):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.training import tiny
-from transformer.data.batches import bucketing
 from transformer.errors import UserError
 from transformer.planning import compilers, lengths
 from transformer.planning.devices import ACCELERATORS, parse_target
@@ -103,8 +102,6 @@ def test_the_assumed_lengths_have_the_stated_means():
     config = tiny.tiny_config(data__max_length=40, data__target_language="")
     monolingual = lengths.AssumedCorpus(statistics, config.data).lengths
     np.testing.assert_array_equal(monolingual, shorter * [1, 0])
-    config = tiny.tiny_config()
-    assert bucketing.choose_shapes(corpus, config) == bucketing.choose_shapes(corpus.epoch(3, 0), config)
 
 
 @pytest.mark.parametrize("text", ["", "20:25", "0:20:25", "x:1:1", "5:0:1", "5:1:nan", "5:1:inf", "1e99:1:1"])

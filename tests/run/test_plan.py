@@ -1,6 +1,5 @@
 """`--plan` describes the run that training then makes."""
 
-import itertools
 import re
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 
 from transformer import cli, train
-from transformer.data.batches.loader import Loader
 from transformer.run import plan as plans
 from transformer.training.step import TrainStep
 
@@ -83,20 +81,6 @@ def test_checkpoints_of_keep_every_are_counted(print_plan):
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.
     assert "checkpoints at most 5, " in print_plan(*settings)
-
-
-def test_shapes_without_batches_in_this_epoch_are_not_waited_for(monkeypatch, print_plan):
-    following, asked = Loader.__next__, itertools.count(1)
-
-    def counted(loader: Loader):
-        assert next(asked) < 100, "waits for a batch that no epoch may have"
-        return following(loader)
-
-    monkeypatch.setattr(Loader, "__next__", counted)
-    batches = ("--config.data.max_length=256", "--config.batch.tokens=2048", "--config.batch.max_buckets=4")
-    plan = print_plan("--config.tokenizer.subword_sampling=0.1", *batches)
-    assert "8 rows x 256 source, 256 target: 0 per epoch" in plan
-    assert next(asked) <= 1 + sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
 
 
 def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):

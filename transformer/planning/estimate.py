@@ -78,9 +78,9 @@ def estimate(
     inputs = inputs_of(config, [""] * vocab_sizes[0])
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
     module = PLANS[config.batch.plan]
-    buckets = module.choose_shapes(corpus, config)
-    lengths = corpus.epoch(0, config.seed).lengths
-    stats = module.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
+    epoch = corpus.epoch(0, config.seed)
+    buckets = module.choose_shapes(epoch, config)
+    stats = module.plan_epoch(epoch.lengths, buckets, np.random.default_rng(config.seed)).stats
     compiler = Compiler()
     largest = compile_shape(step, state, by_memory(config, buckets, mesh.abstract_mesh)[0], target, compiler)
     common = max(stats, key=lambda each: each.positions).bucket

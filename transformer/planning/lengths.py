@@ -52,9 +52,6 @@ class AssumedCorpus(Corpus):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def epoch(self, epoch: int, seed: int) -> "AssumedCorpus":
-        return self
-
 
 def parse_statistics(text: str) -> LengthStatistics:
     """Returns the statistics that `--lengths=PAIRS:SOURCE:TARGET` states. Raises UserError if it does not."""

@@ -75,7 +75,7 @@ def costs(program: jax.stages.Compiled) -> str:
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     """Measures updates from the largest batch and returns the seconds for each of its positions, of both sides."""
-    # With subword sampling, this epoch may have no batch from the largest of `loader.buckets`.
+    # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
     largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
     number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
     _, arrays, _ = next(itertools.islice(loader, number, None))

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs import base
 from tests.data.sentences import caption_lengths
 from transformer.data.batches import bucketing
 from transformer.data.batches.bucketing import assign, choose_buckets
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.planning.lengths import AssumedCorpus, LengthStatistics
 
 
 def batch_config(tokens=4096, max_buckets=12, row_multiple=8, length_multiple=1):
@@ -123,24 +121,7 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
 
 def test_lengths_are_multiples():
     lengths = np.random.default_rng(0).integers(1, 61, (2000, 2)).astype(np.int32)
-    buckets = choose_buckets(lengths, batch_config(length_multiple=8), longest=(3, 70))
+    buckets = choose_buckets(np.append(lengths, as_lengths([(3, 70)]), axis=0), batch_config(length_multiple=8))
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
     assert (sizes % 8 == 0).all() and sizes[-1].tolist() == [64, 72] and len(buckets) > 4
     assert (assign(lengths, sizes) < len(sizes)).all()
-
-
-def test_the_largest_bucket_holds_the_longest_allowed_sentence():
-    buckets = choose_buckets(as_lengths([(3, 4)] * 50), batch_config(), longest=(64, 64))
-    assert (buckets[-1].source_length, buckets[-1].target_length) == (64, 64)
-    plan = bucketing.plan_epoch(as_lengths([(3, 4)] * 49 + [(60, 9)]), buckets, np.random.default_rng(0))
-    assert sum(len(plan[number].sentences) for number in range(len(plan))) == 50
-
-
-def test_a_side_that_is_not_there_has_no_positions_under_subword_sampling():
-    config = base.get_config()
-    config.data.target_language = ""
-    config.tokenizer.subword_sampling = 0.1
-    corpus = AssumedCorpus(LengthStatistics(2000, 20.0, 25.0), config.data)
-    shapes = bucketing.choose_shapes(corpus, config)
-    assert {shape.target_length for shape in shapes} == {0}
-    assert max(shape.source_length for shape in shapes) >= config.data.max_length

@@ -67,9 +67,8 @@ def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan, open_loader):
     assert len({order(0, 0, 0), order(1, 0, 0), order(0, 1, 0), order(0, 0, 1)}) == 4
 
 
-@pytest.mark.parametrize("sampling", [0.0, 0.1])
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling, open_loader):
+def test_a_late_start_reads_as_little_as_an_early_one(plan, open_loader):
     class Counting(MemorySentences):
         def __init__(self, pairs):
             super().__init__(pairs)
@@ -79,20 +78,19 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan, sampling, open_loade
             self.made.append(len(pairs))
             return super().tokens(side, pairs)
 
-        def epoch(self, epoch, seed):
+        def epoch(self, epoch, seed, draw=None):
             self.epochs.add(epoch)
             return self
 
     config = small_config(plan=plan)
-    config.data.prefetch, config.tokenizer.subword_sampling = 1, sampling
+    config.data.prefetch = 1
     for start in (Position(0, 3), Position(100_000, 3)):
         sentences = Counting(random_sentences(120, longest=12).pairs)
         with open_loader(sentences, config, start) as batches:
             _, _, stats = next(batches)
         # Both sides of that batch, and of the one ahead.
         assert sentences.made[:2] == [stats.sentences] * 2 and len(sentences.made) <= 4
-        epochs = {start.epoch, start.epoch + 1} | ({0} if sampling else set())
-        assert start.epoch in sentences.epochs and sentences.epochs <= epochs
+        assert start.epoch in sentences.epochs and sentences.epochs <= {start.epoch, start.epoch + 1}
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
@@ -135,7 +133,7 @@ def test_background_errors_reach_the_caller(open_loader):
             raise UserError("data: the disk is gone")
 
     class BrokenNextEpoch(MemorySentences):
-        def epoch(self, epoch, seed):
+        def epoch(self, epoch, seed, draw=None):
             if epoch == 1:
                 raise UserError("data: the disk is full")
             return self
@@ -156,7 +154,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
     encoded = threading.Event()
 
     class Slow(MemorySentences):
-        def epoch(self, epoch, seed):
+        def epoch(self, epoch, seed, draw=None):
             if epoch == 1:
                 encoded.wait(60)
             return self
@@ -170,24 +168,6 @@ def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
             thread.join(timeout=5)
     assert [thread.daemon for thread in ours if thread.is_alive()] == [True]
     encoded.set()
-
-
-def test_subword_sampling_keeps_the_shapes_of_the_first_epoch(open_loader):
-    class Sampled(MemorySentences):
-        """Sentences of at most 15 tokens that grow by one token an epoch."""
-
-        def epoch(self, epoch, seed):
-            grown = [[np.append(side, [9] * epoch)[:15] for side in pair] for pair in self.pairs]
-            return MemorySentences(grown)
-
-    sentences, config = Sampled(random_sentences(120, longest=10).pairs), small_config()
-    config.tokenizer.subword_sampling = 0.1
-    shapes = set()
-    for epoch in range(7):
-        with open_loader(sentences, config, Position(epoch, 0)) as batches:
-            assert sum(stats.sentences for _, _, stats in itertools.islice(batches, len(batches.plan))) == 120
-            shapes.add(batches.buckets)
-    assert len(shapes) == 1 and (batches.buckets[-1].source_length, batches.buckets[-1].target_length) == (16, 16)
 
 
 def test_a_very_long_held_out_sentence_does_not_enlarge_the_batches_of_others():

@@ -13,25 +13,18 @@ from jaxtyping import Int, UInt16
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.sampling import SampledEpoch
 
 CANDIDATES = 128  # sizes from which the buckets are chosen
 BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
 
-def choose_shapes(corpus: Corpus, config: Config) -> tuple[Bucket, ...]:
-    """Returns the shapes that a run trains with, whatever lengths subword sampling draws in a later epoch.
-
-    With sampling they suit the lengths of the first epoch, and the largest holds any sentence that training allows.
-    """
-    if config.tokenizer.subword_sampling == 0:
-        return choose_buckets(corpus.lengths, config.batch)
-    longest_allowed = tuple(config.data.max_length if side.any() else 0 for side in corpus.lengths.T)
-    return choose_buckets(corpus.epoch(0, config.seed).lengths, config.batch, longest_allowed)
+def choose_shapes(corpus: Corpus | SampledEpoch, config: Config) -> tuple[Bucket, ...]:
+    """Returns the shapes that a run trains with."""
+    return choose_buckets(corpus.lengths, config.batch)
 
 
-def choose_buckets(
-    lengths: Int[np.ndarray, "N 2"], batch: Config, longest: tuple[int, int] = (0, 0)
-) -> tuple[Bucket, ...]:
+def choose_buckets(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
     Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, but at
@@ -41,10 +34,9 @@ def choose_buckets(
     Args:
       lengths: tokens of source and target, end-of-sentence included.
       batch: `config.batch`.
-      longest: source and target length that the largest bucket holds even if no pair is that long.
     """
     multiple = batch.row_multiple
-    sizes = _candidates(lengths, np.maximum(lengths.max(axis=0), longest), batch.length_multiple)
+    sizes = _candidates(lengths, batch.length_multiple)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
     chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
     counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
@@ -64,10 +56,8 @@ def assign(lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]) -> UI
     return np.maximum(source, target)
 
 
-def _candidates(
-    lengths: Int[np.ndarray, "N 2"], longest: Int[np.ndarray, "2"], multiple: int
-) -> Int[np.ndarray, "C 2"]:
-    """Returns a chain of sizes up to `longest`, each a quantile of the tokens by sentence length, taken on both sides.
+def _candidates(lengths: Int[np.ndarray, "N 2"], multiple: int) -> Int[np.ndarray, "C 2"]:
+    """Returns a chain of sizes up to the longest sentences, each a quantile of the tokens by length, on both sides.
 
     All are multiples of `multiple`, to which the lengths are rounded up.
     """
@@ -75,9 +65,9 @@ def _candidates(
     sides = []
     for side in (0, 1):
         pairs = np.bincount(lengths[:, side])
-        rounded = -(-np.arange(max(len(pairs), longest[side] + 1)) // multiple) * multiple
-        tokens = np.cumsum(pairs * rounded[: len(pairs)])
-        sides.append(rounded[[*np.searchsorted(tokens, shares * tokens[-1]), longest[side]]])
+        rounded = -(-np.arange(len(pairs)) // multiple) * multiple
+        tokens = np.cumsum(pairs * rounded)
+        sides.append(rounded[[*np.searchsorted(tokens, shares * tokens[-1]), -1]])
     return np.unique(np.transpose(sides), axis=0)
 
 

@@ -5,10 +5,11 @@ from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import PlannedBatch
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.sampling import SampledEpoch
 from transformer.special_tokens import BOS, PAD
 
 
-def assemble(corpus: Corpus, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
+def assemble(corpus: Corpus | SampledEpoch, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
     Returns:
@@ -20,11 +21,11 @@ def assemble(corpus: Corpus, batch: PlannedBatch) -> dict[str, Int32[np.ndarray,
     for side, length in enumerate((bucket.source_length, bucket.target_length)):
         if not length:
             continue
-        lengths = corpus.lengths[batch.sentences, side].astype(np.int64)
+        tokens, lengths = corpus.sequences(side, batch.sentences)
+        lengths = lengths.astype(np.int64)
         positions = ragged_arange(lengths)
         starts = batch.rows * length + _offsets(batch.rows, lengths)
         places = np.repeat(starts, lengths) + positions
-        tokens = corpus.tokens(side, batch.sentences)
         if side == 0:
             values = {"source": tokens}
         else:

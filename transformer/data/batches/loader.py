@@ -24,7 +24,9 @@ from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch, load_or_make
+from transformer.data.corpus import workers
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.sampling import SampledEpoch
 from transformer.distributed.sharding import held_rows, place_held_rows
 
 Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
@@ -71,7 +73,8 @@ class Loader:
     def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh, folder: Path) -> None:
         self._corpus, self._config, self._start = corpus, config, start
         self._mesh, self._folder = mesh, folder
-        self.buckets = PLANS[config.batch.plan].choose_shapes(corpus, config)
+        self._samplers = _sampler_pool(corpus, config)
+        self.buckets = PLANS[config.batch.plan].choose_shapes(corpus.epoch(start.epoch, config.seed), config)
         self._epoch, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
@@ -92,10 +95,12 @@ class Loader:
 
     def __exit__(self, *_) -> None:
         self._assembler.shutdown(wait=False, cancel_futures=True)
+        if self._samplers is not None:
+            self._samplers.close()
 
-    def _prepare(self, epoch: int) -> tuple[Corpus, EpochPlan]:
+    def _prepare(self, epoch: int) -> tuple[Corpus | SampledEpoch, EpochPlan]:
         config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
-        corpus = self._corpus.epoch(epoch, seed)
+        corpus = self._corpus.epoch(epoch, seed, self._samplers)
         if num_rollbacks:
             seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
 
@@ -127,11 +132,16 @@ class Loader:
             yield after, *batch.result()
 
 
+def _sampler_pool(corpus: Corpus, config: Config) -> workers.Pool | None:
+    """Returns worker processes for subword sampling, which is Python code: threads would take turns with the step."""
+    count = min(config.data.prefetch, workers.num_workers(config.data.workers))
+    return workers.Pool(corpus.sampler, count) if corpus.sampler is not None and count > 1 else None
+
+
 def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
     """Runs the function in a daemon thread and returns a Future.
 
-    Python waits for the threads of an executor before it exits, and encoding a large corpus for the next epoch may take
-    an hour. An interrupted run must end sooner.
+    Python waits for the threads of an executor before it exits, and the plan of a large corpus takes seconds.
     """
     result = futures.Future()
 
@@ -161,10 +171,22 @@ def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
         yield place(corpus, plan[number], mesh)
 
 
-def _assemble(corpus: Corpus, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+def _assemble(corpus: Corpus | SampledEpoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+    """Assembles the rows of this process, and counts the tokens of all rows.
+
+    The plan counts them, except with subword sampling: then other processes' rows have as many tokens, in proportion to
+    their planned lengths, as those of this process.
+    """
     batch = plan[number]
-    stats = BatchStats(len(batch.sentences), *plan.tokens[number].tolist(), batch.bucket.positions)
-    return place(corpus, batch, mesh), stats
+    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
+    own = batch.select(held)
+    arrays, tokens = assemble(corpus, own), plan.tokens[number]
+    if isinstance(corpus, SampledEpoch):
+        counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
+        planned = corpus.lengths[own.sentences].sum(axis=0)
+        tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
+    stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
+    return place_held_rows(arrays, held, mesh), stats
 
 
 def place(corpus: Corpus, batch: PlannedBatch, mesh: Mesh) -> Arrays:

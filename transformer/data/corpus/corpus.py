@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +15,8 @@ from jaxtyping import Int, Int32
 from transformer import cache, progress_bar
 from transformer.config_types import Config
 from transformer.data.corpus import cleaning, storage, workers
-from transformer.data.corpus.encoding import Encoded, Encoder, Resampler
+from transformer.data.corpus.encoding import Encoded, Encoder
+from transformer.data.corpus.sampling import Request, SampledEpoch, Sampler, Sequences
 from transformer.data.sources.interface import Source
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -35,17 +35,20 @@ class Corpus:
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
       report: `kept`, `dropped` by reason, and the `digest` of all pairs.
+      sampler: samples the sentences of each epoch; None without subword sampling.
+      rooms: the lengths in plans if subwords are sampled.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
     report: dict[str, Any]
+    sampler: Sampler | None = None
+    rooms: Int32[np.ndarray, "N 2"]
 
-    def __init__(self, folder: Path, resample: Callable[[int, int], "Corpus"] | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.report = storage.read_report(folder)
         self.lengths = storage.open_array(folder, "lengths")
         self._offsets = storage.open_array(folder, "offsets")
         self._tokens = storage.open_array(folder, "tokens", self.report["dtype"])
-        self._resample = resample
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -63,12 +66,17 @@ class Corpus:
         first = np.cumsum(counts) - counts
         return self._tokens[np.arange(counts.sum()) + np.repeat(starts - first, counts)].astype(np.int32)
 
-    def epoch(self, epoch: int, seed: int) -> "Corpus":
-        """Returns the pairs as this epoch sees them: encoded again with subword sampling, else the corpus itself.
+    def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
+        """Returns the concatenated tokens of these sources or targets, and their lengths."""
+        return self.tokens(side, pairs), self.lengths[pairs, side]
 
-        No side becomes longer than data.max_length. Epochs before the last three are deleted, except epoch 0.
-        """
-        return self if self._resample is None else self._resample(epoch, seed)
+    def epoch(
+        self, epoch: int, seed: int, draw: Callable[[Request], Sequences] | None = None
+    ) -> "Corpus | SampledEpoch":
+        """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
+        if self.sampler is None:
+            return self
+        return SampledEpoch(self.rooms, self.report, draw or self.sampler, seed, epoch)
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
@@ -102,11 +110,12 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         sides = tuple(side for side in (0, 1) if languages[side])
         _encode(unfinished, source, Encoder(tokenizer, rules, rate > 0, sides), data.workers)
 
-    def resample(epoch: int, seed: int) -> Corpus:
-        return _prepare_epoch(Resampler(folder, tokenizer, data.max_length, rate, seed, epoch), data)
-
     cache.make_once(folder, fill, data.wait_seconds)
-    corpus = Corpus(folder, resample if rate else None)
+    corpus = Corpus(folder)
+    if rate:
+        corpus.sampler = Sampler(folder, tokenizer, rate)
+        sides = [corpus.sampler.rooms(side, corpus.lengths[:, side], data.max_length) for side in (0, 1)]
+        corpus.rooms = np.stack(sides, axis=1)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
 
@@ -130,25 +139,6 @@ def _encode(folder: Path, source: Source, encoder: Encoder, wanted_workers: int)
         "dtype": str(storage.token_dtype(encoder.tokenizer.vocab_sizes)),
     }
     storage.write_report(folder, report)
-
-
-def _prepare_epoch(resampler: Resampler, data: Config) -> Corpus:
-    """Returns the corpus of an epoch, in a subfolder of its corpus that is made if missing."""
-    epochs = resampler.folder / f"epochs-{resampler.seed}-{resampler.rate}"
-
-    def fill(unfinished: Path) -> None:
-        total = len(storage.open_array(resampler.folder, "text_offsets"))
-        chunks = (range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK))
-        _write(unfinished, resampler, chunks, total, f"Encoding epoch {resampler.epoch + 1}", data.workers)
-        storage.write_report(unfinished, storage.read_report(resampler.folder))
-
-    cache.make_once(epochs / str(resampler.epoch), fill, data.wait_seconds)
-    for earlier in epochs.iterdir():
-        # Epoch 0 stays, since every start of a run chooses its batch shapes from it. The two epochs before this one may
-        # be in use on another host, and not every file system keeps deleted files that are mapped elsewhere.
-        if earlier.name.isdecimal() and 0 < int(earlier.name) < resampler.epoch - 2:
-            shutil.rmtree(earlier, ignore_errors=True)  # another process may do so too
-    return Corpus(epochs / str(resampler.epoch), None)
 
 
 def _write(

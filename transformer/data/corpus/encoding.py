@@ -2,15 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Integer, UInt64
 
 from transformer.data.corpus import cleaning, storage
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
 from transformer.special_tokens import EOS
 
 TextPair = tuple[str, str]
@@ -60,54 +58,16 @@ class Encoder:
         return Encoded(arrays, dropped)
 
 
-@dataclass(frozen=True)
-class Resampler:
-    """Encodes a range of a corpus again for one epoch, in segmentations drawn by (seed, epoch, side, pair)."""
-
-    folder: Path  # of a corpus with its text
-    tokenizer: Tokenizer
-    max_length: int
-    rate: float
-    seed: int
-    epoch: int
-
-    def __call__(self, pairs: range) -> Encoded:
-        texts = _read_texts(self.folder, pairs)
-        sources = self._sample(self.tokenizer.source, 0, [source for source, _ in texts], pairs)
-        targets = self._sample(self.tokenizer.target, 1, [target for _, target in texts], pairs)
-        tokens = list(zip(sources, targets, strict=True))
-        return Encoded(_token_arrays(tokens, self.tokenizer), Counter())
-
-    def _sample(
-        self, vocabulary: SentencePieceVocabulary, side: int, texts: list[str], pairs: range
-    ) -> list[list[int]]:
-        """Samples one side. Segmentations that training does not allow are replaced by the best one."""
-        seeds = mix(self.seed, self.epoch, side, np.arange(pairs.start, pairs.stop)) >> np.uint64(32)
-        sampled = vocabulary.sample(texts, seeds.tolist(), self.rate)
-        for index, tokens in enumerate(sampled):
-            if not 0 < len(tokens) < self.max_length:
-                (sampled[index],) = vocabulary.encode([texts[index]])
-        return sampled
-
-
-def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
-    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each value in turn."""
-    state = np.zeros(1, np.uint64)
-    for value in values:
-        state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state = state ^ (state >> np.uint64(31))
-    return state
-
-
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-    ended = [[[*side, EOS] if side else [] for side in pair] for pair in pairs]
-    tokens = [token for pair in ended for side in pair for token in side]
-    lengths = [(len(source), len(target)) for source, target in ended]
-    return {"tokens": np.array(tokens, storage.token_dtype(tokenizer.vocab_sizes)), "lengths": _rows_of_two(lengths)}
+    sides = [side for pair in pairs for side in pair]
+    end = (EOS,)
+    tokens = chain.from_iterable(part for side in sides if side for part in (side, end))
+    lengths = [len(side) + 1 if side else 0 for side in sides]
+    return {
+        "tokens": np.fromiter(tokens, storage.token_dtype(tokenizer.vocab_sizes)),
+        "lengths": np.array(lengths, np.int32).reshape(-1, 2),
+    }
 
 
 def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
@@ -116,17 +76,6 @@ def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
         "text": np.frombuffer(b"".join(source + target for source, target in encoded), np.uint8),
         "text_lengths": _rows_of_two([(len(source), len(target)) for source, target in encoded]),
     }
-
-
-def _read_texts(folder: Path, pairs: range) -> list[TextPair]:
-    text = storage.open_array(folder, "text")
-    offsets = storage.open_array(folder, "text_offsets")[pairs.start : pairs.stop].tolist()
-    lengths = storage.open_array(folder, "text_lengths")[pairs.start : pairs.stop].tolist()
-    texts = []
-    for start, (source, target) in zip(offsets, lengths, strict=True):
-        raw = text[start : start + source + target].tobytes()
-        texts.append((raw[:source].decode(), raw[source:].decode()))
-    return texts
 
 
 def _rows_of_two(values: list[tuple[int, int]]) -> np.ndarray:

@@ -9,8 +9,10 @@ import contextlib
 import itertools
 import os
 import pickle
+import queue
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -54,6 +56,37 @@ def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int
             yield result
 
 
+class Pool:
+    """At most `workers` processes that compute `function(argument)` for the threads of this one.
+
+    A process starts when a call finds none idle. Exceptions of the function are raised in the calling thread.
+    """
+
+    def __init__(self, function: Callable[[A], R], workers: int) -> None:
+        self._function, self._workers = function, workers
+        self._started, self._starting = [], threading.Lock()
+        self._idle = queue.SimpleQueue()
+
+    def __call__(self, argument: A) -> R:
+        with self._starting:
+            if self._idle.empty() and len(self._started) < self._workers:
+                self._started.append(_Worker(self._function))
+                self._idle.put(self._started[-1])
+        worker = self._idle.get()
+        try:
+            worker.send(argument)
+            return worker.receive()
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """Ends the processes, also those that compute."""
+        with self._starting:
+            self._workers = 0
+            for worker in self._started:
+                worker.kill()
+
+
 class _Worker:
     """A worker process, which computes the function for one argument at a time."""
 
@@ -71,6 +104,9 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
         self._process.kill()
         self._process.communicate()
 

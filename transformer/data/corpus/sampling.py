@@ -1,0 +1,141 @@
+"""Subword sampling: each epoch reads the training sentences in other segmentations (Kudo 2018, Provilkov et al. 2020).
+
+A sentence is sampled when its batch is assembled, but the plan of the epoch is made before. So the plan gives each
+sentence room for the expected length and `ROOM` standard deviations. A longer sample is drawn again. After `ATTEMPTS`
+draws the sentence keeps its best segmentation, which always fits. The result is a function of
+(seed, epoch, side, sentence), whatever the batch, thread or process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Int32, Integer, UInt64
+
+from transformer.data.corpus import storage
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.special_tokens import EOS
+
+ROOM = 1.0  # standard deviations above the expected length
+ATTEMPTS = 4
+_SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
+_NO_EPOCH = 1 << 32  # seeds the estimate
+
+
+class Request(NamedTuple):
+    """Sentences of one side to sample for an epoch. `limits`: their greatest lengths, end-of-sentence included."""
+
+    side: int
+    pairs: Int[np.ndarray, " N"]
+    limits: Int[np.ndarray, " N"]
+    seed: int
+    epoch: int
+
+
+Sequences = tuple[Int32[np.ndarray, " P"], Int[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Samples sentences of a corpus that keeps its text. `rate` is BPE-dropout's rate or unigram's alpha."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    rate: float
+
+    def __call__(self, request: Request) -> Sequences:
+        """Returns the samples, with end-of-sentence."""
+        side, pairs, limits, seed, epoch = request
+        texts = self._texts(side, pairs)
+        samples, left = [[] for _ in texts], list(range(len(texts)))
+        for attempt in range(ATTEMPTS):
+            drawn = self._draw(side, pairs[left], [texts[index] for index in left], (seed, epoch, attempt))
+            for index, tokens in zip(left, drawn, strict=True):
+                if len(tokens) < limits[index]:
+                    samples[index] = tokens
+            left = [index for index in left if not samples[index]]
+            if not left:
+                break
+        best = self.tokenizer.sides[side].encode([texts[index] for index in left])
+        for index, tokens in zip(left, best, strict=True):
+            samples[index] = tokens
+        flat = [token for tokens in samples for token in (*tokens, EOS)]
+        return np.array(flat, np.int32), np.array([len(tokens) + 1 for tokens in samples])
+
+    def rooms(self, side: int, lengths: Int[np.ndarray, " N"], longest: int) -> Int32[np.ndarray, " N"]:
+        """Returns the tokens that a plan reserves for each sentence, at most `longest`.
+
+        The mean and the variance of a sample's length are taken to be in proportion to the length of the best
+        segmentation. All lengths count end-of-sentence.
+        """
+        if not lengths[0]:  # the pairs do not have this side
+            return np.zeros(len(lengths), np.int32)
+        count = min(_SAMPLE, len(lengths))
+        pairs = np.arange(count) * len(lengths) // count
+        best = lengths[pairs] - 1.0
+        drawn = self._draw(side, pairs, self._texts(side, pairs), (0, _NO_EPOCH, 0))
+        sampled = np.array([len(tokens) for tokens in drawn])
+        growth = sampled.sum() / best.sum()
+        deviation = np.sqrt(np.mean((sampled - growth * best) ** 2 / best))
+        with_end = np.arange(lengths.max() + 1)
+        tokens = np.maximum(with_end - 1, 0)
+        room = (1 + growth * tokens + ROOM * deviation * np.sqrt(tokens)).astype(np.int32)
+        return np.take(np.maximum(np.minimum(room, longest), with_end).astype(np.int32), lengths)
+
+    def _draw(
+        self, side: int, pairs: Int[np.ndarray, " N"], texts: list[str], seeds: tuple[int, ...]
+    ) -> list[list[int]]:
+        numbers = mix(*seeds, side, pairs) >> np.uint64(32)
+        return self.tokenizer.sides[side].sample(texts, numbers.tolist(), self.rate)
+
+    def _texts(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[str]:
+        text, offsets, text_lengths = self._arrays
+        lengths = text_lengths[pairs]
+        starts = offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
+        stops = starts + lengths[:, side]
+        return [
+            text[start:stop].tobytes().decode() for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _arrays(self) -> list[np.ndarray]:
+        return [storage.open_array(self.folder, name) for name in ("text", "text_offsets", "text_lengths")]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
+
+
+@dataclass(frozen=True)
+class SampledEpoch:
+    """The pairs of a corpus with the segmentations of one epoch.
+
+    Attributes:
+      lengths: the tokens that a plan reserves for each source and target, end-of-sentence included.
+      report: that of the corpus.
+      draw: a Sampler, in this process or in others.
+    """
+
+    lengths: Int32[np.ndarray, "N 2"]
+    report: dict[str, Any]
+    draw: Callable[[Request], Sequences]
+    seed: int
+    epoch: int
+
+    def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
+        """Returns the concatenated tokens of these sources or targets, and their lengths."""
+        return self.draw(Request(side, pairs, self.lengths[pairs, side], self.seed, self.epoch))
+
+
+def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
+    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each value in turn."""
+    state = np.zeros(1, np.uint64)
+    for value in values:
+        state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return state
