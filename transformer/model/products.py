@@ -15,7 +15,6 @@ from transformer.model.partitioning import is_for_one_cpu, target_platform
 FLOAT32 = jnp.dtype(jnp.float32)
 ROWS = Layout((0, 1))  # a row's elements are adjacent
 PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
-TILE = 64  # columns of the result that XLA's kernel for bfloat16 on CPUs computes at once
 
 
 class TransposedMatrix(NamedTuple):
@@ -45,7 +44,7 @@ def decoding_weight(
     """Returns a weight as decoding keeps it: in `dtype`, and transposed for bfloat16 on CPUs.
 
     XLA on CPUs reorders the right operand of a product in bfloat16 at each call, which takes a third of the time of a
-    product with 64 rows. `product_with_transpose` reorders a transposed weight faster, or not at all.
+    product with 64 rows. It reorders a transposed weight faster.
     """
     converted = w.astype(dtype)
     return TransposedMatrix(converted.T) if target_platform() == "cpu" and dtype == jnp.bfloat16 else converted
@@ -58,8 +57,6 @@ def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) ->
 
 def product_with_transpose(x: Float[Array, "M K"], w: Float[Array, "N K"], dtype: jnp.dtype) -> Float[Array, "M N"]:
     """Returns x w^T, summed in float32, in `dtype`."""
-    if x.shape[0] == TILE and x.dtype == dtype == jnp.bfloat16 and is_for_one_cpu():
-        return _with_weight_first(x, w).astype(dtype)
     return _dot(x, w, (1, 1), dtype)
 
 
@@ -76,17 +73,6 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
             return transposed_product(y, x).T
         return with_layout_constraint(_dot(with_layout_constraint(x.T, ROWS), y, (1, 0), FLOAT32), ROWS)
     return _dot(y, x, (0, 0), FLOAT32).T
-
-
-def _with_weight_first(x: Float[Array, "M K"], w: Float[Array, "N K"]) -> Float[Array, "M N"]:
-    """Returns x w^T as (w x^T)^T in float32: XLA on CPUs then reorders x, which is small, and not the weight.
-
-    With one tile of rows this is up to 1.7 times as fast. With other numbers of rows it gains nothing, or loses.
-    The layout makes it transpose x first. Without the barriers it would exchange the operands, or convert the weight to
-    float32.
-    """
-    columns = jax.lax.optimization_barrier(with_layout_constraint(x.T, Layout((0, 1))))
-    return jax.lax.optimization_barrier(_dot(w, columns, (1, 0), FLOAT32)).T
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
