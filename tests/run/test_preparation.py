@@ -13,6 +13,7 @@ from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.errors import UserError
+from transformer.model import products
 from transformer.run import preparation
 from transformer.workdir import Workdir
 
@@ -62,6 +63,19 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
         missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
     )
     assert all(record.levelname == "WARNING" for record in caplog.records)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs may lack bfloat16")
+def test_a_dtype_that_the_processor_emulates_is_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(products, "PROCESSOR", tmp_path / "none")
+    products._computes_bfloat16.cache_clear()
+    caplog.set_level("WARNING", logger="absl")
+    caplog.clear()
+    for name in ("auto", "float32", "bfloat16"):
+        preparation.warn_about_dtype(name)
+    products._computes_bfloat16.cache_clear()
+    (warning,) = caplog.messages
+    assert warning.startswith("config.model.dtype=bfloat16: this processor has no instructions for it")
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the device has one of the kernels")

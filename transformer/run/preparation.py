@@ -28,7 +28,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
-from transformer.model.products import product_dtype
+from transformer.model.products import FLOAT32, product_dtype
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
 from transformer.training.objectives import inputs_of
@@ -162,6 +162,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         "Model: %d parameters; vocabulary %d and %d; products in %s; devices: %d.",
         *(parameters, *sizes, product_dtype(config.model.dtype), mesh.size),
     )
+    warn_about_dtype(config.model.dtype)
     return Run(
         config=config,
         workdir=workdir,
@@ -182,6 +183,12 @@ def check_attention(config: ml_collections.FrozenConfigDict, device: jax.Device)
             f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
             f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
         )
+
+
+def warn_about_dtype(name: str) -> None:
+    """Logs that this processor emulates the dtype that `model.dtype` names, if it does."""
+    if product_dtype(name) != product_dtype("auto") == FLOAT32:
+        logging.warning("config.model.dtype=%s: this processor has no instructions for it; float32 is faster", name)
 
 
 def warn_about_data(config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus) -> None:
