@@ -85,7 +85,7 @@ class ProjectedLoss:
                     of_table = jax.lax.psum_scatter(of_table, "fsdp", scatter_dimension=1, tiled=True)
                 else:
                     of_table = self._sum_over(("fsdp",), of_table)
-            return result, (self._sum_over(("tensor",), of_hidden), of_table)
+            return result, (self._sum_over(("tensor",), of_hidden).astype(hidden.dtype), of_table)
 
         table_gradient = P("tensor", "fsdp" if splits_gradient else None)
         result, gradients = jax.shard_map(
@@ -119,7 +119,8 @@ class ProjectedLoss:
             if not with_gradients:
                 return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
             gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
-            of_hidden = product(gradient, table, hidden.dtype)
+            # A sum over devices is rounded once, at its end.
+            of_hidden = product(gradient, table, hidden.dtype if axis is None else FLOAT32)
             of_table = transposed_product(gradient, flat)
             return jax.tree.map(jnp.add, totals, (tuple(result), of_table)), of_hidden.reshape(hidden.shape)
 
