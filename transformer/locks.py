@@ -16,27 +16,42 @@ from transformer.errors import UserError
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
 REPORT_SECONDS = 1.0  # between two reports of progress, at least
-_listeners: list[Callable[[], object]] = []
-_listening = threading.RLock()  # held while listeners are called, so that none is called after its block
+_listeners: "list[_Listener]" = []
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
     """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
-    with _listening:
-        _listeners.append(listener)
+    registered = _Listener(listener)
+    _listeners.append(registered)
     try:
         yield
     finally:
-        with _listening:
-            _listeners.remove(listener)
+        _listeners.remove(registered)
+        registered.end()
 
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
-    with _listening:
-        for listener in list(_listeners):
-            listener()
+    for listener in list(_listeners):
+        listener()
+
+
+class _Listener:
+    """A function that is never called after `end` has returned."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function: Callable[[], object] | None = function
+        self._calling = threading.RLock()
+
+    def __call__(self) -> None:
+        with self._calling:
+            if self._function is not None:
+                self._function()
+
+    def end(self) -> None:
+        with self._calling:
+            self._function = None
 
 
 @contextlib.contextmanager

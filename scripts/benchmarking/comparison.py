@@ -6,7 +6,7 @@ Repetitions are interleaved (A B C A B C ...), so that a drift of the machine's 
 import contextlib
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -105,7 +105,7 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
     for batch, speeds, left_out in comparisons:
         best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
         best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
-        summary += summarize(batch, best_ours, best_peer)
+        summary += summarize(batch, best_ours, best_peer, left_out, describe_machine(threads))
         for speed in speeds:
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer.rate if best_peer else None
@@ -120,9 +120,11 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
     return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary)
 
 
-def summarize(batch: str, ours: Speed, peer: Speed | None) -> str:
+def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Collection[str], machine: str) -> str:
     """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured."""
     if peer is None:
         return ""
-    comparison = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
-    return f"- {batch}: {ours.name.removeprefix('this project, ')}, {ours.rate:,.0f} tokens/s, {comparison}\n"
+    name = ours.name.removeprefix("this project, ")
+    without = f", without {' and '.join(left_out)}" if left_out else ""
+    ratio = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
+    return f"- {batch}: {name}, {ours.rate:,.0f} tokens/s, {ratio}{without}; {machine}\n"

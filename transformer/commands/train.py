@@ -99,7 +99,7 @@ def train_from(
         watchdog.beat()
         interruption.check()
 
-    watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
+    watchdog.pause()  # planning the epoch of a large corpus may take long
     with (
         Loader(run.corpus, config, progress.position, run.train_step.mesh, run.workdir.plans) as loader,
         coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
@@ -115,7 +115,7 @@ def train_from(
         while not stop:
             if not progress.validation_due(training):  # else the run resumes with an interrupted validation
                 with profile.step(progress.step + 1):
-                    # The next epoch may be encoded for longer than a step may take.
+                    # The plan of the next epoch may take longer than a step may.
                     with TraceAnnotation("wait for data"), locks.progress_reported_to(watchdog.extend):
                         positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
                     state, metrics = run.train_step(state, batches)

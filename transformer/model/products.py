@@ -64,8 +64,8 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
     """Returns x^T y in float32, the form of the gradient of a weight matrix.
 
     XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. A constraint
-    on the layout makes it transpose the narrower operand first. That on the result keeps it from folding a transpose
-    of the result into the product, a form that it cannot compute in bfloat16. Over several devices the constraints
+    on the layout makes it transpose the narrower operand first. A second one, on the result, prevents XLA from folding
+    a later transpose into the product: it fails to run that form in bfloat16. Over several devices the constraints
     would keep the partitioner from splitting the product.
     """
     if is_for_one_cpu():

@@ -1,4 +1,4 @@
-"""Compilation of a run's programs before its first step, several at a time."""
+"""Compilation of a run's programs, several at a time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def compile_all(
     in that order is raised, so the program that needs most memory belongs first.
 
     Args:
-      is_interrupted: called once after each job, in the main thread. If it returns True, no further job starts.
+      is_interrupted: called once after each job, in this thread. If it returns True, no further job starts.
       report: called with the number of finished jobs and that of all jobs.
 
     Returns:

@@ -91,5 +91,5 @@ class WarmUp:
         return self.validation.compilations(self.state.eval_parameters)
 
     def _compile_validation(self) -> None:
-        # The programs of the step have been traced, so no other thread disturbs the tracing of the attention.
+        # `Samples` captures intermediates while it traces, so nothing else may trace now: the steps' programs are done.
         compile_all(self._validation_jobs(), self._stopped.is_set, lambda *_: None)

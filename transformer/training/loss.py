@@ -75,8 +75,8 @@ class Criterion:
     ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
         """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
 
-        `columns` are the numbers of the columns in the vocabulary. Those of `vocab_size` or more are ignored. The other
-        columns are on the devices of the mesh axis `axis`; None: there are no others.
+        `columns` are the consecutive numbers of the columns in the vocabulary. Those of `vocab_size` or more are
+        ignored. The other columns are on the devices of the mesh axis `axis`; None: there are no others.
         """
         is_padded = len(columns) * (1 if axis is None else jax.lax.axis_size(axis)) > vocab_size
         first, columns, labels = columns[0], columns[None, None], targets[..., None]

@@ -66,7 +66,7 @@ class Validation:
         return jobs
 
     def warm_up(self, parameters: dict) -> None:
-        """Runs the largest batch and the longest text, so that what does not fit in memory fails before training.
+        """Runs the largest batch and the longest text, so that what does not fit in memory fails early.
 
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """

@@ -61,7 +61,7 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
         Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
     ]
-    report = comparison.report([Comparison("2 x 50", speeds, {}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
+    report = comparison.report([Comparison("2 x 50", speeds, {"e": "why"}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
     assert report.rows[1:] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
         ("2 x 50", "inexact", "100", "100", "100", "4.00", ""),
@@ -72,7 +72,8 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     values = json.loads(json.dumps(report.values))
     assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 4.0, 0.8, 1.0, None]
     assert "JAX 1, P 2" in report.text
-    assert report.summary == "- 2 x 50: ours, 50 tokens/s, 2.00 times fast (25)\n"
+    assert report.summary.startswith("- 2 x 50: ours, 50 tokens/s, 2.00 times fast (25), without e; ")
+    assert report.summary.count("\n") == 1 and "2 threads" in report.summary
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])
