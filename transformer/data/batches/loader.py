@@ -25,7 +25,7 @@ from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch, load_or_make
 from transformer.data.corpus import workers
-from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
 from transformer.distributed.sharding import held_rows, place_held_rows
 
@@ -98,7 +98,7 @@ class Loader:
         if self._samplers is not None:
             self._samplers.close()
 
-    def _prepare(self, epoch: int) -> tuple[Corpus | SampledEpoch, EpochPlan]:
+    def _prepare(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
         config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
         if num_rollbacks:
@@ -109,7 +109,8 @@ class Loader:
             return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
         shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        key = cache.key([corpus.report["digest"], config.tokenizer.subword_sampling, config.batch.plan, shapes, seed])
+        rooms = [table.tolist() for table in corpus.rooms] if isinstance(corpus, SampledEpoch) else None
+        key = cache.key([self._corpus.report["digest"], rooms, config.batch.plan, shapes, seed])
         return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
@@ -171,7 +172,7 @@ def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
         yield place(corpus, plan[number], mesh)
 
 
-def _assemble(corpus: Corpus | SampledEpoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     """Assembles the rows of this process, and counts the tokens of all rows.
 
     The plan counts them, except with subword sampling: then other processes' rows have as many tokens, in proportion to
@@ -183,7 +184,7 @@ def _assemble(corpus: Corpus | SampledEpoch, plan: EpochPlan, number: int, mesh:
     arrays, tokens = assemble(corpus, own), plan.tokens[number]
     if isinstance(corpus, SampledEpoch):
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
-        planned = corpus.lengths[own.sentences].sum(axis=0)
+        planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
     stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
     return place_held_rows(arrays, held, mesh), stats
