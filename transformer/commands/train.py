@@ -99,14 +99,14 @@ def train_from(
         watchdog.beat()
         interruption.check()
 
-    watchdog.pause()  # planning the first epoch may take long: subword sampling encodes the corpus
+    watchdog.pause()  # planning the first epoch of a large corpus may take long
     with (
         Loader(run.corpus, config, progress.position, run.train_step.mesh, run.workdir.plans) as loader,
         coordination.on_process_zero(Recorder, run.workdir, progress) as recorder,
         TrainingStatus(progress.step, training.steps) as status,
         WarmUp(run.train_step, run.validation, run.initializer.abstract_state) as warm_up,
     ):
-        log_batches(loader.plan)
+        log_batches(loader.plan, run.corpus)
         with status.doing("compiling"):
             start = functools.partial(warm_up.start, state.eval_parameters, loader.buckets)
             stop = progress.is_finished(training) or not start(interruption.requested, status.show_compiled)
