@@ -110,6 +110,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
     data.synthetic_examples = Key(100_000, at_least(1))  # training pairs; held-out splits have 1 %, at least 200
     data.cache_dir = Key("", TEXT, HOST)  # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
+    # The lesser of workers and prefetch is also the number of processes for subword sampling.
     data.workers = Key(0, at_least(0), HOST)  # processes that encode the corpus; 0: one a core, one for a small corpus
     data.prefetch = Key(4, at_least(1), HOST)  # batches prepared ahead of the train step, by as many threads
     data.wait_seconds = Key(7200, at_least(1), HOST)  # how long to wait for a process without progress before failing

@@ -64,7 +64,10 @@ def measure(options: argparse.Namespace) -> Report:
         config = _config(folder, options.tokens)
         report: dict[str, Any] = {"pairs": options.pairs, "batch_tokens": options.tokens}
         report["generate"] = run(write_pairs, folder, options.pairs)
+        report["sentencepiece"] = run(_sentencepiece, config)
         report["prepare"] = run(_prepare, config)
+        ratio = report["prepare"]["pairs_per_second"] / report["sentencepiece"]["sentencepiece_pairs_per_second"]
+        report["prepare"]["relative_to_sentencepiece"] = round(ratio, 2)
         for plan in ("buckets", "packed"):
             config.batch.plan = plan
             report[f"{plan}: load"] = run(_load, config)
@@ -89,16 +92,11 @@ def _config(folder: Path, tokens: int) -> ml_collections.ConfigDict:
 
 
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
-    made = tokenizer.prepare(config, Path(config.data.path) / "workdir")
-    bound = _pairs_encoded_per_second(config, made) * workers.num_workers(config.data.workers)
     began = time.perf_counter()
     prepared = _prepared(config)
     rate = sum(prepared.report["dropped"].values(), len(prepared)) / (time.perf_counter() - began)
     return {
         "pairs_per_second": round(rate),
-        "sentencepiece_pairs_per_second": round(bound),
-        "relative_to_sentencepiece": round(rate / bound, 2),
         "kept": prepared.report["kept"],
         "tokens_per_side": prepared.lengths[: 1 << 20].mean(axis=0).round(1).tolist(),
         "index_mb": round(len(prepared) * 16 / 1e6),
@@ -106,8 +104,10 @@ def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
     }
 
 
-def _pairs_encoded_per_second(config: ml_collections.ConfigDict, made: tokenizer.Tokenizer) -> float:
-    """Measures SentencePiece in one process, without reading, cleaning and writing."""
+def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Trains the tokenizer and measures SentencePiece in one process, without reading, cleaning and writing."""
+    (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
+    made = tokenizer.prepare(config, Path(config.data.path) / "workdir")
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
     seconds = []
@@ -116,7 +116,8 @@ def _pairs_encoded_per_second(config: ml_collections.ConfigDict, made: tokenizer
         for side, vocabulary in zip(sides, made.sides, strict=True):
             vocabulary.encode(side)
         seconds.append(time.perf_counter() - began)
-    return len(sides[0]) / statistics.median(seconds)
+    bound = len(sides[0]) / statistics.median(seconds) * workers.num_workers(config.data.workers)
+    return {"sentencepiece_pairs_per_second": round(bound)}
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:

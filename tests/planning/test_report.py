@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from tests.planning import installed
+from tests.training.tiny import tiny_config
 from transformer import cli, train
 from transformer.config.loading import load_file, with_values
 from transformer.planning import command, report
@@ -75,6 +76,12 @@ def test_the_report_in_words(plan):
     for kind in ("kernel", "array"):
         assert len(re.findall(f"^{kind:<12}", report, re.MULTILINE)) == 10
     assert "collective" not in report
+
+
+@pytest.mark.parametrize(("rate", "warnings"), [(0.0, 0), (0.1, 1)])
+def test_a_warning_tells_that_assumed_lengths_leave_out_subword_sampling(caplog, rate, warnings):
+    command.assume(tiny_config(tokenizer__subword_sampling=rate), None)
+    assert ["assumes the best segmentation" in message for message in caplog.messages] == [True] * warnings
 
 
 def test_times_in_the_report(plan):

@@ -64,6 +64,17 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert not (tmp_path / "run" / "checkpoints").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
+    placed, place = [], plans.place
+    monkeypatch.setattr(
+        plans, "place", lambda pairs, batch, mesh: placed.append(batch.bucket) or place(pairs, batch, mesh)
+    )
+    monkeypatch.setattr(plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches"))
+    plan = print_plan("--config.tokenizer.subword_sampling=0.1")
+    assert len(placed) == 1 and str(placed[0]) in plan
+    assert re.search(r"padding in all: [\d.]+ % beside the room for samples\n", plan)
+
+
 @pytest.mark.parametrize(
     ("objective", "absent", "side", "language"),
     [("masked_lm", "target", "source", "en"), ("causal_lm", "source", "target", "de")],

@@ -106,7 +106,7 @@ def train_from(
         TrainingStatus(progress.step, training.steps) as status,
         WarmUp(run.train_step, run.validation, run.initializer.abstract_state) as warm_up,
     ):
-        log_batches(loader.plan)
+        log_batches(loader.plan, run.corpus)
         with status.doing("compiling"):
             start = functools.partial(warm_up.start, state.eval_parameters, loader.buckets)
             stop = progress.is_finished(training) or not start(interruption.requested, status.show_compiled)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from absl import logging
+
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.corpus import corpus
@@ -38,6 +40,11 @@ def plan_for_device(config: Config, device: str, lengths: str | None, workdir: s
 
 def assume(config: Config, lengths: str | None) -> tuple[Corpus, tuple[int, int], str]:
     """Returns a corpus of stated lengths, the sizes of its vocabularies, and a description of both."""
+    if config.tokenizer.subword_sampling > 0:
+        logging.warning(
+            "The plan assumes the best segmentation, but subword sampling lengthens sentences. The data of a run "
+            "(--workdir) include that."
+        )
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
     data = AssumedCorpus(statistics, config.data)
     return data, (size, size), f"assumed: {statistics}; vocabulary of {size:,}"

@@ -1,6 +1,5 @@
 """The report of `transformer.train --plan`: what a run consists of and costs, before it starts."""
 
-import itertools
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,10 +9,11 @@ import numpy as np
 
 from transformer.checkpoints.manager import max_checkpoints
 from transformer.checkpoints.restore import steps_in
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.inspection import pair_lines
 from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run
+from transformer.run.record import beside_room
 from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3
@@ -44,7 +44,7 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     per_epoch = len(loader.plan) / run.config.training.accumulation
     source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
-    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %"
+    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{beside_room(run.corpus)}"
     yield f"epoch       {len(run.corpus):,} {run.corpus.unit}, {tokens} tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 
@@ -78,7 +78,7 @@ def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
     largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
     number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
-    _, arrays, _ = next(itertools.islice(loader, number, None))
+    arrays = place(loader.pairs, loader.plan[number], run.train_step.mesh)
     batches = [arrays] * run.config.training.accumulation
     state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)

@@ -16,6 +16,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from transformer import files
 from transformer.data.batches.epoch_plan import EpochPlan
+from transformer.data.corpus.corpus import Corpus
 from transformer.run.attention_image import as_png, attention_image
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
@@ -150,8 +151,13 @@ def log_validation(progress: Progress, values: Record) -> None:
     )
 
 
-def log_batches(plan: EpochPlan) -> None:
+def log_batches(plan: EpochPlan, corpus: Corpus) -> None:
     logging.info(
-        "Batches: %d per epoch, %.1f %% padding, %d shapes (--plan lists them).",
-        *(len(plan), 100 * plan.padding_fraction, len(plan.stats)),
+        "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
+        *(len(plan), 100 * plan.padding_fraction, beside_room(corpus), len(plan.stats)),
     )
+
+
+def beside_room(corpus: Corpus) -> str:
+    """Returns what a report of the padding in plans adds: with subword sampling they count reserved tokens."""
+    return " beside the room for samples" if corpus.sampler is not None else ""

@@ -39,7 +39,7 @@ def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_
     for bucket in buckets:
         assert bucket.rows > 0 and bucket.rows % row_multiple == 0
         assert bucket.rows * max(bucket.source_length, bucket.target_length) <= 320
-    lengths = lengths[: 1 + count // 2]  # another epoch than the buckets were chosen for, as with sampling
+    lengths = lengths[: 1 + count // 2]  # other pairs than the buckets were chosen for
     for random in (np.random.default_rng(seed), None):
         plan = bucketing.plan_epoch(lengths, buckets, random)
         batches = [plan[number] for number in range(len(plan))]

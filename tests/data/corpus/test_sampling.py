@@ -109,6 +109,23 @@ def test_a_resumed_loader_continues_with_the_same_samples(config, made, tmp_path
         assert np.count_nonzero(arrays["target_output"]) == stats.target_tokens
 
 
+def test_a_plan_made_for_other_rooms_is_not_reused(config, made, tmp_path, monkeypatch):
+    config.batch.plan = "packed"  # its shape does not depend on the rooms
+    for room in (-100.0, 1.0):
+        monkeypatch.setattr(sampling, "ROOM", room)
+        train = corpus.prepare(config, made, "train")
+        with Loader(train, config, Position(0, 0), one_device(), tmp_path / "plans") as loader:
+            assert loader.plan.tokens.sum() == train.epoch(0, 0).lengths.sum()
+
+
+def test_no_array_of_a_corpus_or_epoch_is_in_private_memory(config, made):
+    train = corpus.prepare(config, made, "train")
+    for owner in (train, train.epoch(0, 0), train.sampler):
+        arrays = [array for array in vars(owner).values() if isinstance(array, np.ndarray)]
+        assert all(isinstance(array, np.memmap) for array in arrays)
+    assert max(map(len, train.epoch(0, 0).rooms)) == train.lengths.max() + 1
+
+
 def test_a_side_that_pairs_do_not_have_stays_empty(config, tmp_path):
     config.data.target_language = ""
     train = corpus.prepare(config, tokenizer.prepare(config, tmp_path / "workdir"), "train")

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -76,6 +78,75 @@ def test_closing_the_results_ends_the_workers():
     assert len(processes) == 2
     results.close()
     assert not any(map(is_running, processes))
+
+
+@pytest.fixture
+def open_pool():
+    pools = []
+    yield lambda *arguments: pools.append(workers.Pool(*arguments)) or pools[-1]
+    for pool in pools:
+        pool.close()
+
+
+def slow_process_id(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def in_thread(function, argument) -> Future:
+    """Calls the function in a thread that does not delay the exit if it hangs."""
+    future = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(argument))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def test_a_pool_has_at_most_as_many_processes_as_workers(open_pool):
+    pool = open_pool(slow_process_id, 2)
+    assert len({pool(0) for _ in range(3)}) == 1  # another starts only when none is idle
+    assert len({call.result(20) for call in [in_thread(pool, 0.1) for _ in range(6)]}) == 2
+
+
+def test_an_exception_reaches_only_its_caller_and_the_worker_stays_usable(open_pool):
+    pool = open_pool(square, 1)
+    calls = {number: in_thread(pool, number) for number in (5, 7, 3, 6)}
+    with pytest.raises(UserError, match="seven"):
+        calls.pop(7).result(20)
+    assert all(call.result(20) == number**2 for number, call in calls.items())
+
+
+def test_a_dead_worker_of_a_pool_is_an_error_of_one_line(open_pool):
+    pool = open_pool(square, 1)
+    for argument in (8, 2):
+        with pytest.raises(UserError, match=r"^data\.workers: a worker process died \(exit code -9\); [^\n]*$"):
+            pool(argument)
+
+
+def test_closing_a_pool_ends_computations_and_wakes_waiting_calls(open_pool):
+    pool = open_pool(slow_process_id, 1)
+    process = pool(0)
+    calls = [in_thread(pool, 600) for _ in range(3)]
+    time.sleep(0.3)  # one computes, two wait
+    pool.close()
+    assert not is_running(process)
+    assert sorted(type(call.exception(20)).__name__ for call in calls) == ["RuntimeError", "RuntimeError", "UserError"]
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_closed_pool_raises(open_pool, used):
+    pool = open_pool(square, 2)
+    if used:
+        pool(2)
+    for _ in range(2):
+        pool.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            in_thread(pool, 3).result(20)
 
 
 PARENT = """

@@ -1,5 +1,6 @@
 """Segmentations compared with probabilities computed by hand, and with SentencePiece where they are deterministic."""
 
+import gc
 import io
 import math
 import random
@@ -10,6 +11,7 @@ import sentencepiece
 
 from tests.data.files import text_config
 from transformer.data.sources import source as sources
+from transformer.data.tokenizers import subword_sampling
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
 from transformer.special_tokens import BOS, EOS, PAD, UNK
@@ -47,6 +49,24 @@ def test_bpe_dropout_draws_again_on_cached_paths():
     }
     assert sum(expected.values()) == pytest.approx(1)
     assert frequencies(BpeDropout(scores, rate), "abcd") == pytest.approx(expected, abs=0.01)
+
+
+def test_the_cache_of_bpe_dropout_is_bounded_and_changes_no_sample(monkeypatch):
+    word = "abcdefghijkl"
+    spans = [word[start:end] for start in range(12) for end in range(start + 2, 13)]
+    scores = {piece: -float(rank) for rank, piece in enumerate(spans)}
+
+    def draws() -> list[list[str]]:
+        gc.collect()
+        sampler, generator = BpeDropout(scores, 0.5), random.Random(0)
+        segmentations = [sampler.segment(word, generator) for _ in range(3000)]
+        cached = [each for each in gc.get_objects() if isinstance(each, subword_sampling._Segmentation)]
+        assert len(cached) <= (1 + subword_sampling._CACHED_PATHS) * len(word)
+        return segmentations
+
+    expected = draws()
+    monkeypatch.setattr(subword_sampling, "_CACHED_PATHS", 8)
+    assert draws() == expected
 
 
 def test_unigram_draws_in_proportion_to_probability_to_the_power_alpha():

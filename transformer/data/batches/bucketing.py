@@ -12,14 +12,13 @@ from jaxtyping import Int, UInt16
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.sampling import SampledEpoch
+from transformer.data.corpus.corpus import EpochPairs
 
 CANDIDATES = 128  # sizes from which the buckets are chosen
 BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
 
-def choose_shapes(corpus: Corpus | SampledEpoch, config: Config) -> tuple[Bucket, ...]:
+def choose_shapes(corpus: EpochPairs, config: Config) -> tuple[Bucket, ...]:
     """Returns the shapes that a run trains with."""
     return choose_buckets(corpus.lengths, config.batch)
 

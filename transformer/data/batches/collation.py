@@ -4,12 +4,11 @@ import numpy as np
 from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import PlannedBatch
-from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.sampling import SampledEpoch
+from transformer.data.corpus.corpus import EpochPairs
 from transformer.special_tokens import BOS, PAD
 
 
-def assemble(corpus: Corpus | SampledEpoch, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
+def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
     Returns:

@@ -93,7 +93,8 @@ class EpochPlan:
       sentences: every sentence once, such that each batch is a slice.
       slices: start and stop of each batch in `sentences`.
       bucket_ids: the bucket of each batch.
-      tokens: source and target tokens of each batch, end-of-sentence included.
+      tokens: source and target tokens of each batch, end-of-sentence included. With subword sampling these are the
+        tokens that the plan reserves; samples have fewer.
       stats: the contents of each bucket, shortest first.
       rows: the row of each sentence within its batch if sentences are packed; None: each has a row to itself.
     """

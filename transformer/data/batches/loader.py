@@ -25,7 +25,7 @@ from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch, load_or_make
 from transformer.data.corpus import workers
-from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
 from transformer.distributed.sharding import held_rows, place_held_rows
 
@@ -46,7 +46,10 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStats:
-    """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides."""
+    """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides.
+
+    With subword sampling in several processes, tokens are an estimate from the rows of this process; else exact.
+    """
 
     sentences: int
     source_tokens: int
@@ -66,7 +69,7 @@ class Loader:
 
     Attributes:
       buckets: the shapes of all batches of the run.
-      plan: the plan of the epoch that `start` is in.
+      pairs, plan: the pairs and the plan of the epoch that `start` is in.
       data_wait_seconds: seconds spent in `next()`.
     """
 
@@ -75,7 +78,7 @@ class Loader:
         self._mesh, self._folder = mesh, folder
         self._samplers = _sampler_pool(corpus, config)
         self.buckets = PLANS[config.batch.plan].choose_shapes(corpus.epoch(start.epoch, config.seed), config)
-        self._epoch, self.plan = self._prepare(start.epoch)
+        self.pairs, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
         self._batches = self._run()
@@ -98,7 +101,7 @@ class Loader:
         if self._samplers is not None:
             self._samplers.close()
 
-    def _prepare(self, epoch: int) -> tuple[Corpus | SampledEpoch, EpochPlan]:
+    def _prepare(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
         config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
         if num_rollbacks:
@@ -109,12 +112,13 @@ class Loader:
             return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
         shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        key = cache.key([corpus.report["digest"], config.tokenizer.subword_sampling, config.batch.plan, shapes, seed])
+        rooms = [table.tolist() for table in corpus.rooms] if isinstance(corpus, SampledEpoch) else None
+        key = cache.key([self._corpus.report["digest"], rooms, config.batch.plan, shapes, seed])
         return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
         """Yields (position after the batch, future of the batch); taking one from this iterator starts its work."""
-        corpus, plan, first = self._epoch, self.plan, self._start.batch
+        corpus, plan, first = self.pairs, self.plan, self._start.batch
         for epoch in itertools.count(self._start.epoch):
             following = _in_daemon_thread(self._prepare, epoch + 1)
             for number in range(first, len(plan)):
@@ -171,25 +175,31 @@ def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
         yield place(corpus, plan[number], mesh)
 
 
-def _assemble(corpus: Corpus | SampledEpoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     """Assembles the rows of this process, and counts the tokens of all rows.
 
-    The plan counts them, except with subword sampling: then other processes' rows have as many tokens, in proportion to
-    their planned lengths, as those of this process.
+    The plan counts them, except with subword sampling: then the rows of other processes are taken to have as many
+    tokens, in proportion to their planned lengths, as those of this process.
     """
     batch = plan[number]
-    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
-    own = batch.select(held)
-    arrays, tokens = assemble(corpus, own), plan.tokens[number]
+    own, arrays, placed = _place(corpus, batch, mesh)
+    tokens = plan.tokens[number]
     if isinstance(corpus, SampledEpoch):
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
-        planned = corpus.lengths[own.sentences].sum(axis=0)
+        planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
     stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
-    return place_held_rows(arrays, held, mesh), stats
+    return placed, stats
 
 
-def place(corpus: Corpus, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+def place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> Arrays:
     """Assembles the rows of a batch that this process's devices hold, and puts them there."""
+    return _place(corpus, batch, mesh)[-1]
+
+
+def _place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
+    """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
     held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
-    return place_held_rows(assemble(corpus, batch.select(held)), held, mesh)
+    own = batch.select(held)
+    arrays = assemble(corpus, own)
+    return own, arrays, place_held_rows(arrays, held, mesh)

@@ -12,13 +12,12 @@ from jaxtyping import Int, UInt
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.sampling import SampledEpoch
+from transformer.data.corpus.corpus import EpochPairs
 
 CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk
 
 
-def choose_shapes(corpus: Corpus | SampledEpoch, config: Config) -> tuple[Bucket, ...]:
+def choose_shapes(corpus: EpochPairs, config: Config) -> tuple[Bucket, ...]:
     """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
     batch = config.batch
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple

@@ -36,15 +36,14 @@ class Corpus:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
       report: `kept`, `dropped` by reason, and the `digest` of all pairs.
       sampler: samples the sentences of each epoch; None without subword sampling.
-      rooms: the lengths in plans if subwords are sampled.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
     report: dict[str, Any]
     sampler: Sampler | None = None
-    rooms: Int32[np.ndarray, "N 2"]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sampler: Sampler | None = None) -> None:
+        self.sampler = sampler
         self.report = storage.read_report(folder)
         self.lengths = storage.open_array(folder, "lengths")
         self._offsets = storage.open_array(folder, "offsets")
@@ -70,13 +69,14 @@ class Corpus:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
-    def epoch(
-        self, epoch: int, seed: int, draw: Callable[[Request], Sequences] | None = None
-    ) -> "Corpus | SampledEpoch":
+    def epoch(self, epoch: int, seed: int, draw: Callable[[Request], Sequences] | None = None) -> "EpochPairs":
         """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
         if self.sampler is None:
             return self
-        return SampledEpoch(self.rooms, self.report, draw or self.sampler, seed, epoch)
+        return SampledEpoch(self.lengths, self.sampler.rooms, draw or self.sampler, seed, epoch)
+
+
+EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batches are filled with
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
@@ -111,11 +111,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         _encode(unfinished, source, Encoder(tokenizer, rules, rate > 0, sides), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
-    corpus = Corpus(folder)
-    if rate:
-        corpus.sampler = Sampler(folder, tokenizer, rate)
-        sides = [corpus.sampler.rooms(side, corpus.lengths[:, side], data.max_length) for side in (0, 1)]
-        corpus.rooms = np.stack(sides, axis=1)
+    corpus = Corpus(folder, Sampler(folder, tokenizer, rate, data.max_length) if rate else None)
     logging.info("%s: %s.", source.name, cleaning.summary(corpus.report["kept"], corpus.report["dropped"]))
     return corpus
 

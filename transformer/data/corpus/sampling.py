@@ -40,11 +40,18 @@ Sequences = tuple[Int32[np.ndarray, " P"], Int[np.ndarray, " N"]]  # concatenate
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples sentences of a corpus that keeps its text. `rate` is BPE-dropout's rate or unigram's alpha."""
+    """Samples sentences of a corpus that keeps its text.
+
+    Attributes:
+      folder: the files of the corpus.
+      rate: BPE-dropout's rate or unigram's alpha.
+      longest: the greatest length that a plan reserves for a sentence, end-of-sentence included.
+    """
 
     folder: Path
     tokenizer: Tokenizer
     rate: float
+    longest: int
 
     def __call__(self, request: Request) -> Sequences:
         """Returns the samples, with end-of-sentence."""
@@ -65,14 +72,19 @@ class Sampler:
         flat = [token for tokens in samples for token in (*tokens, EOS)]
         return np.array(flat, np.int32), np.array([len(tokens) + 1 for tokens in samples])
 
-    def rooms(self, side: int, lengths: Int[np.ndarray, " N"], longest: int) -> Int32[np.ndarray, " N"]:
-        """Returns the tokens that a plan reserves for each sentence, at most `longest`.
+    @cached_property
+    def rooms(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
+        """The tokens that a plan reserves for a source and for a target, by the length of the best segmentation.
 
-        The mean and the variance of a sample's length are taken to be in proportion to the length of the best
-        segmentation. All lengths count end-of-sentence.
+        The mean and the variance of a sample's length are taken to be in proportion to that length. All lengths count
+        end-of-sentence.
         """
+        lengths = storage.open_array(self.folder, "lengths")
+        return self._rooms(0, lengths[:, 0]), self._rooms(1, lengths[:, 1])
+
+    def _rooms(self, side: int, lengths: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " _"]:
         if not lengths[0]:  # the pairs do not have this side
-            return np.zeros(len(lengths), np.int32)
+            return np.zeros(1, np.int32)
         count = min(_SAMPLE, len(lengths))
         pairs = np.arange(count) * len(lengths) // count
         best = lengths[pairs] - 1.0
@@ -83,7 +95,7 @@ class Sampler:
         with_end = np.arange(lengths.max() + 1)
         tokens = np.maximum(with_end - 1, 0)
         room = (1 + growth * tokens + ROOM * deviation * np.sqrt(tokens)).astype(np.int32)
-        return np.take(np.maximum(np.minimum(room, longest), with_end).astype(np.int32), lengths)
+        return np.maximum(np.minimum(room, self.longest), with_end).astype(np.int32)
 
     def _draw(
         self, side: int, pairs: Int[np.ndarray, " N"], texts: list[str], seeds: tuple[int, ...]
@@ -113,20 +125,30 @@ class SampledEpoch:
     """The pairs of a corpus with the segmentations of one epoch.
 
     Attributes:
-      lengths: the tokens that a plan reserves for each source and target, end-of-sentence included.
-      report: that of the corpus.
+      best_lengths: tokens of the best segmentation of each source and target, end-of-sentence included.
+      rooms: those of the Sampler.
       draw: a Sampler, in this process or in others.
     """
 
-    lengths: Int32[np.ndarray, "N 2"]
-    report: dict[str, Any]
+    best_lengths: Int32[np.ndarray, "N 2"]
+    rooms: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
     draw: Callable[[Request], Sequences]
     seed: int
     epoch: int
 
+    @property
+    def lengths(self) -> Int32[np.ndarray, "N 2"]:
+        """The tokens that a plan reserves for each source and target, in a new array."""
+        return self.reserved(slice(None))
+
+    def reserved(self, pairs: Int[np.ndarray, " N"] | slice) -> Int32[np.ndarray, "N 2"]:
+        """Returns the tokens that a plan reserves for these sources and targets."""
+        best = self.best_lengths[pairs]
+        return np.stack([np.take(table, best[:, side]) for side, table in enumerate(self.rooms)], axis=1)
+
     def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
-        return self.draw(Request(side, pairs, self.lengths[pairs, side], self.seed, self.epoch))
+        return self.draw(Request(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch))
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

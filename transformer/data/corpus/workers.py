@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import os
 import pickle
-import queue
 import subprocess
 import sys
 import threading
@@ -60,31 +59,51 @@ class Pool:
     """At most `workers` processes that compute `function(argument)` for the threads of this one.
 
     A process starts when a call finds none idle. Exceptions of the function are raised in the calling thread.
+
+    Raises:
+      UserError: the process that computed the call died.
+      RuntimeError: the pool was closed before a process took the call.
     """
 
     def __init__(self, function: Callable[[A], R], workers: int) -> None:
         self._function, self._workers = function, workers
-        self._started, self._starting = [], threading.Lock()
-        self._idle = queue.SimpleQueue()
+        self._started, self._idle, self._closed = [], [], False
+        self._changed = threading.Condition()
 
     def __call__(self, argument: A) -> R:
-        with self._starting:
-            if self._idle.empty() and len(self._started) < self._workers:
-                self._started.append(_Worker(self._function))
-                self._idle.put(self._started[-1])
-        worker = self._idle.get()
+        worker = self._take()
         try:
             worker.send(argument)
             return worker.receive()
         finally:
-            self._idle.put(worker)
+            with self._changed:
+                self._idle.append(worker)
+                self._changed.notify()
+                if self._closed:
+                    self._close_idle()
 
     def close(self) -> None:
-        """Ends the processes, also those that compute."""
-        with self._starting:
-            self._workers = 0
+        """Ends the processes, also those that compute. Later calls, and those that wait for a process, raise."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
             for worker in self._started:
                 worker.kill()
+            self._close_idle()
+
+    def _take(self) -> "_Worker":
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._idle or len(self._started) < self._workers)
+            if self._closed:
+                raise RuntimeError("the pool of worker processes is closed")
+            if self._idle:
+                return self._idle.pop()
+            self._started.append(_Worker(self._function))
+            return self._started[-1]
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
 
 class _Worker:
@@ -104,10 +123,16 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        self.close()
 
     def kill(self) -> None:
+        """Ends the process. A thread that waits for its result gets a UserError."""
         self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends the process and closes its pipes, which no other thread may use."""
+        self.kill()
         self._process.communicate()
 
     def send(self, argument: Any) -> None:

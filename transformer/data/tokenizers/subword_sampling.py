@@ -11,9 +11,11 @@ import functools
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CACHED_WORDS = 1 << 16
+_CACHED_PATHS = 1 << 14  # of BPE-dropout, below those of whole words
 _NO_PIECE = -math.inf  # the score of a string that is not a piece
 
 
@@ -21,14 +23,15 @@ class BpeDropout:
     """Byte-pair encoding that skips every possible merge with probability `rate` > 0, drawn again at each step.
 
     `scores` are those of the pieces; the merge into the piece with the highest score comes first. Most words follow the
-    greedy merges for a while, so the greedy path of each word is cached and one geometric draw gives the number of
-    merges until the first skipped one.
+    greedy merges for a while, so the greedy path of each word is cached, and that from each segmentation. One geometric
+    draw gives the number of merges until the first skipped one.
     """
 
     def __init__(self, scores: dict[str, float], rate: float) -> None:
         self._scores, self._rate = scores, rate
         self._per_merge = 1 / math.log1p(-rate)
-        self._first_path = functools.lru_cache(_CACHED_WORDS)(self._first_path)
+        self._first_path = functools.lru_cache(_CACHED_WORDS)(self._greedy_path)
+        self._path = functools.lru_cache(_CACHED_PATHS)(self._greedy_path)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
         path = self._first_path(word)
@@ -40,16 +43,12 @@ class BpeDropout:
             at = next((place for place in state.merges()[1:] if generator.random() >= self._rate), None)
             if at is None:
                 return state.symbols
-            if at not in state.paths:
-                state.paths[at] = self._greedy_path(self._merge(state, at))
-            path = state.paths[at]
+            path = self._path(tuple(state.joined(at)))
 
-    def _first_path(self, word: str) -> list["_Segmentation"]:
-        scores = [self._score(first + second) for first, second in itertools.pairwise(word)]
-        return self._greedy_path(_Segmentation(list(word), scores, {}))
-
-    def _greedy_path(self, state: "_Segmentation") -> list["_Segmentation"]:
-        """Returns this segmentation and those that follow from it by always making the best merge."""
+    def _greedy_path(self, symbols: Sequence[str]) -> list["_Segmentation"]:
+        """Returns the segmentation into these symbols and those that follow by always making the best merge."""
+        scores = [self._score(first + second) for first, second in itertools.pairwise(symbols)]
+        state = _Segmentation(list(symbols), scores)
         path = [state]
         while (best := max(state.scores, default=_NO_PIECE)) > _NO_PIECE:
             state = self._merge(state, state.scores.index(best))
@@ -57,11 +56,11 @@ class BpeDropout:
         return path
 
     def _merge(self, state: "_Segmentation", at: int) -> "_Segmentation":
-        symbols = [*state.symbols[:at], state.symbols[at] + state.symbols[at + 1], *state.symbols[at + 2 :]]
+        symbols = state.joined(at)
         scores = [*state.scores[:at], *state.scores[at + 1 :]]
         for changed in range(max(at - 1, 0), min(at + 1, len(scores))):
             scores[changed] = self._score(symbols[changed] + symbols[changed + 1])
-        return _Segmentation(symbols, scores, {})
+        return _Segmentation(symbols, scores)
 
     def _score(self, pair: str) -> float:
         return self._scores.get(pair, _NO_PIECE)
@@ -69,11 +68,14 @@ class BpeDropout:
 
 @dataclass(slots=True)
 class _Segmentation:
-    """A word as symbols, the score of merging each symbol with the next, and a cache of the paths from here."""
+    """A word as symbols, and the score of merging each symbol with the next."""
 
     symbols: list[str]
     scores: list[float]
-    paths: dict[int, list["_Segmentation"]]  # greedy path after the merge at this position
+
+    def joined(self, at: int) -> list[str]:
+        """Returns the symbols with the one at this position and the next as one."""
+        return [*self.symbols[:at], self.symbols[at] + self.symbols[at + 1], *self.symbols[at + 2 :]]
 
     def merges(self) -> list[int]:
         """Returns the positions where two symbols form a piece, best first."""
