@@ -46,7 +46,6 @@ BENCHMARKS = {
     "data": Benchmark("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
     "layers": Benchmark("scripts.benchmarking.complexity:measure", {"repetitions": 9}),
 }
-COMPARING = ("train", "decode")
 POSITIVE = ("repetitions", "pairs", "tokens")
 
 
@@ -55,7 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
     if is_json and arguments.readme:
         raise UserError(f"--readme={arguments.readme}: takes the table; leave --format=json out")
     options = options_of(arguments)
-    if arguments.summary and not (what in COMPARING and options.peers and not is_json):
+    if arguments.summary and (is_json or not getattr(options, "peers", None)):
         raise UserError(f"--summary={arguments.summary}: needs train or decode with --peers, and no --format=json")
     report = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
     if is_json:

@@ -98,14 +98,14 @@ def compare(
 
 def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Report:
     """Returns the table of all comparisons, with a note on each peer that is left out."""
-    rows, values, summary = [HEADER], [], ""
-    notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
+    rows, values, summary, machine = [HEADER], [], "", describe_machine(threads)
+    notes = [f"Medians of {repetitions} repetitions in turns; {machine}."]
     versions = {speed.version for each in comparisons for speed in each.speeds}
     notes.append(f"Versions: {', '.join(sorted(versions))}.")
     for batch, speeds, left_out in comparisons:
         best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
         best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
-        summary += summarize(batch, best_ours, best_peer, left_out, describe_machine(threads))
+        summary += summarize(batch, best_ours, best_peer, left_out, machine)
         for speed in speeds:
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer.rate if best_peer else None

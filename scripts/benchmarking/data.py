@@ -107,7 +107,7 @@ def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
 def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """Trains the tokenizer and measures SentencePiece in one process, without reading, cleaning and writing."""
     (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
-    made = tokenizer.prepare(config, Path(config.data.path) / "workdir")
+    made = _tokenizer(config)
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
     seconds = []
@@ -188,7 +188,11 @@ def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def _prepared(config: ml_collections.ConfigDict) -> corpus.Corpus:
-    return corpus.prepare(config, tokenizer.prepare(config, Path(config.data.path) / "workdir"), "train")
+    return corpus.prepare(config, _tokenizer(config), "train")
+
+
+def _tokenizer(config: ml_collections.ConfigDict) -> tokenizer.Tokenizer:
+    return tokenizer.prepare(config, Path(config.data.path) / "workdir")
 
 
 def _with_time_and_memory(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

@@ -52,14 +52,13 @@ class WarmUp:
           is_interrupted, report: see `compile_all`.
         """
         jobs = self.train_step.compilations(self.state, buckets)
-        if self.in_background:
-            if not compile_all(jobs, is_interrupted, report):
-                return False
-            self._pending = self._pool.submit(self._compile_validation)
-            return True
-        jobs += self._validation_jobs()
+        if not self.in_background:
+            jobs += self._validation_jobs()
         if not compile_all(jobs, is_interrupted, report):
             return False
+        if self.in_background:
+            self._pending = self._pool.submit(self._compile_validation)
+            return True
         self.validation.warm_up(parameters)
         return not is_interrupted()
 
@@ -77,11 +76,12 @@ class WarmUp:
 
         Raises the first error of the compilation.
         """
-        while self._pending is not None and not self._pending.done():
+        if self._pending is None:
+            return
+        while not self._pending.done():
             meanwhile()
             concurrent.futures.wait([self._pending], POLL_SECONDS)
-        if self._pending is not None:
-            self._take_result()
+        self._take_result()
 
     def _take_result(self) -> None:
         self._pending, done = None, self._pending

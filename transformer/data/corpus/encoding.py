@@ -1,11 +1,13 @@
 """Encoding of text pairs into token arrays, chunk by chunk, in worker processes."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32, Integer
 
 from transformer.data.corpus import cleaning, storage
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -60,23 +62,26 @@ class Encoder:
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-    sides = [side for pair in pairs for side in pair]
-    end = (EOS,)
-    tokens = chain.from_iterable(part for side in sides if side for part in (side, end))
-    lengths = [len(side) + 1 if side else 0 for side in sides]
-    return {
-        "tokens": np.fromiter(tokens, storage.token_dtype(tokenizer.vocab_sizes)),
-        "lengths": np.array(lengths, np.int32).reshape(-1, 2),
-    }
+    tokens, lengths = end_sentences(chain.from_iterable(pairs), storage.token_dtype(tokenizer.vocab_sizes))
+    return {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}
+
+
+def end_sentences(
+    sentences: Iterable[list[int]], dtype: np.dtype
+) -> tuple[Integer[np.ndarray, " P"], Int32[np.ndarray, " N"]]:
+    """Returns the concatenated tokens of the sentences, each with end-of-sentence, and their lengths.
+
+    An empty sentence gets no end-of-sentence.
+    """
+    sentences, end = list(sentences), (EOS,)
+    tokens = chain.from_iterable(part for sentence in sentences if sentence for part in (sentence, end))
+    lengths = [len(sentence) + 1 if sentence else 0 for sentence in sentences]
+    return np.fromiter(tokens, dtype), np.array(lengths, np.int32)
 
 
 def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
     encoded = [(source.encode(), target.encode()) for source, target in texts]
     return {
         "text": np.frombuffer(b"".join(source + target for source, target in encoded), np.uint8),
-        "text_lengths": _rows_of_two([(len(source), len(target)) for source, target in encoded]),
+        "text_lengths": np.array([[len(source), len(target)] for source, target in encoded], np.int32).reshape(-1, 2),
     }
-
-
-def _rows_of_two(values: list[tuple[int, int]]) -> np.ndarray:
-    return np.array(values, np.int32).reshape(-1, 2)

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
 from transformer.data.corpus import storage
+from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.special_tokens import EOS
 
 ROOM = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     epoch: int
 
 
-Sequences = tuple[Int32[np.ndarray, " P"], Int[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
+Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,7 @@ class Sampler:
         best = self.tokenizer.sides[side].encode([texts[index] for index in left])
         for index, tokens in zip(left, best, strict=True):
             samples[index] = tokens
-        flat = [token for tokens in samples for token in (*tokens, EOS)]
-        return np.array(flat, np.int32), np.array([len(tokens) + 1 for tokens in samples])
+        return end_sentences(samples, np.dtype(np.int32))
 
     @cached_property
     def rooms(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
