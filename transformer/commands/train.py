@@ -158,7 +158,7 @@ def validate(
 ) -> Progress:
     """Validates, records the scores and returns the new progress.
 
-    `between_batches` raises Interrupted if the run is to stop. The progress is then returned as it was.
+    `between_batches` raises Interrupted if the run is to stop. Then the progress is returned unchanged.
     """
     metric = run.config.checkpoint.best_metric
     with contextlib.suppress(Interrupted):

@@ -1,8 +1,8 @@
 """Batches in the order of the plan, prepared ahead of the step.
 
 A batch is a pure function of the epoch's corpus and plan, so threads assemble the next few while the step runs, and
-another plans the next epoch. (Grain's prefetch is the same queue of futures, but it would drain at the end of every
-epoch, and importing it takes seconds.) Each process assembles only the rows that its devices hold, and puts them there.
+another plans the next epoch. Grain's prefetch is the same queue of futures, but it drains at the end of every epoch,
+and importing it takes seconds. Each process assembles only the rows that its devices hold, and puts them there.
 """
 
 import collections

@@ -49,7 +49,7 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     tokens = np.add.reduceat(row_tokens, first_rows, dtype=np.int64)
     rows = np.repeat((np.arange(len(counts)) % bucket.rows).astype(np.int32), counts)
     stats = BucketStats(bucket, len(slices), len(sentences), int(tokens.sum()))
-    order = random.permutation(len(slices))  # the rows filled last hold what fits no other
+    order = random.permutation(len(slices))  # the rows filled last hold what did not fit before
     return EpochPlan(sentences, slices[order], np.zeros(len(slices), np.uint16), tokens[order], (stats,), rows)
 
 
