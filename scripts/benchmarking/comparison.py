@@ -6,7 +6,7 @@ Repetitions are interleaved (A B C A B C ...), so that a drift of the machine's 
 import contextlib
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,7 +15,9 @@ from absl import logging
 from scripts.benchmarking.processes import Failed, System, Worker, running
 from scripts.benchmarking.report import Report, describe_machine
 from transformer.errors import UserError
+from transformer.model.products import computes_bfloat16
 
+OURS = "this project, "  # begins the names of our systems
 by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
 
@@ -54,6 +56,8 @@ def compare(
 ) -> Comparison:
     """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
+    So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes.
+
     Args:
       task: the work of all systems. Its `threads` is the number of cores that each of them may use.
       python: the interpreter of the peers; None measures only ours.
@@ -75,6 +79,10 @@ def compare(
             left_out[system.name] = str(failed)
 
     interpreters = [(system, sys.executable) for system in ours] + [(system, python) for system in peers if python]
+    if not computes_bfloat16():
+        emulated = [system for system, _ in interpreters if system.options.get("dtype") == "bfloat16"]
+        left_out |= {system.name: "this processor has no instructions for bfloat16" for system in emulated}
+        interpreters = [each for each in interpreters if each[0] not in emulated]
     with contextlib.ExitStack() as stack:
         for system, interpreter in interpreters:
             logging.info("Preparing %s.", system.name)
@@ -120,11 +128,12 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
     return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary)
 
 
-def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Collection[str], machine: str) -> str:
+def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Iterable[str], machine: str) -> str:
     """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured."""
     if peer is None:
         return ""
-    name = ours.name.removeprefix("this project, ")
-    without = f", without {' and '.join(left_out)}" if left_out else ""
+    name = ours.name.removeprefix(OURS)
+    missing = " and ".join(each for each in left_out if not each.startswith(OURS))
+    without = f", without {missing}" if missing else ""
     ratio = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
     return f"- {batch}: {name}, {ours.rate:,.0f} tokens/s, {ratio}{without}; {machine}\n"

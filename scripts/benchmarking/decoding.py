@@ -14,7 +14,7 @@ BEAM_SIZE = 4
 TRANSLATION = "scripts.benchmarking.ours.translation"
 OURS = [
     *(System(f"this project, {dtype}", TRANSLATION, {"dtype": dtype}) for dtype in ("float32", "bfloat16")),
-    System("this project, bfloat16, shortlist", TRANSLATION, {"dtype": "bfloat16", "shortlist": 32}, is_exact=False),
+    System("this project, shortlist", TRANSLATION, {"dtype": "auto", "shortlist": 32}, is_exact=False),
 ]
 HUGGING_FACE, CTRANSLATE2, MARIAN = (
     f"scripts.benchmarking.peers.{name}" for name in ("hugging_face", "ctranslate2_decoding", "marian_decoding")

@@ -65,7 +65,7 @@ def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expec
         file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
     monkeypatch.setattr(products, "PROCESSOR", file)
     monkeypatch.setattr(products, "target_platform", lambda: platform)
-    products._computes_bfloat16.cache_clear()
+    products.computes_bfloat16.cache_clear()
     assert products.product_dtype("auto") == expected
     assert products.product_dtype("float32") == jnp.float32 and products.product_dtype("bfloat16") == jnp.bfloat16
-    products._computes_bfloat16.cache_clear()
+    products.computes_bfloat16.cache_clear()

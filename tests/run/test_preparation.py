@@ -68,12 +68,12 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs may lack bfloat16")
 def test_a_dtype_that_the_processor_emulates_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(products, "PROCESSOR", tmp_path / "none")
-    products._computes_bfloat16.cache_clear()
+    products.computes_bfloat16.cache_clear()
     caplog.set_level("WARNING", logger="absl")
     caplog.clear()
     for name in ("auto", "float32", "bfloat16"):
         preparation.warn_about_dtype(name)
-    products._computes_bfloat16.cache_clear()
+    products.computes_bfloat16.cache_clear()
     (warning,) = caplog.messages
     assert warning.startswith("config.model.dtype=bfloat16: this processor has no instructions for it")
 

@@ -26,7 +26,7 @@ class TransposedMatrix(NamedTuple):
 def product_dtype(name: str) -> jnp.dtype:
     """Returns the dtype that `model.dtype` names; "auto" is bfloat16, but float32 on processors that lack it."""
     if name == "auto":
-        name = "bfloat16" if target_platform() != "cpu" or _computes_bfloat16() else "float32"
+        name = "bfloat16" if target_platform() != "cpu" or computes_bfloat16() else "float32"
     return jnp.dtype(name)
 
 
@@ -83,7 +83,7 @@ def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dty
 
 
 @functools.cache
-def _computes_bfloat16() -> bool:
+def computes_bfloat16() -> bool:
     """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
     try:
         words = PROCESSOR.read_text(encoding="utf-8", errors="replace").split()

@@ -54,6 +54,16 @@ def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
         compare(tmp_path / "trace", [fake("a", fails=True)], [fake("b")])
 
 
+def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_path, monkeypatch):
+    ours, peers = [fake("a", dtype="float32"), fake("b", dtype="bfloat16")], [fake("c", dtype="bfloat16"), fake("d")]
+    for is_computed, names in ((False, "ad"), (True, "abcd")):
+        monkeypatch.setattr(comparison, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
+        found = compare(tmp_path / "trace", ours, peers, repetitions=1)
+        assert [speed.name for speed in found.speeds] == list(names)
+        reason = "this processor has no instructions for bfloat16"
+        assert found.left_out == {name: reason for name in "bc" if name not in names}
+
+
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     speeds = [
         Speed("ours", False, 100, [4.0, 1.0, 2.0], "JAX 1"),
@@ -61,7 +71,7 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
         Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
     ]
-    report = comparison.report([Comparison("2 x 50", speeds, {"e": "why"}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
+    report = comparison.report([Comparison("2 x 50", speeds, {"e": "why", "this project, x": "why"}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
     assert report.rows[1:] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
         ("2 x 50", "inexact", "100", "100", "100", "4.00", ""),
