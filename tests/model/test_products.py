@@ -35,17 +35,25 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
 
 
-@pytest.mark.parametrize("rows", [4, 64])
-def test_a_transposed_kernel_gives_the_same_linear_map(rows):
-    linear = Linear(96, 48, dtype="bfloat16", rngs=nnx.Rngs(0))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), jnp.bfloat16)
+@pytest.mark.parametrize("rows", [4, 64, 65])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
+    linear = Linear(96, 48, dtype=dtype, rngs=nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), dtype)
     expected, kernel = linear(x), linear.kernel[...]
-    linear.kernel = nnx.Param(products.decoding_weight(kernel, jnp.dtype("bfloat16")))
-    np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(jnp.bfloat16))
-    tolerance = TOLERANCE["bfloat16"]
-    np.testing.assert_allclose(
-        linear(x).astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance
-    )
+    linear.kernel = nnx.Param(products.decoding_weight(kernel, jnp.dtype(dtype)))
+    np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
+    found, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("rows", "is_turned"), [(64, True), (65, False)])
+def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, monkeypatch):
+    monkeypatch.setattr(products, "is_for_one_cpu", lambda: True)
+    x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
+    text = str(jax.make_jaxpr(lambda x, w: products.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
+    assert (f"f32[48,{rows}] = dot_general" in text) is is_turned
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Replicas:
           placement: the first device that needs them, or a sharding that replicates them over a mesh. With several
             processes the second is a collective: all of them must construct the object.
         """
-        converted = [convert_kernels(graph, each) for graph, each in zip(graphs, parameters, strict=True)]
+        converted = [_convert(graph, each) for graph, each in zip(graphs, parameters, strict=True)]
         self._placed = jax.device_put(tuple(converted), placement)
         self._copies: dict[jax.Device, tuple[dict, ...]] = {}
 
@@ -45,10 +45,7 @@ class Replicas:
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it.
-
-    Arrays of NumPy are converted by NumPy: JAX would compile a program for each shape.
-    """
+    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it."""
     model = nnx.merge(graph, nnx.State(parameters))
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):
@@ -56,6 +53,15 @@ def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
                 kernel = decoding_weight(module.kernel[...], product_dtype(module.dtype))
             module.kernel = nnx.Param(kernel)
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+_convert_on_devices = jax.jit(convert_kernels, static_argnums=0)
+
+
+def _convert(graph: nnx.GraphDef, parameters: dict) -> dict:
+    """Converts arrays of NumPy by NumPy, which compiles nothing, and those on devices by one program."""
+    is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
+    return _convert_on_devices(graph, parameters) if is_on_devices else convert_kernels(graph, parameters)
 
 
 def _copy_on(array: jax.Array, device: jax.Device) -> jax.Array:

@@ -14,6 +14,7 @@ from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
 ROWS = Layout((0, 1))  # a row's elements are adjacent
+FEW_ROWS = 64  # of the left operand of a product
 PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
 
 
@@ -41,13 +42,13 @@ def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
 def decoding_weight(
     w: Float[Array, "K N"] | Float[np.ndarray, "K N"], dtype: jnp.dtype
 ) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix:
-    """Returns a weight as decoding keeps it: in `dtype`, and transposed for bfloat16 on CPUs.
+    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs.
 
-    XLA on CPUs reorders the right operand of a product in bfloat16 at each call, which takes a third of the time of a
-    product with 64 rows. It reorders a transposed weight faster.
+    XLA on CPUs reorders the right operand of a product at each call, which takes a third of the time of a product with
+    64 rows in bfloat16. It reorders a transposed weight faster, and `product_with_transpose` need not reorder it.
     """
     converted = w.astype(dtype)
-    return TransposedMatrix(converted.T) if target_platform() == "cpu" and dtype == jnp.bfloat16 else converted
+    return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
 
 
 def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
@@ -56,7 +57,12 @@ def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) ->
 
 
 def product_with_transpose(x: Float[Array, "M K"], w: Float[Array, "N K"], dtype: jnp.dtype) -> Float[Array, "M N"]:
-    """Returns x w^T, summed in float32, in `dtype`."""
+    """Returns x w^T, summed in float32, in `dtype`.
+
+    With few rows in float32, CPUs compute (w x^T)^T, so that XLA reorders the small x^T instead of the weight.
+    """
+    if is_for_one_cpu() and len(x) <= FEW_ROWS and x.dtype == w.dtype == FLOAT32:
+        return _row_major(_dot(w, _row_major(x.T), (1, 0), dtype)).T
     return _dot(x, w, (1, 1), dtype)
 
 
@@ -71,8 +77,13 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
     if is_for_one_cpu():
         if x.shape[1] > y.shape[1]:
             return transposed_product(y, x).T
-        return with_layout_constraint(_dot(with_layout_constraint(x.T, ROWS), y, (1, 0), FLOAT32), ROWS)
+        return _row_major(_dot(_row_major(x.T), y, (1, 0), FLOAT32))
     return _dot(y, x, (0, 0), FLOAT32).T
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    """Makes XLA compute a matrix whose rows are contiguous, instead of folding a transpose into the products."""
+    return with_layout_constraint(x, ROWS)
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:

@@ -71,7 +71,11 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
         Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
     ]
-    report = comparison.report([Comparison("2 x 50", speeds, {"e": "why", "this project, x": "why"}), Comparison("1 x 50", speeds[:1], {})], 2, 3)
+    report = comparison.report(
+        [Comparison("2 x 50", speeds, {"e": "why", "this project, x": "why"}), Comparison("1 x 50", speeds[:1], {})],
+        2,
+        3,
+    )
     assert report.rows[1:] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
         ("2 x 50", "inexact", "100", "100", "100", "4.00", ""),
