@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
     if is_json:
         print(json.dumps(report.values, indent=2))
     else:
-        name = f"{what}-{options.size}" if "size" in options else what
+        name = f"{what}-{options.size}-{report.dtype}" if "size" in options else what
         markdown.publish(report.text, name, arguments.readme)
         if arguments.summary:
             markdown.publish(report.summary, name, arguments.summary)

@@ -6,7 +6,7 @@ Repetitions are interleaved (A B C A B C ...), so that a drift of the machine's 
 import contextlib
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from scripts.benchmarking.report import Report, describe_machine
 from transformer.errors import UserError
 from transformer.model.products import computes_bfloat16
 
-OURS = "this project, "  # begins the names of our systems
+EMULATED = "this processor has no instructions for bfloat16"
 by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
 
@@ -81,7 +81,7 @@ def compare(
     interpreters = [(system, sys.executable) for system in ours] + [(system, python) for system in peers if python]
     if not computes_bfloat16():
         emulated = [system for system, _ in interpreters if system.options.get("dtype") == "bfloat16"]
-        left_out |= {system.name: "this processor has no instructions for bfloat16" for system in emulated}
+        left_out |= {system.name: EMULATED for system in emulated}
         interpreters = [each for each in interpreters if each[0] not in emulated]
     with contextlib.ExitStack() as stack:
         for system, interpreter in interpreters:
@@ -105,7 +105,7 @@ def compare(
 
 
 def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Report:
-    """Returns the table of all comparisons, with a note on each peer that is left out."""
+    """Returns the table of all comparisons, with notes on systems that are left out."""
     rows, values, summary, machine = [HEADER], [], "", describe_machine(threads)
     notes = [f"Medians of {repetitions} repetitions in turns; {machine}."]
     versions = {speed.version for each in comparisons for speed in each.speeds}
@@ -123,17 +123,23 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
             rows.append((batch, speed.name, *rates, shown, advantage))
             found = {"batch": batch, "tokens_per_second": speed.rate, "slowest": slowest, "fastest": fastest}
             values.append({**speed._asdict(), **found, "relative_to_fastest_peer": ratio})
-        notes += [f"{name}, {batch}: left out ({reason})." for name, reason in left_out.items()]
+        for reason in dict.fromkeys(left_out.values()):
+            names = "; ".join(name for name, each in left_out.items() if each == reason)
+            notes.append(f"Left out of {batch}: {names} ({reason}).")
     skipped = [{"batch": each.batch, "left_out": dict(each.left_out)} for each in comparisons if each.left_out]
-    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary)
+    dtype = "bfloat16" if computes_bfloat16() else "float32"
+    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary, dtype)
 
 
-def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Iterable[str], machine: str) -> str:
-    """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured."""
+def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Mapping[str, str], machine: str) -> str:
+    """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured.
+
+    It names the peers that failed.
+    """
     if peer is None:
         return ""
-    name = ours.name.removeprefix(OURS)
-    missing = " and ".join(each for each in left_out if not each.startswith(OURS))
+    name = ours.name.removeprefix("this project, ")
+    missing = " and ".join(each for each, reason in left_out.items() if reason != EMULATED)
     without = f", without {missing}" if missing else ""
     ratio = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
     return f"- {batch}: {name}, {ours.rate:,.0f} tokens/s, {ratio}{without}; {machine}\n"

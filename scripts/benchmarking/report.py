@@ -13,13 +13,15 @@ from scripts import markdown
 class Report(NamedTuple):
     """The rows of a table, with the header first, notes below the table, and the same values for JSON.
 
-    `summary` has a line for each batch, for the README.
+    `summary` has a line for each batch, for the README. `dtype` is the fastest one of the processor, if the results
+    depend on it. Then tables of processors with and without bfloat16 have marks of their own in a file.
     """
 
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     values: Any
     summary: str = ""
+    dtype: str = ""
 
     @property
     def text(self) -> str:

@@ -44,7 +44,8 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
     found, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
     for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(each, other, rtol=1e-4, atol=1e-5)
+        # Gradients are sums of terms of up to 30.
+        np.testing.assert_allclose(each, other, rtol=1e-4, atol=1e-4)
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):

@@ -13,7 +13,7 @@ from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, "- ours\n")
+REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, "- ours\n", "float32")
 
 
 @pytest.fixture
@@ -54,17 +54,17 @@ def test_a_flag_that_does_not_apply_is_refused(flags, message):
     assert message in refusal(lambda: benchmark.main(benchmark.make_parser().parse(flags)))
 
 
-def test_results_are_a_table_or_json_and_go_between_the_marks_of_the_size(measured, capsys, tmp_path):
+def test_results_are_a_table_or_json_and_go_between_the_marks_of_size_and_dtype(measured, capsys, tmp_path):
     assert run(benchmark, "layers") == 0
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
     assert run(benchmark, "layers", "--format=json") == 0
     assert json.loads(capsys.readouterr().out) == {"a": 1}
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- decode-small: begin -->\n<!-- decode-small: end -->\nafter\n")
+    page.write_text("before\n<!-- decode-small-float32: begin -->\n<!-- decode-small-float32: end -->\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
-    assert "| a | 1 |\n\nA note.\n<!-- decode-small: end -->\nafter" in page.read_text()
+    assert "| a | 1 |\n\nA note.\n<!-- decode-small-float32: end -->\nafter" in page.read_text()
     assert run(benchmark, "decode", "--size=small", "--peers", f"--summary={page}") == 0
-    assert page.read_text() == "before\n<!-- decode-small: begin -->\n- ours\n<!-- decode-small: end -->\nafter\n"
+    assert page.read_text() == "before\n<!-- decode-small-float32: begin -->\n- ours\n<!-- decode-small-float32: end -->\nafter\n"
 
 
 def test_the_flag_names_every_size():

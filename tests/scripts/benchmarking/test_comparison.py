@@ -45,7 +45,7 @@ def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     assert found.left_out["d"].startswith("exit code 1: ") and "No module named" in found.left_out["d"]
     assert found.left_out["e"] == "exit code 3: libraries print to standard output"
     notes = comparison.report([found], 1, 3).notes
-    assert "b, 2 x 5: left out (ValueError: cannot be)." in notes
+    assert "Left out of 2 x 5: b (ValueError: cannot be)." in notes
     assert all("\n" not in note for note in notes)
 
 
@@ -60,8 +60,9 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
         monkeypatch.setattr(comparison, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
         found = compare(tmp_path / "trace", ours, peers, repetitions=1)
         assert [speed.name for speed in found.speeds] == list(names)
-        reason = "this processor has no instructions for bfloat16"
-        assert found.left_out == {name: reason for name in "bc" if name not in names}
+        assert found.left_out == {name: comparison.EMULATED for name in "bc" if name not in names}
+        note = "Left out of 2 x 5: b; c (this processor has no instructions for bfloat16)."
+        assert (note in comparison.report([found], 1, 1).notes) is not is_computed
 
 
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
@@ -72,7 +73,7 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
     ]
     report = comparison.report(
-        [Comparison("2 x 50", speeds, {"e": "why", "this project, x": "why"}), Comparison("1 x 50", speeds[:1], {})],
+        [Comparison("2 x 50", speeds, {"e": "why", "f": comparison.EMULATED}), Comparison("1 x 50", speeds[:1], {})],
         2,
         3,
     )
