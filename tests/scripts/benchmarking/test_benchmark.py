@@ -59,12 +59,12 @@ def test_results_are_a_table_or_json_and_go_between_the_marks_of_size_and_dtype(
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
     assert run(benchmark, "layers", "--format=json") == 0
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- decode-small-float32: begin -->\n<!-- decode-small-float32: end -->\nafter\n")
+    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-float32: {each} -->" for each in ("begin", "end"))
+    page.write_text(f"before\n{begin}\n{end}\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
-    assert "| a | 1 |\n\nA note.\n<!-- decode-small-float32: end -->\nafter" in page.read_text()
+    assert f"| a | 1 |\n\nA note.\n{end}\nafter" in page.read_text()
     assert run(benchmark, "decode", "--size=small", "--peers", f"--summary={page}") == 0
-    assert page.read_text() == "before\n<!-- decode-small-float32: begin -->\n- ours\n<!-- decode-small-float32: end -->\nafter\n"
+    assert page.read_text() == f"before\n{begin}\n- ours\n{end}\nafter\n"
 
 
 def test_the_flag_names_every_size():
