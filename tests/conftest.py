@@ -19,7 +19,7 @@ install_import_hook("transformer", "beartype.beartype")
 
 from transformer.data.sources import grammar  # noqa: E402
 
-# Without these checks, since drawing a sentence calls dozens of functions: they took a fifth of a tiny run's time.
+# Without these checks, since drawing a sentence calls dozens of functions: they took a third of a tiny run's time.
 for name, function in inspect.getmembers(grammar, inspect.isfunction):
     setattr(grammar, name, inspect.unwrap(function))
 

@@ -14,7 +14,7 @@ class Report(NamedTuple):
     """The rows of a table, with the header first, notes below the table, and the same values for JSON.
 
     `summary` has a line for each batch, for the README. `dtype` is the fastest one of the processor, if the results
-    depend on it. It is part of the marks in a file, which so has tables of processors with and without bfloat16.
+    depend on it. The marks in a file name it, so that the file can have a table for each kind of processor.
     """
 
     rows: Sequence[Sequence[str]]

@@ -14,7 +14,7 @@ from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
 ROWS = Layout((0, 1))  # a row's elements are adjacent
-FEW_ROWS = 64  # of the left operand of a product
+FEW_ROWS = 64  # the most for which x^T is reordered instead of w (docs/performance.md has the times)
 PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
 
 
