@@ -20,7 +20,7 @@ from transformer.workdir import Workdir, check_new, new_folder, open_existing
 
 def main(arguments: argparse.Namespace) -> None:
     source, config = open_existing(Path(arguments.workdir))
-    last = config.checkpoint.keep if arguments.last is None else arguments.last
+    last = config.checkpoint.keep if arguments.average is None else arguments.average
     output = Path(arguments.output or f"{source.path}-average{last}")
     check_new(output)  # before the checkpoints are read, which takes longer
     step = find_step(source, arguments.checkpoint, last)
@@ -35,12 +35,12 @@ def main(arguments: argparse.Namespace) -> None:
 def find_step(source: Workdir, which: str, last: int) -> int:
     """Returns the step that --checkpoint names. Raises UserError if fewer than `last` checkpoints end there."""
     if last < 1:
-        raise UserError(f"--last={last}: must be at least 1")
+        raise UserError(f"--average={last}: must be at least 1")
     step = choose_step(source.path, which)
     steps = [other for other in steps_in(source.checkpoints) if other <= step]
     if len(steps) < last:
         raise UserError(
-            f"--last={last}: {source.path} has {len(steps)} checkpoint(s) up to step {step} "
+            f"--average={last}: {source.path} has {len(steps)} checkpoint(s) up to step {step} "
             f"({', '.join(map(str, steps))}); average at most {len(steps)}, or train with a higher checkpoint.keep"
         )
     return step
