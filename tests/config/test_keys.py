@@ -46,8 +46,9 @@ training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_sour
 
 
 def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
-    pairs = [setting.split("=") for setting in (TINY + settings).split()]
-    flags = [f"--config.{key}={value}" for key, value in [*pairs, *more.items(), ("data.cache_dir", folder / "cache")]]
+    values = dict(setting.split("=") for setting in (TINY + settings).split())
+    values |= more | {"data.cache_dir": str(folder / "cache")}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
     assert cli.execute(train.make_parser(), train.main, argv) == code
 
