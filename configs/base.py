@@ -98,7 +98,9 @@ def get_keys() -> ml_collections.ConfigDict:
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
     # Language codes: file endings and TFDS features. "": the sentences have no such side, as for language models
     data.source_language = Key("en", LANGUAGE)
-    data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
+    data.target_language = Key("de", LANGUAGE)
+    # sacreBLEU's tokenizer for bleu. auto: by target_language, char for Thai and other scripts without spaces
+    data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"), RECORD)
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)

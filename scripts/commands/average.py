@@ -58,7 +58,7 @@ def write_workdir(path: Path, models: Trained) -> None:
     checkpoint = models.checkpoints[0]
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
-    progress = dataclasses.replace(recorded, best_step=None, best_score=None)
+    progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
     step, skipped = (jax.numpy.int32(value) for value in (progress.step, progress.skipped))
     with Checkpoints(workdir, models.config) as checkpoints:
         checkpoints.save(TrainState(step, skipped, models.parameters[0], None, None), progress)
