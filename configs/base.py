@@ -106,7 +106,8 @@ def get_keys() -> ml_collections.ConfigDict:
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
-    data.max_length = Key(256, at_least(2))  # tokens of a side, end-of-sentence included; longer pairs are dropped
+    # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out longer pairs
+    data.max_length = Key(256, at_least(2))
     # Training pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0: none
     data.max_length_ratio = Key(0.0, either(0, at_least(1)))
     data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
@@ -202,7 +203,8 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
     decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
-    decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
+    # Source or output positions x beams of a decoding batch, at most
+    decoding.batch_tokens = Key(8192, at_least(1), MESH)
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that
     # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))

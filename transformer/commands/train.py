@@ -40,8 +40,8 @@ from transformer.training.state import TrainState
 
 ZERO_BLEU = (
     "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
-    "of four tokens: if outputs are shorter or their script has no spaces, resume with --config.data.bleu_tokenizer=char, "
-    "or start another run with --config.checkpoint.best_metric=loss."
+    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
+    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
 )
 
 

@@ -5,51 +5,11 @@ from collections.abc import Sequence
 
 # ISO 639-3 codes of the languages for which scoring or identification have rules, and those of two letters.
 _THREE_LETTERS = {
-    **{
-        "bod": "bo",
-        "cat": "ca",
-        "ces": "cs",
-        "cmn": "zh",
-        "dan": "da",
-        "deu": "de",
-        "dzo": "dz",
-        "ell": "el",
-        "eng": "en",
-    },
-    **{
-        "est": "et",
-        "fin": "fi",
-        "fra": "fr",
-        "gle": "ga",
-        "hun": "hu",
-        "isl": "is",
-        "ita": "it",
-        "jpn": "ja",
-        "khm": "km",
-    },
-    **{
-        "kor": "ko",
-        "lao": "lo",
-        "lav": "lv",
-        "lit": "lt",
-        "mya": "my",
-        "nld": "nl",
-        "pol": "pl",
-        "por": "pt",
-        "ron": "ro",
-    },
-    **{
-        "rus": "ru",
-        "slk": "sk",
-        "slv": "sl",
-        "spa": "es",
-        "swe": "sv",
-        "tam": "ta",
-        "tha": "th",
-        "tur": "tr",
-        "ukr": "uk",
-    },
-    **{"zho": "zh"},
+    **{"bod": "bo", "cat": "ca", "ces": "cs", "cmn": "zh", "dan": "da", "deu": "de", "dzo": "dz", "ell": "el"},
+    **{"eng": "en", "est": "et", "fin": "fi", "fra": "fr", "gle": "ga", "hun": "hu", "isl": "is", "ita": "it"},
+    **{"jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "lav": "lv", "lit": "lt", "mya": "my", "nld": "nl"},
+    **{"pol": "pl", "por": "pt", "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "spa": "es", "swe": "sv"},
+    **{"tam": "ta", "tha": "th", "tur": "tr", "ukr": "uk", "zho": "zh"},
 }
 # Chinese and Japanese have no spaces: each of their characters counts as a word.
 _WORD = re.compile("[\u3040-\u30ff\u4e00-\u9fff]|[^\\W\\d_]+")
