@@ -169,7 +169,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))
-    training.ema_decay = Key(0.0, PROBABILITY)  # moving average of the parameters, to validate and decode with; 0: off
+    # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
+    # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
+    training.ema_decay = Key(0.0, PROBABILITY)
     training.log_every = Key(100, at_least(1), RECORD)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
@@ -193,7 +195,8 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.every = Key(1000, at_least(1), RECORD)  # steps between checkpoints
     checkpoint.keep = Key(5, at_least(1), RECORD)  # newest checkpoints kept, and as many at or before the best
     checkpoint.keep_every = Key(0, at_least(0), RECORD)  # checkpoints at its multiples are kept forever; 0: none
-    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
+    # Validation metric that defines the best checkpoint; of equal scores the one of the lower loss is the best
+    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))
 
     keys.decoding = decoding = ml_collections.ConfigDict()
     # beam; sample: drawn at random; ctc: prefix beam search, for objective=ctc

@@ -154,8 +154,8 @@ def test_long_pairs_are_counted_and_named_by_line(prepared, caplog):
     longer = [line for line, length in enumerate(needed, start=1) if length > config.data.max_length]
     check_lengths(config, prepared.tokenizer, corpus, "valid")
     (line,) = caplog.messages
-    assert line.startswith(f"data.valid_split=validation: {len(longer)} of {len(needed)} pairs have more than")
-    assert line.endswith(f"(lines {', '.join(map(str, longer))}).")
+    assert f"data.valid_split=validation: the loss leaves out {len(longer)} of {len(needed)} pairs, longer than" in line
+    assert line.endswith(f": line{'s' * (len(longer) > 1)} {', '.join(map(str, longer))}.")
     caplog.clear()
     check_lengths(prepared.config, prepared.tokenizer, corpus, "valid")
     assert not caplog.messages

@@ -43,8 +43,9 @@ def check_lengths(config: Config, tokenizer: Tokenizer, corpus: Corpus, split: s
     lines = (np.flatnonzero(lengths.max(axis=0) > longest) + 1).tolist()
     more = f" and {count - MAX_LISTED} more" if count > MAX_LISTED else ""
     logging.warning(
-        "%s: %d of %d %s have more than config.data.max_length=%d tokens, and the loss leaves them out (lines %s%s).",
-        *(name, count, len(corpus), corpus.unit, longest, ", ".join(map(str, lines[:MAX_LISTED])), more),
+        "%s: the loss leaves out %d of %d %s, longer than config.data.max_length=%d tokens: line%s %s%s.",
+        *(name, count, len(corpus), corpus.unit, longest),
+        *("" if count == 1 else "s", ", ".join(map(str, lines[:MAX_LISTED])), more),
     )
 
 
