@@ -159,12 +159,16 @@ def test_ema_parameters_follow_their_formula(dropping):
     updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(2)]
     start = jax.device_get(dropping.initializer().parameters)
     one, two = dropping.after(updates[0])[0], dropping.after(*updates)[0]
+    # The decays are those of the warm-up: 1 / 10 and 2 / 11 instead of 0.75.
     by_hand = jax.tree.map(
-        lambda p, q, r: 0.75 * (0.75 * p + 0.25 * q) + 0.25 * r, start, one.parameters, two.parameters
+        lambda p, q, r: 2 / 11 * (0.1 * p + 0.9 * q) + 9 / 11 * r, start, one.parameters, two.parameters
     )
     assert distance(by_hand, two.ema_parameters) < 1e-6
     assert two.eval_parameters is two.ema_parameters
     assert distance(two.parameters, two.ema_parameters) > 0.01
+    late = dropping.step(dropping.initializer().replace(step=jax.numpy.int32(1000)), updates[0])[0]
+    by_hand = jax.tree.map(lambda p, q: 0.75 * p + 0.25 * q, start, late.parameters)
+    assert distance(by_hand, late.ema_parameters) < 1e-6
 
 
 @in_float32

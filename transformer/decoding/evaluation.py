@@ -25,7 +25,7 @@ def translate_and_score(
     replicas: Replicas,
     texts: Sequence[str],
     references: Sequence[str],
-    language: str | None,
+    language: bleu.Language,
     measures: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:

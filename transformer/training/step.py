@@ -126,8 +126,9 @@ class TrainStep:
         parameters = optax.apply_updates(state.parameters, updates)
         ema_parameters = state.ema_parameters
         if ema_parameters is not None:
-            rate = 1.0 - self.config.training.ema_decay
-            ema_parameters = optax.incremental_update(parameters, ema_parameters, rate)
+            # A warm-up of the decay, so that the average soon forgets the initial parameters.
+            decay = jnp.minimum(self.config.training.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+            ema_parameters = optax.incremental_update(parameters, ema_parameters, 1.0 - decay)
         before = (state.parameters, state.optimizer_state, state.ema_parameters)
         after = _select(is_finite, (parameters, optimizer_state, ema_parameters), before)
         # Latches at `max_skipped`: the host reads the count only at log steps.

@@ -160,12 +160,14 @@ def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
 
 
 def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
-    """Plans every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
+    """Plans the batches of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
-    No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
+    Leaves out pairs that are longer than `data.max_length`, so no batch exceeds `batch.tokens`. There must be others.
     """
-    buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
-    return bucketing.plan_epoch(corpus.lengths, buckets, random=None)
+    kept = np.flatnonzero(corpus.lengths.max(axis=1) <= config.data.max_length)
+    lengths = corpus.lengths[kept]
+    plan = bucketing.plan_epoch(lengths, bucketing.choose_buckets(lengths, config.batch), random=None)
+    return dataclasses.replace(plan, sentences=kept[plan.sentences])
 
 
 def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
