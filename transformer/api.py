@@ -72,8 +72,8 @@ class Model:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
-        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search
-        returns different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search returns
+        different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
         strategy="sample" they are samples, in the order drawn, which depend on the seed and the position of the text in
         `texts`.
 
