@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -94,6 +95,40 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
 
 def test_only_newlines_end_lines():
     assert list(work.decode_stream(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+
+
+def test_lines_are_translated_when_no_more_input_is_ready():
+    """A co-process writes a line and waits. Lines may come in parts, and the last one may have no newline."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as writer:
+        chunks = work.read_chunks(stream, 3)
+        for written, expected in (
+            (b"a\n", [[b"a"]]),
+            (b"b\n\nhal", [[b"b", b""]]),
+            (b"f\nc\nd\n1\n2\n3\n4\n", [[b"half", b"c", b"d"], [b"1", b"2", b"3"], [b"4"]]),
+        ):
+            writer.write(written)
+            assert [next(chunks) for _ in expected] == expected
+        writer.write(b"end")
+        writer.close()
+        assert list(chunks) == [[b"end"]]
+
+
+def test_a_file_gives_full_chunks_and_a_fast_writer_loses_no_line(tmp_path):
+    (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(1, 100_001)))
+    with (tmp_path / "file").open("rb") as stream:
+        expected = list(work.read_chunks(stream, 30_000))
+    assert list(map(len, expected)) == [30_000, 30_000, 30_000, 10_000]
+    with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:  # several times what a pipe holds
+        assert sum(work.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
+
+
+def test_a_slow_writer_waits_for_a_moment_only(monkeypatch):
+    """Not until a chunk is full, although a line is always ready soon after the last."""
+    monkeypatch.setattr(work, "_is_ready", lambda stream, seconds: seconds is None or seconds > 0)
+    monkeypatch.setattr(work.time, "monotonic", itertools.count(0.0, work.PATIENCE / 4).__next__)
+    monkeypatch.setattr(work, "BLOCK_BYTES", 2)
+    assert max(map(len, work.read_chunks(io.BytesIO(b"1\n" * 20), 4096))) < 6
 
 
 def test_sampling_is_repeatable_and_changes_with_its_seed(translated):

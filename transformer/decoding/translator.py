@@ -81,6 +81,7 @@ class Translator:
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
         self.pieces, self.shortlist = tokenizer.target.pieces, shortlist
+        self.num_found = 1 if n_best == 1 else self.num_hypotheses  # spare ones replace those of equal text
         self.search = DeviceQueues(self._search, devices, static_argnames=["extra_length"])
 
     def translate(
@@ -190,19 +191,24 @@ class Translator:
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
         max_length = source.shape[1] + extra_length
-        return self.strategy.search(models, source, limits, lines, self.config, self.n_best, max_length)
+        return self.strategy.search(models, source, limits, lines, self.config, self.num_found, max_length)
 
     def _read(
         self, tokens: Int[np.ndarray, "N L"], scores: Float[np.ndarray, "N"], log_p: Float[np.ndarray, "N L"]
     ) -> list[Translation]:
-        """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found."""
+        """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found.
+
+        Several token sequences may have the same text: a search returns the best of them.
+        """
         found = np.flatnonzero(np.isfinite(scores))
         outputs = [tokens[n, : np.argmax(tokens[n] == EOS) + 1].tolist() for n in found]
         texts = self.tokenizer.target.decode(outputs)
-        translations = []
+        translations: list[Translation] = []
         for n, output, text in zip(found, outputs, texts, strict=True):
+            text = " ".join(text.splitlines())
+            if self.strategy.distinct and any(better.text == text for better in translations):
+                continue
             each = tuple(log_p[n, : len(output)].tolist())
             pieces = tuple(self.pieces[token] for token in output)
-            text = " ".join(text.splitlines())
             translations.append(Translation(text, tuple(output), pieces, each, sum(each), float(scores[n])))
-        return translations or [EMPTY]
+        return translations[: self.n_best] or [EMPTY]
