@@ -13,7 +13,7 @@ from absl import logging
 from transformer import files
 from transformer.checkpoints import trained
 from transformer.compilation_cache import enable_compilation_cache
-from transformer.data.sources.lines import strip_line_end
+from transformer.data.sources.lines import check_encoding, probable_encoding, strip_line_end
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
@@ -63,11 +63,16 @@ def translate_stream(
 def decode_stream(stream: BufferedIOBase) -> Iterator[str]:
     """Yields the lines of a stream without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
+        if number == 1:
+            check_encoding(line, "standard input")
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            logging.warning("Line %d is not UTF-8 (byte %d): such bytes become U+FFFD.", number, error.start + 1)
+            logging.warning(
+                "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s.",
+                *(number, error.start + 1, probable_encoding(line)),
+            )
             yield line.decode(errors="replace")
 
 

@@ -17,6 +17,9 @@ from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+_LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
+# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+_PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
 _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
@@ -46,8 +49,15 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
                 yield pair[0].decode(), pair[1].decode()
 
 
+def _parts(text: str) -> list[str]:
+    """Divides a line that SentencePiece would leave out of its training."""
+    is_long = len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST
+    return _PARTS.findall(text) if is_long else [text]
+
+
 def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size: bool) -> SentencePieceVocabulary:
-    texts = (pair[side] for pair in select_pairs(source, options.sample_size) for side in sides if pair[side])
+    pairs = select_pairs(source, options.sample_size)
+    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -82,8 +92,8 @@ def _explain(options: Config, name: str, message: str) -> str:
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return (
-            f"{name}: no line can train tokenizer.kind={options.kind}; one must have 1 to 4,192 bytes of UTF-8, not "
-            "only spaces, and no NUL"
+            f"{name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
+            "without NUL"
         )
     reason = " ".join(message.split())
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
