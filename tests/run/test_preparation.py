@@ -47,10 +47,12 @@ def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
 def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, caplog):
     config = text_config(tmp_path, tmp_path / "cache")
     config.tokenizer.kind = "word"
-    for split in ("train", "test"):
-        write_pairs(tmp_path, split, [("a dog", "ein Hund"), ("a cat", "a cat")])
+    write_pairs(tmp_path, "train", [("a dog", "ein Hund"), ("a cat", "a cat")])
+    for split in ("valid", "test"):
+        write_pairs(tmp_path, split, [("the dog", "der Hund")])
     made = tokenizer.prepare(config, tmp_path)
-    arguments = ml_collections.FrozenConfigDict(config), made, corpus.prepare(config, made, "train")
+    splits = [corpus.prepare(config, made, split) for split in ("train", "valid")]
+    arguments = ml_collections.FrozenConfigDict(config), made, *splits
     caplog.set_level("WARNING", logger="absl")  # earlier tests may have made it lower
     caplog.clear()
     preparation.warn_about_data(*arguments)

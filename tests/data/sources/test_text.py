@@ -26,6 +26,10 @@ def data(tmp_path):
 def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, content):
     path = tmp_path_factory.mktemp("lines") / name
     write(path, content)
+    if b"\r" in content and b"\n" not in content:
+        with pytest.raises(UserError, match="its lines end with CR only, must end with LF"):
+            lines.count_lines(path)
+        return
     expected = content.split(b"\n")
     if not expected[-1]:
         expected.pop()  # nothing follows the last line end

@@ -53,7 +53,7 @@ def find_unknown(name: str, kind: str, vocabulary: Vocabulary, losses: tuple[dic
         text = examples["unknown"]
         yield (
             f"{name}: {rate:.1%} of the characters are unknown to the vocabulary; {show(vocabulary, text)}; check "
-            f"{key}, or set tokenizer.byte_fallback=True for a new vocabulary"
+            f"that {key} suits this text, or train a vocabulary with tokenizer.byte_fallback=True"
         )
 
 

@@ -69,7 +69,7 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
 
     Raises UserError if most characters of a side of the training split are unknown.
     """
-    key = _vocabulary_key(config)
+    key, rule = _vocabulary_key(config), config.tokenizer.normalization
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
         language = config.data[f"{side}_language"]
         if not counts.get("characters"):
@@ -79,15 +79,15 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             coverage.refuse_absurd(of_side, vocabulary, (counts, examples), key)
         yield from coverage.find_unknown(of_side, config.tokenizer.kind, vocabulary, (counts, examples), key)
         changed = counts.get("changed", 0)
-        if is_train and side == "target" and config.data.source != "ids":
-            if changed > coverage.MAX_CHANGED * counts["lines"]:
-                rule = "the rule in it" if key != "tokenizer.vocab_size" else f"={config.tokenizer.normalization}"
-                setting = f"tokenizer.normalization{rule}" if rule.startswith("=") else f"{key}: {rule}"
-                yield (
-                    f"{setting} changes {changed / counts['lines']:.1%} of the target lines, which the model can "
-                    f"never produce; {coverage.show(vocabulary, examples['changed'])}; a new vocabulary with "
-                    "tokenizer.normalization=identity keeps them"
-                )
+        is_text = config.data.source != "ids"
+        if is_train and side == "target" and is_text and changed > coverage.MAX_CHANGED * counts["lines"]:
+            is_given = config.tokenizer.model_file or config.training.init_from
+            setting = f"the normalization in {key}" if is_given else f"tokenizer.normalization={rule}"
+            yield (
+                f"{setting} changes {changed / counts['lines']:.1%} of the target lines, so the model can never produce "
+                f"them: {coverage.show(vocabulary, examples['changed'])}; a vocabulary trained with "
+                "tokenizer.normalization=identity keeps them"
+            )
 
 
 def _vocabulary_key(config: Config) -> str:
@@ -108,8 +108,8 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
         yield (
-            f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and {sources.sum():,} of the sources "
-            f"are in the training data, such as {source.where(index, 0)}: '{_shorten(texts[index][0], 60)}'; remove "
+            f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
+            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {source.where(index, 0)}: '{_shorten(texts[index][0], 60)}'; remove "
             "them from the training data, or scores on this split are too high"
         )
 
