@@ -84,8 +84,8 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             is_given = config.tokenizer.model_file or config.training.init_from
             setting = f"the normalization in {key}" if is_given else f"tokenizer.normalization={rule}"
             yield (
-                f"{setting} changes {changed / counts['lines']:.1%} of the target lines, so the model can never produce "
-                f"them: {coverage.show(vocabulary, examples['changed'])}; a vocabulary trained with "
+                f"{setting} changes {changed / counts['lines']:.1%} of the training targets, so the model can never "
+                f"produce them: {coverage.show(vocabulary, examples['changed'])}; a vocabulary trained with "
                 "tokenizer.normalization=identity keeps them"
             )
 
@@ -107,10 +107,11 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
         sources = pairs  # monolingual, or with empty lines
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
+        example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]), 60)}'"
         yield (
             f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
-            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {source.where(index, 0)}: '{_shorten(texts[index][0], 60)}'; remove "
-            "them from the training data, or scores on this split are too high"
+            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
+            "the training data, or scores on this split are too high"
         )
 
 
