@@ -254,3 +254,9 @@ def test_lines_of_any_length_train_the_vocabulary(config, tmp_path):
     write_pairs(tmp_path, "train", [(greek, "犬" * 70_000)] * 2 + list(zip(ENGLISH, GERMAN, strict=True)) * 5)
     made = make(config, tmp_path)
     assert UNK not in made.source.encode(["καλημέρα κόσμε the dog 犬"])[0]
+
+
+def test_training_on_text_in_another_encoding_names_it(config, tmp_path):
+    (tmp_path / "train.de").write_bytes("für\n".encode("latin-1") * 20)
+    with pytest.raises(UserError, match=r"train\.de, line 1: not UTF-8 .*ISO-8859-1"):
+        make(config, tmp_path)

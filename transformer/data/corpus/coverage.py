@@ -37,7 +37,7 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[
 
 @functools.lru_cache(maxsize=4)
 def _piece_lengths(vocabulary: Vocabulary) -> list[int]:
-    """Returns the number of characters that each token stands for; 0 for unknown ones."""
+    """Returns the number of characters in each token's text; 0 for unknown ones."""
     return [0 if token == UNK else len(piece.replace("\u2581", "")) for token, piece in enumerate(vocabulary.pieces)]
 
 

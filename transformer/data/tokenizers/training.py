@@ -1,5 +1,6 @@
 """Training of vocabularies, on the training split only."""
 
+import collections
 import contextlib
 import io
 import math
@@ -11,6 +12,7 @@ import sentencepiece
 
 from transformer.config_types import Config
 from transformer.data.sources.interface import Source
+from transformer.data.sources.source import decoded
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
@@ -77,11 +79,11 @@ def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size
             minloglevel=vocabulary.QUIET,
         )
     except RuntimeError as error:
-        raise UserError(_explain(options, source.name, str(error))) from error
+        raise UserError(_explain(options, source, str(error))) from error
     return SentencePieceVocabulary(model.getvalue())
 
 
-def _explain(options: Config, name: str, message: str) -> str:
+def _explain(options: Config, source: Source, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
@@ -91,8 +93,9 @@ def _explain(options: Config, name: str, message: str) -> str:
             f"tokenizer.character_coverage={options.character_coverage}"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
+        collections.deque(decoded(source), maxlen=0)  # raises UserError, with the encoding, if a line is not UTF-8
         return (
-            f"{name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
+            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
             "without NUL"
         )
     reason = " ".join(message.split())
