@@ -25,6 +25,8 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
     found = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
     assert len(numbers) == 2 and found == sorted(found)
+    assert run(inspect_data, f"--workdir={workdir}", "--min_tokens=99") == 0
+    assert "pair 1:" not in capsys.readouterr().out  # shorter targets are counted, but not ranked
     listed = [line.split("\t") for line in path.read_text().splitlines()]
     assert [int(number) for number, _ in listed] == sorted(numbers)
     config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
@@ -61,6 +63,7 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
     ("flags", "message"),
     [
         (["--worst=-1"], "--worst=-1: must be at least 0"),
+        (["--min_tokens=-1"], "--min_tokens=-1: must be at least 0"),
         (["--share=0"], "--share=0.0: must be above 0 and at most 1"),
         (["--source=a"], "--source and --target: give both files"),
         (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 line and {tmp}/b has 2"),

@@ -64,7 +64,7 @@ def decode_stream(stream: BufferedIOBase) -> Iterator[str]:
     """Yields the lines of a stream without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(iter(stream.readline, b""), start=1):
         if number == 1:
-            check_encoding(line, "standard input")
+            _warn_about_encoding(line)
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
@@ -74,6 +74,13 @@ def decode_stream(stream: BufferedIOBase) -> Iterator[str]:
                 *(number, error.start + 1, probable_encoding(line)),
             )
             yield line.decode(errors="replace")
+
+
+def _warn_about_encoding(first_line: bytes) -> None:
+    try:
+        check_encoding(first_line, "standard input")
+    except UserError as error:  # each line still gets its line of output
+        logging.warning("%s", error)
 
 
 def as_text(source: str, translations: list[Translation], n_best: int) -> str:
