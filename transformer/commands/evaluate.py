@@ -110,8 +110,10 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
 
 
 def warn_about_unknown(arguments: argparse.Namespace, models: Trained, texts: list[str]) -> None:
-    """Warns if the vocabulary lacks characters of the sources."""
+    """Warns if the vocabulary lacks characters of the sources. The translator names a line that is not of integers."""
     vocabulary, kind = models.tokenizer.source, models.config.tokenizer.kind
+    if kind == "ids":
+        return
     losses = count_losses(vocabulary, texts, vocabulary.encode(texts))
     name = f"--source={arguments.source}" if arguments.source else f"the sources of {arguments.split}"
     for line in find_unknown(name, kind, vocabulary, losses, f"--workdir={arguments.workdir}"):
