@@ -105,7 +105,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
-    data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
+    data.test_split = Key("test", NONEMPTY_TEXT)  # the same; training only compares it with the other splits
     # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out longer pairs
     data.max_length = Key(256, at_least(2))
     # Training pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0: none
@@ -124,7 +124,7 @@ def get_keys() -> ml_collections.ConfigDict:
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one
-    # SentencePiece's normalization rule
+    # SentencePiece's normalization rule; all but identity change characters such as full-width punctuation
     tokenizer.normalization = Key("nmt_nfkc", one_of("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"))
     tokenizer.character_coverage = Key(1.0, between(0.98, 1.0))  # fraction of characters that the vocabulary covers
     tokenizer.byte_fallback = Key(False, SWITCH)  # encode unknown characters as bytes instead of <unk>

@@ -14,7 +14,7 @@ from absl import logging
 from transformer import files
 from transformer.checkpoints import trained
 from transformer.compilation_cache import enable_compilation_cache
-from transformer.data.sources.lines import strip_line_end
+from transformer.data.sources.lines import check_encoding, probable_encoding, strip_line_end
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
@@ -101,12 +101,24 @@ def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
 def decode_stream(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
     """Yields the lines without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(lines, start=first_line):
+        if number == 1:
+            _warn_about_encoding(line)
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            logging.warning("Line %d is not UTF-8 (byte %d): such bytes become U+FFFD.", number, error.start + 1)
+            logging.warning(
+                "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s.",
+                *(number, error.start + 1, probable_encoding(line)),
+            )
             yield line.decode(errors="replace")
+
+
+def _warn_about_encoding(first_line: bytes) -> None:
+    try:
+        check_encoding(first_line, "standard input")
+    except UserError as error:  # each line still gets its line of output
+        logging.warning("%s", error)
 
 
 def as_text(source: str, translations: list[Translation], n_best: int) -> str:
