@@ -100,7 +100,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     batch, config = make_batch(LONG, 4, 7, seed=0), tiny_config(model__dropout=0.3, training__r_drop=5.0)
     learner = setup(config)
     state = learner.initializer()
-    found, _ = learner.step.gradients(state, learner.step.place(batch), 0)
+    found, _ = learner.step.gradients(state, learner.step.place(batch), 0, learner.step.seed)
 
     twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
     truth = twice["target_output"][..., None]
@@ -139,7 +139,7 @@ def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):
     at_zero = dropping.initializer()
 
     def gradients(setup, state, part):
-        return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part)[0])
+        return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part, setup.step.seed)[0])
 
     first = gradients(dropping, at_zero, 0)
     jax.tree.map(np.testing.assert_array_equal, first, gradients(dropping, at_zero, 0))
@@ -279,7 +279,7 @@ def test_gradients_of_a_bfloat16_model_are_near_those_of_float32(variant):
         config.model.update({"d_model": 64, "d_ff": 128, "max_positions": width})
         config.model.update({"dtype": dtype, **variant})
         here = setup(config)
-        return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0)[0]))
+        return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0, here.step.seed)[0]))
 
     expected, actual = gradients("float32"), gradients("bfloat16")
     # Gradients of the keys' biases are zero but for rounding, as softmax cancels them.

@@ -15,6 +15,7 @@ from concurrent import futures
 from pathlib import Path
 
 import jax
+import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int32
@@ -30,6 +31,8 @@ from transformer.data.corpus.sampling import SampledEpoch
 from transformer.distributed.sharding import held_rows, place_held_rows
 
 Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
+
+HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
 # Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, random)`.
 PLANS = {"buckets": bucketing, "packed": packing}
@@ -164,7 +167,9 @@ def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
 
     No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
     """
-    buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
+    batch_config = ml_collections.ConfigDict(config.batch)
+    batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
+    buckets = bucketing.choose_buckets(corpus.lengths, batch_config)
     return bucketing.plan_epoch(corpus.lengths, buckets, random=None)
 
 
