@@ -75,16 +75,17 @@ class TrainStep:
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
 
-        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The programs
-        that start and end an accumulation have no activations and are last.
+        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The
+        programs without activations are last: those that start and end an accumulation, and the learning rate's.
         """
         batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
+        rate = functools.partial(self.programs.compile, self.learning_rate, count_updates(state.optimizer_state))
         if self.config.training.accumulation == 1:
-            return [functools.partial(self.executable, state, batch) for batch in batches]
+            return [*(functools.partial(self.executable, state, batch) for batch in batches), rate]
         totals = self.abstract_totals(state)
         arguments = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
         arguments += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, self.abstract_rate(state))]
-        return [functools.partial(self.programs.compile, *each) for each in arguments]
+        return [*(functools.partial(self.programs.compile, *each) for each in arguments), rate]
 
     def abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
         """Returns the shape and sharding of the learning rate."""
