@@ -42,7 +42,7 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
     return optax.GradientTransformationExtraArgs(scheduled.init, update)
 
 
-def count_updates(optimizer_state: optax.OptState) -> jax.Array:
+def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtypeStruct:
     """Returns how many updates the optimizer has made, the argument of its schedule. Skipped updates do not count."""
     counts = optax.tree.get_all_with_path(
         optimizer_state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"
