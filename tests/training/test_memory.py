@@ -45,7 +45,10 @@ def test_the_shape_that_needs_most_memory_is_first_for_ctc_too():
     config = tiny_config(training__objective="ctc", training__label_smoothing=0.0)
     assert by_memory(config, shapes, mesh) == shapes[::-1]
     here = setup(config)
-    used = [bytes_used(compiled().memory_analysis()) for compiled in here.step.compilations(here.initializer(), shapes)]
+    used = [
+        bytes_used(compiled().memory_analysis())
+        for compiled in here.step.compilations(here.initializer(), shapes)[: len(shapes)]
+    ]
     assert used[0] > used[1]
 
 

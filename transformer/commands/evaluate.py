@@ -128,8 +128,9 @@ def log_scores(result: Mapping[str, Any]) -> None:
         *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
     )
     logging.info(
-        "exact match %.1f %% of %d sentences; %.1f s with compilation, %.0f tokens/s",
-        *(100 * result["exact_match"], result["sentences"], result["seconds"], result["output_tokens_per_second"]),
+        "exact match %.1f %% of %d sentences; %.0f tokens/s for %.1f s, after %.1f s of compilation",
+        *(100 * result["exact_match"], result["sentences"]),
+        *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
     )
     logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
     logging.info("translations: %s", result["hypotheses"])
