@@ -13,7 +13,7 @@ RUN := .venv/bin/python
 
 quickstart: .venv/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
-	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -m scripts.require_score bleu 97
+	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -m scripts.require_score exact_match 0.995
 	printf '%s\n' 'On the third of May at half past four Anna will buy two old books for fifty-three euros.' \
 		'I think that my brother hid the red lamp in the garden.' 'Must we sell the twelve small clocks on Monday?' \
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart

@@ -98,13 +98,16 @@ def get_keys() -> ml_collections.ConfigDict:
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
     # Language codes: file endings and TFDS features. "": the sentences have no such side, as for language models
     data.source_language = Key("en", LANGUAGE)
-    data.target_language = Key("de", LANGUAGE)  # it also selects sacreBLEU's tokenizer
+    data.target_language = Key("de", LANGUAGE)
+    # sacreBLEU's tokenizer for bleu. auto: by target_language, char for Thai and other scripts without spaces
+    data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"), RECORD)
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
-    data.test_split = Key("test", NONEMPTY_TEXT)  # the same; only transformer.evaluate reads it
-    data.max_length = Key(256, at_least(2))  # tokens of a side, end-of-sentence included; longer pairs are dropped
+    data.test_split = Key("test", NONEMPTY_TEXT)  # the same; training only compares it with the other splits
+    # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out longer pairs
+    data.max_length = Key(256, at_least(2))
     # Training pairs whose longer side has more than this many times the tokens of the shorter are dropped; 0: none
     data.max_length_ratio = Key(0.0, either(0, at_least(1)))
     data.deduplicate = Key(False, SWITCH)  # drop repeated training pairs
@@ -121,7 +124,7 @@ def get_keys() -> ml_collections.ConfigDict:
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one
-    # SentencePiece's normalization rule
+    # SentencePiece's normalization rule; all but identity change characters such as full-width punctuation
     tokenizer.normalization = Key("nmt_nfkc", one_of("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"))
     tokenizer.character_coverage = Key(1.0, between(0.98, 1.0))  # fraction of characters that the vocabulary covers
     tokenizer.byte_fallback = Key(False, SWITCH)  # encode unknown characters as bytes instead of <unk>
@@ -166,7 +169,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))
-    training.ema_decay = Key(0.0, PROBABILITY)  # moving average of the parameters, to validate and decode with; 0: off
+    # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
+    # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
+    training.ema_decay = Key(0.0, PROBABILITY)
     training.log_every = Key(100, at_least(1), RECORD)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
@@ -190,7 +195,8 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.every = Key(1000, at_least(1), RECORD)  # steps between checkpoints
     checkpoint.keep = Key(5, at_least(1), RECORD)  # newest checkpoints kept, and as many at or before the best
     checkpoint.keep_every = Key(0, at_least(0), RECORD)  # checkpoints at its multiples are kept forever; 0: none
-    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))  # validation metric that defines the best checkpoint
+    # Validation metric that defines the best checkpoint; of equal scores the one of the lower loss is the best
+    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))
 
     keys.decoding = decoding = ml_collections.ConfigDict()
     # beam; sample: drawn at random; ctc: prefix beam search, for objective=ctc
@@ -200,7 +206,8 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
     decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
-    decoding.batch_tokens = Key(8192, at_least(1))  # source or output positions x beams of a decoding batch, at most
+    # Source or output positions x beams of a decoding batch, at most
+    decoding.batch_tokens = Key(8192, at_least(1), MESH)
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that
     # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))

@@ -2,7 +2,7 @@
 
 Command:   make quickstart
 Hardware:  two minutes on two CPU cores, evaluation and translation included.
-Expect:    BLEU of at least 97 on unseen sentences.
+Expect:    at least 99.5 % of unseen sentences translated exactly, in float32 and in bfloat16.
 """
 
 import ml_collections
@@ -17,13 +17,15 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.d_ff = 256
     config.model.num_heads = 4
     config.model.dropout = 0.0  # each sentence is seen about once, so there is nothing to overfit
+    config.model.norm_position = "pre"  # post: 11 of 2,000 sentences wrong after 1,000 steps, pre: 1
+    config.model.positions = "rotary"  # repeated words are no longer confused: none wrong
     config.model.dtype = "float32"
 
     config.data.source = "synthetic"
     config.data.name = "sentences"
     config.data.synthetic_examples = 30_000
     config.data.valid_split = "valid"
-    config.tokenizer.vocab_size = 400
+    config.tokenizer.vocab_size = 600  # a quarter fewer tokens than with 400
     config.batch.tokens = 2048
     config.batch.length_multiple = 1  # CPUs need no other, and it pads least
     config.batch.max_buckets = 3  # each shape takes seconds to compile
@@ -32,8 +34,11 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.004
     config.optimizer.warmup_steps = 200
-    config.training.steps = 600
-    config.training.eval_every = 300
-    config.checkpoint.every = 150
+    config.training.steps = 800
+    config.training.eval_every = 400
+    config.checkpoint.every = 200
+    # A model this certain has one good hypothesis. The others of a beam end early and so end the search: a beam of 4
+    # had 14 of 2,000 sentences wrong, greedy search none. Validation has compiled the programs of greedy search.
+    config.decoding.beam_size = 1
     config.decoding.max_source_length = 64
     return config

@@ -13,7 +13,8 @@ layers: the layers of the paper's Table 1, one of each kind. The exponents of le
     and memory, and the longest path between two positions is found by gradients.
 
 --peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the environment that
-`make bench` makes. --summary=README.md then writes a line about our fastest system and the fastest peer.
+`make bench` makes. --summary=README.md then writes the ratio of our fastest system to the fastest peer into the row of
+this kind of processor.
 """
 
 import argparse
@@ -60,10 +61,11 @@ def main(arguments: argparse.Namespace) -> None:
     if is_json:
         print(json.dumps(report.values, indent=2))
     else:
-        name = f"{what}-{options.size}-{report.dtype}" if "size" in options else what
+        name = f"{what}-{options.size}-{report.processor}" if "size" in options else what
         markdown.publish(report.text, name, arguments.readme)
         if arguments.summary:
-            markdown.publish(report.summary, name, arguments.summary)
+            cells = {f"{what} {batch}": ratio for batch, ratio in report.summary.items()}
+            markdown.set_cells(cells, report.processor, "speed", arguments.summary)
 
 
 def options_of(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -93,7 +95,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--folder", type=Path, metavar="DIR", help="data: folder of text and corpus (a temporary one)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (table)")
     parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
-    parser.add_argument("--summary", metavar="FILE", help="train, decode: write a line a batch into this file")
+    parser.add_argument(
+        "--summary", metavar="FILE", help="train, decode: write the ratios into the table `speed` of this file"
+    )
     return parser
 
 

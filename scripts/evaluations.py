@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_collections
+from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, MESH, PATH
 from transformer.config.keys import flatten, keys_of
@@ -64,6 +65,16 @@ class Evaluation:
     @property
     def signatures(self) -> dict[str, str]:
         return {name: self.result[f"{name}_signature"] for name in SCORES}
+
+    @property
+    def bleu_tokenizer(self) -> str:
+        """The tokenizer of sacreBLEU that the evaluation was scored with, which its signature names with a version."""
+        signed = self.result["bleu_signature"].partition("|tok:")[2]
+        if not (names := [name for name in BLEU.TOKENIZERS if signed.startswith(name)]):
+            raise UserError(
+                f"{self.path}: bleu_signature names no tokenizer of sacreBLEU; run transformer.evaluate again"
+            )
+        return names[0]
 
     @property
     def commit(self) -> str:

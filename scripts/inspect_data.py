@@ -1,7 +1,7 @@
 """Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages, copied, badly translated.
 
     python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--split=train | --source=FILE --target=FILE]
-        [--worst=N] [--exclude=FILE --share=0.05]
+        [--worst=N] [--min_tokens=N] [--exclude=FILE --share=0.05]
 
 Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target | source) minus
 log p(target | empty source). It is lower for a target that is no translation of its source, however likely the target
@@ -30,6 +30,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")
     parser.add_argument("--worst", metavar="N", type=int, default=20, help="pairs to print (20)")
+    parser.add_argument(
+        "--min_tokens", metavar="N", type=int, default=5, help="tokens of the shortest target to rank (5)"
+    )
     parser.add_argument("--exclude", metavar="FILE", help="write a list of the worst pairs")
     parser.add_argument("--share", metavar="X", type=float, default=0.05, help="share of the pairs in the list (0.05)")
     return parser

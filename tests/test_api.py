@@ -100,6 +100,8 @@ LONG = "1 " * 30
         (Model.translate, (["1", "x"],), "line 2: 'x': tokenizer.kind=ids reads"),
         (Model.translate, (["1"], 0), "n_best=0: must be an integer of at least 1"),
         (Model.translate, (["1"], 9), "n_best=9: must be at most decoding.beam_size=2"),
+        (functools.partial(Model.translate, beam_size=4), (["1"],), "beam_size=4: is no argument of translate; set it"),
+        (functools.partial(Model.translate, nbest=4), (["1"],), "nbest=4: is no argument of translate; leave it out"),
         (Model.score, ([("1", "2"), "12"],), "pairs[1]='12': must be a pair of texts, (source, target)"),
         (Model.score, ([("1", None)],), "pairs[0][1]=None: must be a str"),
         (Model.score, ([("1", "2"), ("1", LONG)],), "pairs[1][1]: has 31 tokens including end-of-sentence"),
@@ -113,6 +115,21 @@ def test_an_error_names_the_item_and_the_remedy(model, method, arguments, messag
     with pytest.raises(ValueError) as caught:
         inspect.unwrap(method)(model, *arguments)  # without the type checks of the test suite
     assert str(caught.value).startswith(message)
+
+
+def test_a_forked_child_is_refused_instead_of_hanging(model, workdirs, monkeypatch):
+    monkeypatch.setattr("os.getpid", lambda: 1)  # as in a child
+    texts = (model.translate, model.encode)
+    calls = [*(functools.partial(method, ["1"]) for method in texts), functools.partial(model.score, [("1", "1")])]
+    calls += [lambda: model.attention("1", "1"), lambda: model.beam_tree("1"), lambda: transformer.load(workdirs[0])]
+    for call in calls:
+        with pytest.raises(UserError, match=r"forked .* multiprocessing.get_context\(\"spawn\"\)"):
+            call()
+    assert model.can_score(("1", "1"))
+
+
+def test_a_line_break_counts_as_a_space_whatever_the_tokenizer():
+    assert api.check_text("a\nb\r\n", "text").rstrip() == "a b"
 
 
 def test_loading_errors_name_the_argument(workdirs):

@@ -148,15 +148,16 @@ class JaxRuntimeError(RuntimeError):
 @pytest.mark.parametrize(
     ("parser", "argv", "advice"),
     [
-        (TRAIN, ["--config=x"], "lower config.batch.tokens and raise config.training.accumulation in return; "),
+        (TRAIN, ["--config=x"], "lower config.batch.tokens and raise config.training.accumulation in return, or "),
         (EVALUATE, [], "lower --decoding.batch_tokens\n"),
         (PLAIN, [], "use a device with more memory\n"),
     ],
 )
 def test_out_of_memory_is_a_one_line_error_with_keys_of_the_command(parser, argv, advice, capsys):
-    error = JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes.")
-    code, _, errors = ends_with(parser, argv, capsys, raising(error))
-    assert code == 2 and errors.startswith(f"error: out of device memory; {advice}") and errors.count("\n") == 1
+    for kind in ("RESOURCE_EXHAUSTED", "INTERNAL"):  # of accelerators, of CPUs
+        error = JaxRuntimeError(f"{kind}: Out of memory allocating 1024 bytes.")
+        code, _, errors = ends_with(parser, argv, capsys, raising(error))
+        assert code == 2 and errors.startswith(f"error: out of device memory; {advice}") and errors.count("\n") == 1
 
 
 def test_a_forbidden_folder_is_a_one_line_error(capsys):

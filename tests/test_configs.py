@@ -87,7 +87,7 @@ def test_every_config_is_allowed_and_traces(path):
     train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
 
     def update(before, batch) -> tuple:
-        after, metrics = train_step.update(before, batch)
+        after, metrics = train_step.update(before, batch, train_step.seed, 0.0)
         return after, metrics["gradient_norm"]
 
     after, gradient_norm = jax.eval_shape(update, before, train_step.abstract_batch(largest_bucket(config)))

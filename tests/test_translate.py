@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -96,6 +97,40 @@ def test_only_newlines_end_lines():
     assert list(work.decode_stream(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
 
 
+def test_lines_are_translated_when_no_more_input_is_ready():
+    """A co-process writes a line and waits. Lines may come in parts, and the last one may have no newline."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as writer:
+        chunks = work.read_chunks(stream, 3)
+        for written, expected in (
+            (b"a\n", [[b"a"]]),
+            (b"b\n\nhal", [[b"b", b""]]),
+            (b"f\nc\nd\n1\n2\n3\n4\n", [[b"half", b"c", b"d"], [b"1", b"2", b"3"], [b"4"]]),
+        ):
+            writer.write(written)
+            assert [next(chunks) for _ in expected] == expected
+        writer.write(b"end")
+        writer.close()
+        assert list(chunks) == [[b"end"]]
+
+
+def test_a_file_gives_full_chunks_and_a_fast_writer_loses_no_line(tmp_path):
+    (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(1, 100_001)))
+    with (tmp_path / "file").open("rb") as stream:
+        expected = list(work.read_chunks(stream, 30_000))
+    assert list(map(len, expected)) == [30_000, 30_000, 30_000, 10_000]
+    with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:  # several times what a pipe holds
+        assert sum(work.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
+
+
+def test_a_slow_writer_waits_for_a_moment_only(monkeypatch):
+    """Not until a chunk is full, although a line is always ready soon after the last."""
+    monkeypatch.setattr(work, "_is_ready", lambda stream, seconds: seconds is None or seconds > 0)
+    monkeypatch.setattr(work.time, "monotonic", itertools.count(0.0, work.PATIENCE / 4).__next__)
+    monkeypatch.setattr(work, "BLOCK_BYTES", 2)
+    assert max(map(len, work.read_chunks(io.BytesIO(b"1\n" * 20), 4096))) < 6
+
+
 def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
     flags = ("--decoding.strategy=sample", "--decoding.temperature=3.0")
     first, again = translated(INPUT, *flags), translated(INPUT, *flags)
@@ -137,3 +172,10 @@ def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_ends_quietly(workdi
     os.close(ours)
     assert "Traceback" not in log and "BrokenPipe" not in log
     assert process.returncode == 141
+
+
+def test_other_encodings_are_named(caplog):
+    for text, message in (("a\nb\n".encode("utf-16"), "is UTF-16, must be UTF-8"), (b"a\rb\r", "end with CR only")):
+        caplog.clear()
+        list(work.decode_stream(io.BytesIO(text)))
+        assert caplog.messages[0].startswith("standard input: ") and message in caplog.messages[0]

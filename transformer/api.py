@@ -1,6 +1,7 @@
 """The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +20,12 @@ from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 
+LINE_BREAKS = str.maketrans("\r\n", "  ")
+
 
 def load(workdir: object, checkpoint: object, average: object, decoding: Mapping[str, object]) -> "Model":
     """Returns the model that `transformer.load` describes."""
+    _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
     if not isinstance(folders, Sequence) or not all(isinstance(each, str | os.PathLike) for each in folders):
         raise UserError(f"workdir={_show(workdir)}: must be the folder of a run, or a list of such folders")
@@ -42,7 +46,7 @@ class Model:
     processes only if you set its `jax_compilation_cache_dir`.
 
     Threads may share a model. A lock admits one call at a time, so a result never depends on other threads, and two
-    threads never compile the same shape.
+    threads never compile the same shape. Forked processes cannot use a model, nor load one if their parent has.
 
     Attributes:
       config: the configuration of the (first) run, with the decoding keys given to `load`.
@@ -64,25 +68,31 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({', '.join(f'{each.workdir} at step {each.step}' for each in self.checkpoints)})"
 
-    def translate(self, texts: Iterable[str], n_best: int = 1) -> list[list[Translation]]:
+    def translate(self, texts: Iterable[str], n_best: int = 1, **decoding: object) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
-        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. Fewer than `n_best`
-        translations are returned if the search finds no more. With strategy="sample" they are samples, in the order
-        drawn, which depend on the seed and the position of the text in `texts`.
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search returns
+        different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
+        strategy="sample" they are samples, in the order drawn, which depend on the seed and the position of the text in
+        `texts`.
 
         Args:
           texts: sentences of the source language.
           n_best: at least 1, and at most `config.decoding.beam_size` in a beam search.
+          **decoding: refused; keys such as beam_size are arguments of `transformer.load`.
 
         Raises:
           UserError: an argument is not allowed; the message names it. A line in a message is the text's number, from 1.
         """
+        for key, value in decoding.items():
+            call = f"transformer.load(WORKDIR, {key}={_show(value)})"
+            advice = f"set it when you load the model, {call}" if key in self.config.decoding else "leave it out"
+            raise UserError(f"{key}={_show(value)}: is no argument of translate; {advice}")
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
-        self._check_objective("translate", ("translation", "causal_lm", "ctc"))
+        self._check("translate", ("translation", "causal_lm", "ctc"))
         with self._lock, _python_names():
             if n_best not in self._translators:
                 self._translators[n_best] = Translator(
@@ -104,7 +114,7 @@ class Model:
             max_source_length + max_extra_length of `config.decoding`. The message names the item.
         """
         pairs = _pairs(pairs)
-        self._check_objective("score", ("translation",))
+        self._check("score", ("translation",))
         with self._lock:
             return self._scorer.score(self._replicas, pairs)
 
@@ -125,7 +135,7 @@ class Model:
         """
         source, target = check_text(source, "source"), check_text(target, "target")
         self._check_single("attention")
-        self._check_objective("attention", ("translation",))
+        self._check("attention", ("translation",))
         with self._lock:
             return self._inspector.attention(self._replicas, source, target)
 
@@ -138,7 +148,7 @@ class Model:
           UserError: the argument is not a text, or the strategy is not a beam search.
         """
         text = check_text(text, "text")
-        self._check_objective("beam_tree", ("translation", "causal_lm"))
+        self._check("beam_tree", ("translation", "causal_lm"))
         if self.config.decoding.strategy != "beam":
             raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
         with self._lock:
@@ -155,11 +165,13 @@ class Model:
         """
         texts = _texts(texts)
         self._check_single("encode")
-        self._check_objective("encode", ("translation", "masked_lm"))
+        self._check("encode", ("translation", "masked_lm"))
         with self._lock:
             return self._inspector.encode(self._replicas, texts)
 
-    def _check_objective(self, method: str, allowed: tuple[str, ...]) -> None:
+    def _check(self, method: str, allowed: tuple[str, ...]) -> None:
+        """Raises UserError unless this process can run the method, and the model's objective is an allowed one."""
+        _refuse_fork(method)
         objective = self.config.training.objective
         if objective not in allowed:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
@@ -167,6 +179,21 @@ class Model:
     def _check_single(self, method: str) -> None:
         if len(self.checkpoints) > 1:
             raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
+
+
+@functools.cache
+def _loading_process() -> int:
+    """Returns the id of the process that calls this first. Its forked children inherit the answer."""
+    return os.getpid()
+
+
+def _refuse_fork(method: str) -> None:
+    """Raises UserError in a child that was forked after a model was loaded: JAX's threads are not in it."""
+    if os.getpid() != _loading_process():
+        raise UserError(
+            f"{method}: JAX hangs in a process that was forked after a model was loaded; start the process with "
+            'multiprocessing.get_context("spawn") and load the model in it'
+        )
 
 
 @contextlib.contextmanager
@@ -198,7 +225,7 @@ def _items(items: Any, name: str, kind: str) -> list[Any]:
 
 
 def check_text(text: Any, name: str) -> str:
-    """Returns the text. Raises UserError, with its name, unless it is a str that can be encoded in UTF-8."""
+    """Returns the text with spaces for line breaks. Raises UserError, with its name, unless it is a str in Unicode."""
     if not isinstance(text, str):
         advice = "; decode it" if isinstance(text, bytes) else ""
         raise UserError(f"{name}={_show(text)}: must be a str{advice}")
@@ -206,7 +233,7 @@ def check_text(text: Any, name: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
-    return text
+    return text.translate(LINE_BREAKS)
 
 
 def _show(value: Any) -> str:

@@ -20,13 +20,13 @@ from transformer import files, logs
 from transformer.allocator import keep_freed_memory
 from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
-from transformer.errors import UserError
+from transformer.errors import UserError, is_out_of_memory
 
 GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
 DISK_IS_FULL = "the disk is full"
 OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
-    "config": "lower config.batch.tokens and raise config.training.accumulation in return; if validation does not fit, "
-    "lower config.decoding.batch_tokens",
+    "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
+    "config.data.max_length; if validation does not fit, lower config.decoding.batch_tokens",
     "decoding": "lower --decoding.batch_tokens",
     None: "use a device with more memory",
 }
@@ -183,7 +183,7 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
             return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
         if number in UNUSABLE_PATH and error.filename is not None:
             return f"{error.filename}: {error.strerror}; change its permissions or move it, or name another path"
-        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+        if is_out_of_memory(error):
             return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
         error = error.__cause__ or error.__context__
     return None

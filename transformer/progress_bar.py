@@ -13,13 +13,17 @@ from rich.console import Console
 
 from transformer import locks
 
+LOG_SECONDS = 10.0
 Bar = TypeVar("Bar", bound=progress.Progress)
 
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar during the block. Yields the function that advances it, and tells waiting processes."""
-    next_report = 0.0
+    """Shows a bar during the block. Yields the function that advances it, and tells waiting processes.
+
+    If standard error is no terminal, logs a line every `LOG_SECONDS` instead.
+    """
+    next_report, next_line, done = 0.0, time.monotonic() + LOG_SECONDS, 0
     with make_bar(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -29,8 +33,12 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         task = shown.add_task(description, total=total)
 
         def advance(count: int) -> None:
-            nonlocal next_report
+            nonlocal next_report, next_line, done
             shown.advance(task, count)
+            done += count
+            if time.monotonic() > next_line and not sys.stderr.isatty() and _in_main_thread():
+                next_line = time.monotonic() + LOG_SECONDS
+                logging.info("%s: %s of %s.", description, f"{done:,}", f"{total:,}")
             if time.monotonic() > next_report:
                 next_report = time.monotonic() + locks.REPORT_SECONDS
                 locks.report_progress()
@@ -41,6 +49,9 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
 def make_bar(*columns: progress.ProgressColumn, kind: type[Bar] = progress.Progress) -> Bar:
     """Returns a bar with these columns that disappears at its end."""
     # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
-    background = threading.current_thread() is not threading.main_thread()
-    hidden = not sys.stderr.isatty() or background or not logging.level_info()
+    hidden = not sys.stderr.isatty() or not _in_main_thread() or not logging.level_info()
     return kind(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

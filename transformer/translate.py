@@ -4,9 +4,12 @@ python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--a
     [--format=text|jsonl] [--decoding.KEY=VALUE ...]
 
 text: one line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated
-    by tabs, best first; score and text are empty where the search found fewer.
+    by tabs, best first; score and text are empty where the search found fewer texts.
 jsonl: one JSON object a line with the source and its translations: text, score, log-probability, and the tokens with
     their pieces and log-probabilities. A CTC search does not know the latter: they are 0 except at the end.
+
+Lines that have come are translated when no more input is ready, so another program can write a line and wait for its
+translation. --decoding.batch_tokens=1 makes single lines fast: batches have one row.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from scripts.benchmarking.processes import Failed, System, Worker, running
-from scripts.benchmarking.report import Report, describe_machine
+from scripts.benchmarking.report import Report, describe_machine, processor_kind
 from transformer.errors import UserError
 from transformer.model.products import computes_bfloat16
 
@@ -106,14 +106,15 @@ def compare(
 
 def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Report:
     """Returns the table of all comparisons, with notes on systems that are left out."""
-    rows, values, summary, machine = [HEADER], [], "", describe_machine(threads)
-    notes = [f"Medians of {repetitions} repetitions in turns; {machine}."]
+    rows, values, summary = [HEADER], [], {}
+    notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
     versions = {speed.version for each in comparisons for speed in each.speeds}
     notes.append(f"Versions: {', '.join(sorted(versions))}.")
     for batch, speeds, left_out in comparisons:
         best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
         best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
-        summary += summarize(batch, best_ours, best_peer, left_out, machine)
+        if best_peer:
+            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({best_peer.name}{without(left_out)})"
         for speed in speeds:
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer.rate if best_peer else None
@@ -127,19 +128,10 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
             names = "; ".join(name for name, each in left_out.items() if each == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
     skipped = [{"batch": each.batch, "left_out": dict(each.left_out)} for each in comparisons if each.left_out]
-    dtype = "bfloat16" if computes_bfloat16() else "float32"
-    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary, dtype)
+    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary, processor_kind())
 
 
-def summarize(batch: str, ours: Speed, peer: Speed | None, left_out: Mapping[str, str], machine: str) -> str:
-    """Returns a line about our fastest system and the fastest peer, or "" if no peer was measured.
-
-    It names the peers that failed.
-    """
-    if peer is None:
-        return ""
-    name = ours.name.removeprefix("this project, ")
-    missing = " and ".join(each for each, reason in left_out.items() if reason != EMULATED)
-    without = f", without {missing}" if missing else ""
-    ratio = f"{ours.rate / peer.rate:.2f} times {peer.name} ({peer.rate:,.0f})"
-    return f"- {batch}: {name}, {ours.rate:,.0f} tokens/s, {ratio}{without}; {machine}\n"
+def without(left_out: Mapping[str, str]) -> str:
+    """Returns ", without A and B" for the peers that failed, or ""."""
+    failed = " and ".join(name for name, reason in left_out.items() if reason != EMULATED)
+    return f", without {failed}" if failed else ""

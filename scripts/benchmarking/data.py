@@ -39,7 +39,7 @@ from transformer.data.batches.loader import PLANS, Loader, Position
 from transformer.data.corpus import corpus, workers
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
-from transformer.distributed.mesh import AXES, one_device
+from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
 from transformer.distributed.sharding import held_rows
 from transformer.special_tokens import PAD
 
@@ -175,7 +175,7 @@ def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
         plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)
         seconds.append(time.perf_counter())
     times = dict(zip(("make_plan_seconds", "map_plan_seconds"), np.diff(seconds).tolist(), strict=True))
-    mesh = Mesh(np.reshape([object() for _ in range(DEVICES)], (DEVICES, 1, 1)), AXES)
+    mesh = Mesh(np.reshape([object() for _ in range(DEVICES)], (DEVICES, 1, 1)), AXES, AXIS_TYPES)
     batches = [plan[number] for number in range(min(SHARED_BATCHES, len(plan)))]
     for processes in PROCESSES * 2:  # the first round reads the pages
         own = mesh.devices.ravel()[: DEVICES // processes]

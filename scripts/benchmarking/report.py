@@ -3,25 +3,27 @@
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scripts import markdown
+from transformer.model import products
 
 
 class Report(NamedTuple):
     """The rows of a table, with the header first, notes below the table, and the same values for JSON.
 
-    `summary` has a line for each batch, for the README. `dtype` is the fastest one of the processor, if the results
-    depend on it. The marks in a file name it, so that the file can have a table for each kind of processor.
+    `summary` compares our fastest system with the fastest peer, by batch. `processor` is the kind of processor, if the
+    results depend on it. The marks in a file name it, so that the file can have a table for each kind.
     """
 
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     values: Any
-    summary: str = ""
-    dtype: str = ""
+    summary: Mapping[str, str] = MappingProxyType({})
+    processor: str = ""
 
     @property
     def text(self) -> str:
@@ -31,10 +33,19 @@ class Report(NamedTuple):
 
 def describe_machine(threads: int) -> str:
     """Returns the processor, the number of threads and the commit, + with uncommitted changes."""
-    information = Path("/proc/cpuinfo")
-    text = information.read_text(encoding="utf-8") if information.exists() else ""
-    name = re.search(r"model name\s*: (.*)", text)
+    name = re.search(r"model name\s*: (.*)", _cpuinfo())
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     processor = name[1] if name else platform.processor() or platform.machine()
     return f"{processor}, {threads} threads, commit {result.stdout.strip() or 'unknown'}"
+
+
+def processor_kind() -> str:
+    """Returns how this processor computes in bfloat16: by a matrix unit, by vector instructions, or not at all."""
+    if not products.computes_bfloat16():
+        return "no-bfloat16"
+    return "amx" if "amx_bf16" in _cpuinfo().split() else "bfloat16"
+
+
+def _cpuinfo() -> str:
+    return products.PROCESSOR.read_text(encoding="utf-8") if products.PROCESSOR.exists() else ""

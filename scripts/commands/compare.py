@@ -12,7 +12,6 @@ from scripts.comparison.result import make_result
 from scripts.comparison.text import make_text
 from scripts.systems import System, group_systems
 from transformer import files
-from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
 
 MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
@@ -31,8 +30,7 @@ def main(arguments: argparse.Namespace) -> None:
     systems = group_systems(evaluations)
     warn_of_different_code(systems)
     logging.info("Scoring %d evaluations of %d sentences.", len(evaluations), len(first.references))
-    language = bleu_language(first.config.data)
-    result = make_result(systems, first.references, language, arguments.samples, arguments.sentences)
+    result = make_result(systems, first.references, arguments.samples, arguments.sentences)
     text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

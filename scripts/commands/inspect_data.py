@@ -17,8 +17,9 @@ from transformer.api import Model
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.sources import source as sources
-from transformer.data.sources.lines import read_parallel_files
+from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.errors import UserError
+from transformer.progress_bar import bar
 from transformer.workdir import split_names
 
 
@@ -29,9 +30,11 @@ def main(arguments: argparse.Namespace) -> None:
     reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
     check_direction(arguments, model, reverse)
     name, pairs = read_corpus(arguments, model.config.data)
-    logging.info("Scoring %d pairs.", len(pairs))
-    measured = list(measure(pairs, model, reverse))
-    ranked = sorted((pair for pair in measured if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi)
+    logging.info("Scoring %s.", counted(len(pairs), "pair"))
+    with bar("Scoring pairs", len(pairs)) as report:
+        measured = list(measure(pairs, model, reverse, report))
+    long_enough = (pair for pair in measured if pair.scores[0].tokens > arguments.min_tokens)  # and end-of-sentence
+    ranked = sorted((pair for pair in long_enough if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi)
     text = make_text(name, measured, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
@@ -43,6 +46,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Raises UserError for flags that do not go together, before the corpus is read."""
     if arguments.worst < 0:
         raise UserError(f"--worst={arguments.worst}: must be at least 0")
+    if arguments.min_tokens < 0:
+        raise UserError(f"--min_tokens={arguments.min_tokens}: must be at least 0")
     if not 0 < arguments.share <= 1:
         raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
     if (arguments.source is None) != (arguments.target is None):
@@ -76,11 +81,18 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
     whole = ml_collections.ConfigDict(data)
     whole.update(exclude="", train_pairs=0)
     source = sources.open_source(whole, arguments.split)
-    return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
+    pairs = [tuple(side.decode(errors="replace") for side in pair) for pair in source]
+    if any("\ufffd" in side for pair in pairs for side in pair):
+        try:
+            for _ in sources.decoded(source):
+                pass
+        except UserError as error:
+            logging.warning("%s; such bytes become U+FFFD.", error)
+    return source.name, pairs
 
 
 def write_list(path: Path, worst: Sequence[Measured]) -> None:
     """Writes the pairs' numbers and PMI, in the order of the corpus."""
     lines = (f"{pair.number}\t{pair.pmi:.4f}\n" for pair in sorted(worst))
     files.write_text(path, "".join(lines))
-    logging.info("%s: %d pairs.", path, len(worst))
+    logging.info("%s: %s.", path, counted(len(worst), "pair"))

@@ -28,9 +28,9 @@ class CorpusMetric(NamedTuple):
     score: Callable[[Num[np.ndarray, "*B numbers"]], Float[np.ndarray, "*B"]]
 
 
-def make_metrics(language: str | None) -> dict[str, CorpusMetric]:
-    """Returns the two metrics of `bleu.score` whose differences are tested; `language` is its argument."""
-    metric = make_bleu(language)
+def make_metrics(tokenizer: str) -> dict[str, CorpusMetric]:
+    """Returns the two metrics of `bleu.score` whose differences are tested, BLEU with one of sacreBLEU's tokenizers."""
+    metric = make_bleu(tokenizer)
     metric.effective_order = True  # does not change the statistics; avoids a warning for each sentence
 
     def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:

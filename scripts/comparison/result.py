@@ -27,10 +27,8 @@ class ScoredSystem:
     estimates: dict[str, Estimate]
 
 
-def make_result(
-    systems: Sequence[System], references: Sequence[str], language: str | None, samples: int, sentences: int
-) -> dict[str, Any]:
-    """Compares every system with the first, by `samples` bootstrap resamples. See `bleu.score` for `language`.
+def make_result(systems: Sequence[System], references: Sequence[str], samples: int, sentences: int) -> dict[str, Any]:
+    """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
       split, sentences: the split (None: a file), and its number of sentences.
@@ -44,10 +42,10 @@ def make_result(
         seeds, by label.
       signatures: of each score; those of bleu and chrf include the number of resamples and their seed.
     """
-    metrics = make_metrics(language)
+    first = systems[0]
+    metrics = make_metrics(first.evaluations[0].bleu_tokenizer)
     drawn = significance.draw_sentences(len(references), samples)
     scored = [_score(each, number, references, metrics, drawn) for number, each in enumerate(systems)]
-    first = systems[0]
     return {
         "split": first.evaluations[0].result["split"],
         "sentences": len(references),

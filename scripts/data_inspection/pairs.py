@@ -3,12 +3,12 @@
 import collections
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.api import Model
 
-CHUNK = 4096  # pairs that are scored together
+CHUNK = 2048  # pairs that are scored together
 
 
 class Scores(NamedTuple):
@@ -18,10 +18,12 @@ class Scores(NamedTuple):
       loss: -log p(target | source).
       pmi: log p(target | source) - log p(target | empty source), an estimate of the pointwise mutual information of
         the two texts. It is lower for a target that is no translation of its source.
+      tokens: of the target, with end-of-sentence.
     """
 
     loss: float
     pmi: float
+    tokens: int
 
 
 class Measured(NamedTuple):
@@ -47,25 +49,28 @@ class Measured(NamedTuple):
         return statistics.mean(each.pmi for each in self.scores)
 
 
-def measure(pairs: Sequence[tuple[str, str]], model: Model, reverse: Model | None) -> Iterator[Measured]:
-    """Yields the pairs with their measures, in order."""
+def measure(
+    pairs: Sequence[tuple[str, str]], model: Model, reverse: Model | None, report: Callable[[int], None]
+) -> Iterator[Measured]:
+    """Yields the pairs with their measures, in order. Calls `report` with the number of pairs that it has scored."""
     for begin in range(0, len(pairs), CHUNK):
         chunk = pairs[begin : begin + CHUNK]
         scores = [score(model, chunk)]
         if reverse is not None:
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
+        report(len(chunk))
         for i, (pair, *each) in enumerate(zip(chunk, *scores, strict=True), start=begin):
             yield Measured(i + 1, *pair, tuple(each), length_ratio(*pair), copied(*pair))
 
 
 def score(model: Model, pairs: Sequence[tuple[str, str]]) -> list[Scores]:
     readable = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
-    scores = [Scores(math.nan, math.nan)] * len(pairs)
+    scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
     with_source = model.score([pairs[i] for i in readable])
     without_source = model.score([("", pairs[i][1]) for i in readable])
     for i, one, other in zip(readable, with_source, without_source, strict=True):
         gain = one.log_probability - other.log_probability
-        scores[i] = Scores(-one.log_probability / len(one.tokens), gain / len(one.tokens))
+        scores[i] = Scores(-one.log_probability / len(one.tokens), gain / len(one.tokens), len(one.tokens))
     return scores
 
 

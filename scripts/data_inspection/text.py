@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scripts.data_inspection.pairs import Measured
+from transformer.data.sources.lines import counted
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 DIRECTIONS = ("", "other direction: ")
@@ -18,17 +19,17 @@ def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -
 
 def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
     counts = {
-        "too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
-        "an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
-        f"one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
-        f"{COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
-        "the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
+        " too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
+        " with an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
+        f" with one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
+        f" with {COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
+        " with the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
     }
-    lines = [f"{name}: {len(pairs):,} pairs"]
+    lines = [f"{name}: {counted(len(pairs), 'pair')}"]
     for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
         lines.append(_quantiles(f"{direction}loss", [each.loss for each in scores]))
         lines.append(_quantiles(f"{direction}PMI", [each.pmi for each in scores]))
-    return lines + [f"{count:,} pairs with {what}" for what, count in counts.items() if count]
+    return lines + [f"{counted(count, 'pair')}{what}" for what, count in counts.items() if count]
 
 
 def _quantiles(what: str, values: Sequence[float]) -> str:

@@ -16,7 +16,6 @@ from scripts.reporting.section import Section
 from scripts.reporting.words import Group, f1_by_frequency
 from scripts.systems import System, group_systems
 from transformer.data.sources.source import SPLITS
-from transformer.decoding.bleu import bleu_language
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 
@@ -69,8 +68,8 @@ def compare(runs: Sequence[Run], split: str | None) -> Comparison:
     compared = list(chosen.values())
     try:
         check_comparable(compared)
-        systems, language = group_systems(compared), bleu_language(compared[0].config.data)
-        result = make_result(systems, compared[0].references, language, SAMPLES, SENTENCES)
+        systems = group_systems(compared)
+        result = make_result(systems, compared[0].references, SAMPLES, SENTENCES)
     except UserError as error:
         return Comparison([], None, [*notes, str(error)], chosen)
     return Comparison(systems, result, notes, chosen)

@@ -42,7 +42,7 @@ def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: s
     with Checkpoints(Workdir(folder), config) as checkpoints:
         for step, score in scores.items():
             progress = dataclasses.replace(progress, step=step)
-            progress = progress if score is None else progress.after_validation(score, metric)
+            progress = progress if score is None else progress.after_validation({"loss": -score, metric: score}, metric)
             checkpoints.save(state_at(step), progress)
     return folder
 

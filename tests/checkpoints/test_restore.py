@@ -34,16 +34,33 @@ def load(workdir: Path, steps: list[int]) -> dict:
     [("best", 1, [20]), ("last", 1, [50]), ("20", 1, [20]), ("50", 2, [40, 50]), ("best", 2, [10, 20])],
 )
 def test_the_chosen_checkpoints_are_averaged(saved, which, average, steps):
-    assert choose_steps(saved, which, average) == steps
+    assert choose_steps(saved, which, average, 10) == steps
     parameters, mean = load(saved, steps), np.float32(np.mean(steps))
     np.testing.assert_array_equal(parameters["layers"][0]["kernel"], np.full((2, 3), mean))
     np.testing.assert_array_equal(parameters["layers"][1]["bias"], [mean, -mean])
     assert all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(parameters))
 
 
-def test_averaging_fewer_checkpoints_than_requested_gives_a_warning(saved, caplog):
-    assert choose_steps(saved, "best", 5) == [10, 20]
-    assert "Averaging 2 checkpoints, not 5: no more are kept up to step 20." in caplog.text
+@pytest.mark.parametrize(
+    ("saved", "every", "step", "average", "expected"),
+    [
+        ((60, 70, 75, 80, 90, 100), 10, 100, 4, [70, 80, 90, 100]),  # without the best between multiples,
+        ((60, 70, 75, 80, 90, 100), 10, 75, 3, [60, 70, 75]),  # unless it is chosen
+        ((10, 20, 30, 35), 10, 35, 3, [20, 30, 35]),  # the last step, or an interruption
+        ((4, 6, 18, 20), 2, 20, 4, 2),  # a gap after an early best
+        ((10, 20), 10, 20, 3, 2),  # fewer than asked for
+    ],
+)
+def test_averages_take_consecutive_multiples(tmp_path, saved, every, step, average, expected):
+    """`expected` is the number that can be averaged if there are fewer than `average`."""
+    for each in saved:
+        (tmp_path / "checkpoints" / str(each)).mkdir(parents=True)
+    if isinstance(expected, list):
+        assert choose_steps(tmp_path, str(step), average, every) == expected
+    else:
+        message = refusal(choose_steps, tmp_path, str(step), average, every)
+        listed = f"has {', '.join(map(str, saved))}: average at most {expected}, "
+        assert message.startswith(f"--average={average}: ") and listed in message
 
 
 def test_a_workdir_can_be_relative_to_the_current_folder(saved, monkeypatch):

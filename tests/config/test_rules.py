@@ -47,6 +47,7 @@ REJECTED = {
     "data.exclude": "a\nb",
     "data.source_language": "e n",
     "data.target_language": " ",
+    "data.bleu_tokenizer": "moses",
     "data.train_split": "",
     "data.valid_split": "",
     "data.test_split": "",

@@ -55,6 +55,6 @@ def test_shares_count_words_without_case_and_punctuation():
     assert set(function_word_shares([]).values()) == {0.0}
 
 
-@pytest.mark.parametrize("code", ["pt-BR", "pt_br", "PT", "pt"])
-def test_regions_are_ignored(code):
+@pytest.mark.parametrize("code", ["pt-BR", "pt_br", "PT", "pt", "por", "por_Latn"])
+def test_regions_scripts_and_three_letters_are_the_same_language(code):
     assert base_code(code) == "pt"

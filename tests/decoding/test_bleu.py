@@ -3,6 +3,7 @@
 import math
 import re
 
+import ml_collections
 import pytest
 import sacrebleu
 
@@ -12,9 +13,11 @@ HYPOTHESES = ["Der Hund, „Rex“, läuft.", "Ein Mann schläft."]
 REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 
-def score(hypotheses: list[str], references: list[str], language: str | None) -> dict:
+def score(hypotheses: list[str], references: list[str], language: str | None, tokenizer: str = "auto") -> dict:
     """Returns all measures."""
-    return bleu.score(hypotheses, references, language, bleu.MEASURES)
+    data = ml_collections.ConfigDict({"source": "text" if language else "ids", "target_language": language or "out"})
+    data.bleu_tokenizer = tokenizer
+    return bleu.score(hypotheses, references, bleu.bleu_language(data), bleu.MEASURES)
 
 
 def test_preparation_by_hand():
@@ -107,7 +110,7 @@ def test_perfect_translations():
 
 def test_only_the_measures_that_are_named_are_computed(monkeypatch):
     monkeypatch.setitem(bleu.MEASURES, "bleu_paper", None)
-    found = bleu.score(HYPOTHESES, REFERENCES, "de", ("chrf",))
+    found = bleu.score(HYPOTHESES, REFERENCES, bleu.Language("de", "13a"), ("chrf",))
     assert set(found) == {"chrf", "chrf_signature", "exact_match"}
 
 
@@ -122,8 +125,24 @@ def test_integers_are_not_tokenized_further():
 
 
 @pytest.mark.parametrize(
-    ("language", "tokenizer"), [("de", "13a"), ("fr", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("ja", "char|ja-mecab.*")]
+    ("languages", "tokenizer"),
+    [
+        ("de fr deu_Latn ms-MY es-BO en_TH", "13a"),
+        ("zh zh-CN zh_TW zho zho_Hans cmn cmn_Hant yue_Hant", "zh"),
+        ("ja jpn jpn_Jpan", "char|ja-mecab.*"),
+        ("ko kor kor_Hang", "char|ko-mecab.*"),
+        ("th tha tha_Thai lo lao_Laoo km khm_Khmr my mya_Mymr shn_Mymr", "char"),
+    ],
 )
-def test_tokenizer_follows_the_language(language, tokenizer):
-    signature = score(["a b c d"], ["a b c d"], language)["bleu_signature"]
-    assert re.search(rf"tok:({tokenizer})\|", signature)
+def test_tokenizer_follows_the_language(languages, tokenizer):
+    for language in languages.split():
+        signature = score(["a b c d"], ["a b c d"], language)["bleu_signature"]
+        assert re.search(rf"tok:({tokenizer})\|", signature), language
+
+
+def test_thai_words_without_spaces_have_a_score_and_a_key_overrides_the_tokenizer():
+    # 11 of 12 characters are equal, up to the last: n-grams 11/12, 10/11, 9/10, 8/9 are in the reference.
+    scores = score(["กขคงจฉชซฌญฎฏ"], ["กขคงจฉชซฌญฎฐ"], "tha_Thai")
+    assert scores["bleu"] == pytest.approx(100 * (8 / 12) ** 0.25)
+    assert score(["กขคงจฉชซฌญฎฏ"], ["กขคงจฉชซฌญฎฐ"], "tha_Thai", "13a")["bleu"] == 0.0
+    assert "tok:char|" in score(["1 2"], ["1 2"], None, "char")["bleu_signature"]

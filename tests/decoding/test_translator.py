@@ -29,10 +29,12 @@ SHORTLIST = Shortlist(
 )
 
 
-def make_translator(n_best: int = 1, shortlist: Shortlist | None = None, **changes) -> Translator:
+def make_translator(
+    n_best: int = 1, shortlist: Shortlist | None = None, tokenizer: Tokenizer = TOKENIZER, **changes
+) -> Translator:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return Translator([MODEL.graph], TOKENIZER, config, n_best, DEVICES, shortlist)
+    return Translator([MODEL.graph], tokenizer, config, n_best, DEVICES, shortlist)
 
 
 def translate(translator: Translator, texts: list[str], first_line: int = 1, report=lambda count: None):
@@ -85,6 +87,31 @@ def test_scores_are_those_of_the_uncached_model():
         expected = log_probabilities([MODEL], np.array([*VOCABULARY.encode([source])[0], EOS]), [output])[0]
         assert each.log_probability == pytest.approx(expected, rel=1e-5)
         assert each.score == pytest.approx(expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
+
+
+class LastIntegers(IdsVocabulary):
+    """A vocabulary whose outputs have equal texts if they end with the same integer."""
+
+    def decode(self, sequences) -> list[str]:
+        return super().decode([tokens[-2:] for tokens in sequences])
+
+
+def test_of_equal_texts_the_best_is_returned_and_the_rest_of_the_beam_fills_up():
+    texts = ["1 2", "3", "4 4 0"]
+    beams = translate(make_translator(4, beam_size=4), texts)
+    tokenizer = Tokenizer(VOCABULARY, LastIntegers(VOCAB_SIZE))
+    found = translate(make_translator(2, None, tokenizer, beam_size=4), texts)
+    for beam, pair in zip(beams, found, strict=True):
+        other = [each for each in beam if each.tokens[-2] != beam[0].tokens[-2]][:1]
+        assert [(each.tokens, each.score) for each in pair] == [(each.tokens, each.score) for each in beam[:1] + other]
+    # Of the first source the fourth hypothesis is the second text; of the last source all hypotheses have one text.
+    assert found[0][1].tokens == beams[0][3].tokens and len(found[2]) == 1
+
+
+def test_samples_of_equal_text_are_all_returned():
+    hypotheses = (np.array([[5, EOS]] * 2), np.zeros(2, np.float32), np.zeros((2, 2), np.float32))
+    assert len(make_translator(2, strategy="sample")._read(*hypotheses)) == 2
+    assert len(make_translator(2)._read(*hypotheses)) == 1
 
 
 def test_lines_without_tokens_stay_empty_and_are_not_searched():

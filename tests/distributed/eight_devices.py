@@ -20,6 +20,7 @@ from tests.distributed.on_meshes import (
     largest_error,
     mesh_of,
     muon_update,
+    r_drop_loss,
     translate,
 )
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
@@ -131,6 +132,7 @@ def main(folder: Path, shapes: list[Shape]) -> None:
     resumption = resumed(folder, state, setups[shapes[-2]])
     parts = {"bfloat16": in_bfloat16(shapes), "muon": differences(muon_update, shapes)}
     parts["ctc"] = differences(ctc_update, shapes)
+    parts["r_drop"] = {str(shape): r_drop_loss(shape) for shape in shapes}
     parts |= {"translations": translations, "resumed": resumption}
     print(json.dumps({"meshes": report, "sizes": sizes, **parts}))
 

@@ -21,6 +21,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
 from transformer.training import ctc_loss
 from transformer.training.optimizer import make_optimizer
+from transformer.training.projected_loss import ProjectedLoss
 from transformer.training.state import TrainState
 
 Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor
@@ -60,6 +61,14 @@ def ctc_update(shape: Shape) -> TrainState:
     config = tiny_config(model__dropout=0.2, training__objective="ctc")
     ctc_loss.CHUNK_BYTES["cpu"] = 1
     return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
+
+
+def r_drop_loss(shape: Shape) -> float:
+    """Returns the loss of six sentences with two rows each: four devices can share the rows only."""
+    config, random = tiny_config(training__r_drop=5.0), np.random.default_rng(0)
+    loss = ProjectedLoss.from_config(config.training, mesh_of(shape, config))
+    hidden, table = (random.normal(size=size).astype(np.float32) for size in ((12, 3, 8), (16, 8)))
+    return float(jax.jit(loss)(hidden, table, random.integers(1, 16, (12, 3)))[0])
 
 
 def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

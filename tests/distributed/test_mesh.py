@@ -68,6 +68,11 @@ def test_an_update_does_not_depend_on_the_mesh(found, mesh, update):
     assert found[update][str(mesh)] < 1e-4
 
 
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_both_passes_of_a_sentence_are_compared_on_one_device(found, mesh):
+    assert found["r_drop"][str(mesh)] == pytest.approx(found["r_drop"][str(ONE)], rel=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_translations_do_not_depend_on_the_mesh(found, mesh, dtype):
@@ -84,6 +89,7 @@ def test_other_meshes(tmp_path):
         test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh)
         for update in ("muon", "ctc"):
             test_an_update_does_not_depend_on_the_mesh(found, mesh, update)
+        test_both_passes_of_a_sentence_are_compared_on_one_device(found, mesh)
         for dtype in ("float32", "bfloat16"):
             test_translations_do_not_depend_on_the_mesh(found, mesh, dtype)
         test_each_device_holds_its_share(found, mesh)

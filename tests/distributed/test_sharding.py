@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import Mesh
 
 from configs import base
-from transformer.distributed.mesh import AXES, make_mesh
+from transformer.distributed.mesh import AXES, AXIS_TYPES, make_mesh
 from transformer.distributed.sharding import held_rows, place_held_rows
 from transformer.errors import UserError
 
@@ -29,7 +29,7 @@ def test_devices_must_share_rows_evenly():
 def mesh_of(order: list[int], shape: tuple[int, int, int]) -> tuple[Mesh, list[object]]:
     """Returns a mesh of eight stand-ins for devices, and these in the order of their numbers."""
     devices = [object() for _ in range(8)]
-    return Mesh(np.reshape([devices[number] for number in order], shape), AXES), devices
+    return Mesh(np.reshape([devices[number] for number in order], shape), AXES, AXIS_TYPES), devices
 
 
 @pytest.mark.parametrize(

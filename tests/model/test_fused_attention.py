@@ -16,7 +16,7 @@ from tests.model.models import (
     tiny_config,
     tiny_transformer,
 )
-from transformer.distributed.mesh import AXES, one_device
+from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
 from transformer.model import attention
 from transformer.model.attention import dot_product_score, masked_softmax
 from transformer.model.fused_attention import (
@@ -179,7 +179,7 @@ def test_a_kernel_is_used_on_its_devices_and_masks(name, mask, case, expected):
         for of in (mask.query_segments, mask.key_segments)
     )
     device = AbstractDevice(device_kind=case["kind"], num_cores=None, platform=case["platform"])
-    with jax.sharding.use_abstract_mesh(AbstractMesh(case["mesh"], AXES, abstract_device=device)):
+    with jax.sharding.use_abstract_mesh(AbstractMesh(case["mesh"], AXES, AXIS_TYPES, abstract_device=device)):
         heads = jax.eval_shape(lambda *inputs: fused_attention(kernels, *inputs, mask), queries, keys, keys)
     assert (called[0] if called else "plain") == expected
     assert (heads is None) == (expected == "plain")

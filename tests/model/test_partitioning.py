@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from transformer.distributed.mesh import AXES
+from transformer.distributed.mesh import AXES, AXIS_TYPES
 from transformer.model.layers import materialize
 from transformer.model.partitioning import target_platform
 
@@ -15,7 +15,7 @@ X = jnp.ones((2, 3, 4))
 def mesh_of(platform: str) -> AbstractMesh:
     """Returns a mesh of one device that is not present."""
     device = AbstractDevice(device_kind="any", num_cores=None, platform=platform)
-    return AbstractMesh((1, 1, 1), AXES, abstract_device=device)
+    return AbstractMesh((1, 1, 1), AXES, AXIS_TYPES, abstract_device=device)
 
 
 def test_without_a_mesh_the_platform_is_that_of_jax():

@@ -47,15 +47,25 @@ def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
 def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, caplog):
     config = text_config(tmp_path, tmp_path / "cache")
     config.tokenizer.kind = "word"
-    for split in ("train", "test"):
-        write_pairs(tmp_path, split, [("a dog", "ein Hund"), ("a cat", "a cat")])
+    write_pairs(tmp_path, "train", [("a dog", "ein Hund"), ("a cat", "a cat")])
+    for split in ("valid", "test"):
+        write_pairs(tmp_path, split, [("dog a", "Hund ein")])
     made = tokenizer.prepare(config, tmp_path)
-    arguments = ml_collections.FrozenConfigDict(config), made, corpus.prepare(config, made, "train")
+    splits = [corpus.prepare(config, made, split) for split in ("train", "valid")]
+    arguments = ml_collections.FrozenConfigDict(config), made, *splits
     caplog.set_level("WARNING", logger="absl")  # earlier tests may have made it lower
     caplog.clear()
     preparation.warn_about_data(*arguments)
     (equal,) = caplog.messages
     assert equal.startswith("1 of 2 sampled training pairs have equal sides")
+    write_pairs(tmp_path, "test", [("a dog ", "ein Hund"), ("cat a", "cat a")])
+    preparation.warn_about_data(*arguments)
+    leaked = caplog.messages[-1]
+    assert "test.de: 1 pair of 2 and 1 source are in the training data, such as " in leaked
+    assert "test.en, line 1: 'a dog ein Hund'" in leaked
+    (tmp_path / "test.de").write_text("ein Hund\n")
+    preparation.warn_about_data(*arguments)
+    assert "test.en has 2 lines and " in caplog.messages[-1] and "test.de has 1: " in caplog.messages[-1]
     (tmp_path / "test.de").unlink()
     preparation.warn_about_data(*arguments)
     missing = caplog.messages[-1]

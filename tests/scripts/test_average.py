@@ -97,10 +97,8 @@ def test_training_does_not_resume_from_it_but_starts_from_it(averaged, tmp_path,
 def test_mistakes_are_errors_of_one_line(workdir, averaged, tmp_path, capsys):
     output = f"--output={tmp_path / 'mean'}"
     line = error(capsys, average, f"--workdir={workdir}", "--average=4", output)
-    assert f"--average=4: {workdir} has 3 checkpoint(s) up to step 30 (10, 20, 30); average at most 3" in line
-    assert "has 1 checkpoint(s) up to step 10 (10)" in error(
-        capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output
-    )
+    assert f"every 10 steps up to 30; {workdir} has 10, 20, 30: average at most 3" in line
+    assert "up to 10;" in error(capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output)
     assert "--average=0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--average=0", output)
     assert f"--workdir={workdir}s: no such folder" in error(capsys, average, f"--workdir={workdir}s", output)
     assert "exists; delete it" in error(capsys, average, f"--workdir={workdir}", f"--output={averaged}")

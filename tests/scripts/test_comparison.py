@@ -26,7 +26,7 @@ def result(tmp_path):
                 path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
                 make_run(path, seed=str(seed), model__dropout=f"0.{number}")
                 evaluations.append(read_evaluation(add_evaluation(path, "valid-step9", hypotheses, REFERENCES)))
-        return make_result(group_systems(evaluations), REFERENCES, "de", samples, sentences)
+        return make_result(group_systems(evaluations), REFERENCES, samples, sentences)
 
     return make
 

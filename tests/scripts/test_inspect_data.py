@@ -16,12 +16,17 @@ def workdir(tmp_path_factory):
 
 def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, capsys):
     path = tmp_path / "worst.tsv"
-    assert run(inspect_data, f"--workdir={workdir}", "--worst=2", f"--exclude={path}", "--share=0.4") == 0
+    assert (
+        run(inspect_data, f"--workdir={workdir}", "--worst=2", "--min_tokens=0", f"--exclude={path}", "--share=0.4")
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("train.in and train.out: 5 pairs")
     numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
     found = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
     assert len(numbers) == 2 and found == sorted(found)
+    assert run(inspect_data, f"--workdir={workdir}", "--min_tokens=99") == 0
+    assert "pair 1:" not in capsys.readouterr().out  # shorter targets are counted, but not ranked
     listed = [line.split("\t") for line in path.read_text().splitlines()]
     assert [int(number) for number, _ in listed] == sorted(numbers)
     config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
@@ -41,14 +46,14 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
     (tmp_path / "b").write_text("1 2\n\n7\n")
     flags = [f"--source={tmp_path / 'a'}", f"--target={tmp_path / 'b'}", f"--reverse={reverse}"]
     ensemble = f"{workdir},{make_workdir(tmp_path / 'second', seed=2)}"
-    assert run(inspect_data, f"--workdir={ensemble}", *flags) == 0
+    assert run(inspect_data, f"--workdir={ensemble}", *flags, "--min_tokens=0") == 0
     out = capsys.readouterr().out
     for part in (
         "b: 3 pairs",
         "other direction: PMI in nats per token: 1% at most",
-        "1 pairs with an empty side",
+        "1 pair with an empty side",
         "2 pairs with one side 3 times as long as the other",
-        "1 pairs with the target equal to the source",
+        "1 pair with the target equal to the source",
         ", lengths 1:inf, 0% copied",
     ):
         assert part in out
@@ -58,9 +63,10 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
     ("flags", "message"),
     [
         (["--worst=-1"], "--worst=-1: must be at least 0"),
+        (["--min_tokens=-1"], "--min_tokens=-1: must be at least 0"),
         (["--share=0"], "--share=0.0: must be above 0 and at most 1"),
         (["--source=a"], "--source and --target: give both files"),
-        (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 lines and {tmp}/b has 2"),
+        (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 line and {tmp}/b has 2"),
         (["--exclude={tmp}/absent/list"], "there is no folder {tmp}/absent"),
         (["--reverse={tmp}/absent"], "{tmp}/absent: no such folder"),
         (["--reverse={run}"], "translates in to out, must translate out to in"),

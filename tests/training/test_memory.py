@@ -5,12 +5,12 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from tests.training.tiny import setup, tiny_config
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.distributed.mesh import AXES, one_device
+from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
 from transformer.planning.memory import bytes_used
 from transformer.training.memory import activation_bytes, by_memory
 
 GPU = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
-H100 = AbstractMesh((1, 1, 1), AXES, abstract_device=GPU)
+H100 = AbstractMesh((1, 1, 1), AXES, AXIS_TYPES, abstract_device=GPU)
 
 
 def estimate(**changes) -> int:
@@ -45,7 +45,10 @@ def test_the_shape_that_needs_most_memory_is_first_for_ctc_too():
     config = tiny_config(training__objective="ctc", training__label_smoothing=0.0)
     assert by_memory(config, shapes, mesh) == shapes[::-1]
     here = setup(config)
-    used = [bytes_used(compiled().memory_analysis()) for compiled in here.step.compilations(here.initializer(), shapes)]
+    used = [
+        bytes_used(compiled().memory_analysis())
+        for compiled in here.step.compilations(here.initializer(), shapes)[: len(shapes)]
+    ]
     assert used[0] > used[1]
 
 

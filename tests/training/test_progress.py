@@ -1,21 +1,41 @@
 """Progress: the best validation, and when a run validates and ends."""
 
 import dataclasses
+import json
+import math
 
 import ml_collections
 import pytest
 
 from transformer.training.progress import Progress
 
+NAN, INF = math.nan, math.inf
 
-@pytest.mark.parametrize(("metric", "scores", "best"), [("bleu", [1, 3, 3, 2], 2), ("loss", [3, 1, 2, 1], 2)])
-def test_the_earliest_of_equal_scores_is_the_best(metric, scores, best):
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "losses", "bests"),
+    [
+        ("bleu", [1, 3, 3, 2], [4, 3, 3, 2], [1, 2]),  # of equal scores and losses the first
+        ("loss", [3, 1, 2, 1], [3, 1, 2, 1], [1, 2]),
+        ("bleu", [0, 0, 0, 0, 2, 2], [5, 4, 6, 3, 9, 8], [1, 2, 4, 5, 6]),  # of equal scores the one of lower loss
+        ("loss", [NAN, 3, NAN, INF, 2], [NAN, 3, NAN, INF, 2], [1, 2, 5]),  # what is not finite is worse than any other
+        ("bleu", [0, 0, 0], [NAN, 4, NAN], [1, 2]),
+    ],
+)
+def test_the_best_validation_has_the_best_score_then_the_lowest_loss(metric, scores, losses, bests):
     progress = Progress()
-    for step, score in enumerate(map(float, scores), start=1):
-        progress = dataclasses.replace(progress, step=step).after_validation(score, metric)
-        assert progress.is_best == (step in (1, best))
-    assert (progress.best_step, progress.best_score) == (best, float(scores[best - 1]))
-    assert progress.validations_since_best == 2
+    for step, (score, loss) in enumerate(zip(map(float, scores), map(float, losses), strict=True), start=1):
+        progress = dataclasses.replace(progress, step=step).after_validation({"loss": loss, metric: score}, metric)
+        assert progress.is_best == (step in bests)
+        assert progress.validations_since_best == step - max(best for best in bests if best <= step)
+        progress = Progress(**json.loads(json.dumps(dataclasses.asdict(progress))))  # as a run that resumes
+    assert (progress.best_step, progress.best_score) == (bests[-1], scores[bests[-1] - 1])
+
+
+def test_a_checkpoint_without_the_loss_of_the_best_takes_the_next_of_equal_scores():
+    old = Progress(step=8, best_step=4, best_score=2.0)
+    assert old.after_validation({"loss": 3.0, "bleu": 2.0}, "bleu").best_loss == 3.0
+    assert not old.after_validation({"loss": 3.0, "bleu": 1.0}, "bleu").is_best
 
 
 def test_a_run_ends_after_its_last_validation_or_without_patience():

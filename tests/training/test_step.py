@@ -100,7 +100,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     batch, config = make_batch(LONG, 4, 7, seed=0), tiny_config(model__dropout=0.3, training__r_drop=5.0)
     learner = setup(config)
     state = learner.initializer()
-    found, _ = learner.step.gradients(state, learner.step.place(batch), 0)
+    found, _ = learner.step.gradients(state, learner.step.place(batch), 0, learner.step.seed)
 
     twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
     truth = twice["target_output"][..., None]
@@ -139,7 +139,7 @@ def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):
     at_zero = dropping.initializer()
 
     def gradients(setup, state, part):
-        return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part)[0])
+        return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part, setup.step.seed)[0])
 
     first = gradients(dropping, at_zero, 0)
     jax.tree.map(np.testing.assert_array_equal, first, gradients(dropping, at_zero, 0))
@@ -159,19 +159,24 @@ def test_ema_parameters_follow_their_formula(dropping):
     updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(2)]
     start = jax.device_get(dropping.initializer().parameters)
     one, two = dropping.after(updates[0])[0], dropping.after(*updates)[0]
+    # The decays are those of the warm-up: 1 / 10 and 2 / 11 instead of 0.75.
     by_hand = jax.tree.map(
-        lambda p, q, r: 0.75 * (0.75 * p + 0.25 * q) + 0.25 * r, start, one.parameters, two.parameters
+        lambda p, q, r: 2 / 11 * (0.1 * p + 0.9 * q) + 9 / 11 * r, start, one.parameters, two.parameters
     )
     assert distance(by_hand, two.ema_parameters) < 1e-6
     assert two.eval_parameters is two.ema_parameters
     assert distance(two.parameters, two.ema_parameters) > 0.01
+    late = dropping.step(dropping.initializer().replace(step=jax.numpy.int32(1000)), updates[0])[0]
+    by_hand = jax.tree.map(lambda p, q: 0.75 * p + 0.25 * q, start, late.parameters)
+    assert distance(by_hand, late.ema_parameters) < 1e-6
 
 
 @in_float32
 def test_the_gradient_is_clipped_and_its_whole_norm_reported(plain):
     # With an epsilon that dwarfs the gradient, and a rate as large, Adam's first update is the gradient.
     config = tiny_config(model__dropout=0.0, optimizer__epsilon=1e4, optimizer__clip_norm=0.01)
-    clipping = setup(config, make_optimizer(config.optimizer, optax.constant_schedule(1e4)))
+    rate = optax.constant_schedule(1e4)
+    clipping = setup(config, make_optimizer(config.optimizer, rate), schedule=rate)
     start, batch = jax.device_get(plain.initializer().parameters), make_batch(LONG, 4, 7, seed=0)
     (whole, _), (clipped, metrics) = plain.after([batch]), clipping.after([batch])
     gradient, fall = (jax.tree.map(np.subtract, start, state.parameters) for state in (whole, clipped))
@@ -204,7 +209,9 @@ def test_parameters_and_optimizer_stay_float32_whatever_the_products_are():
         tiny_config(model__dtype="bfloat16", training__ema_decay=0.9), optax.adam(optax.constant_schedule(0.1))
     )
     batch = half.step.abstract_batch(Bucket(8, 4, 5))
-    state, metrics = jax.eval_shape(half.step.update, half.initializer.abstract_state, batch)
+    state, metrics = jax.eval_shape(
+        half.step.update, half.initializer.abstract_state, batch, half.step.seed, np.float32(0.1)
+    )
     for leaf in jax.tree.leaves((state, metrics)):
         assert leaf.dtype in (np.float32, np.int32, np.bool_)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), each) for each in (state, half.initializer.abstract_state)]
@@ -241,13 +248,24 @@ def test_what_is_compiled_ahead_is_not_compiled_again(parts, monkeypatch):
         several.step(state, [make_batch(SHORT, 4, 4, seed=0)])
 
 
+def test_runs_that_differ_in_seed_and_schedule_share_the_program_of_a_step():
+    texts = set()
+    for seed, rate in ((0, 0.1), (7, 0.2)):
+        schedule = optax.constant_schedule(rate)
+        config = tiny_config(seed=seed, optimizer__learning_rate=rate)
+        here = setup(config, make_optimizer(config.optimizer, schedule), schedule=schedule)
+        state, batch = here.initializer.abstract_state, here.step.abstract_batch(Bucket(8, 4, 5))
+        texts.add(here.step.update.lower(state, batch, here.step.seed, here.step.abstract_rate(state)).as_text())
+    assert len(texts) == 1
+
+
 def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is_compiled_first():
     # Attention scores are the largest arrays here, and there is one for each pair of positions.
     many_rows, long = Bucket(64, 16, 16), Bucket(8, 96, 96)
     assert many_rows.positions > long.positions
     here = setup(tiny_config())
     programs = [each() for each in here.step.compilations(here.initializer.abstract_state, [many_rows, long])]
-    long_needs, many_need = (program.memory_analysis().temp_size_in_bytes for program in programs)
+    long_needs, many_need = (program.memory_analysis().temp_size_in_bytes for program in programs[:2])
     assert long_needs > many_need
     assert programs[0] is here.step.executable(here.initializer.abstract_state, here.step.abstract_batch(long))
 
@@ -279,7 +297,7 @@ def test_gradients_of_a_bfloat16_model_are_near_those_of_float32(variant):
         config.model.update({"d_model": 64, "d_ff": 128, "max_positions": width})
         config.model.update({"dtype": dtype, **variant})
         here = setup(config)
-        return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0)[0]))
+        return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0, here.step.seed)[0]))
 
     expected, actual = gradients("float32"), gradients("bfloat16")
     # Gradients of the keys' biases are zero but for rounding, as softmax cancels them.

@@ -10,10 +10,9 @@ from flax import nnx
 
 from tests.data.files import pair_tokens
 from tests.model.models import logits_of
-from tests.training.tiny import distance, flags, tiny_config
+from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source as sources
 from transformer.decoding.inspection import Inspector
 from transformer.decoding.replicas import convert_kernels
@@ -21,8 +20,7 @@ from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
-from transformer.training.eval_step import check_positions
-from transformer.training.objectives import keep_batch
+from transformer.training.eval_step import check_lengths
 from transformer.workdir import create_workdir
 
 
@@ -75,7 +73,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
-    assert rest == [texts[:5], references[:5], "de", ("bleu", "chrf")]
+    assert rest == [texts[:5], references[:5], ("de", "13a"), ("bleu", "chrf")]
     expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
@@ -147,26 +145,33 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     assert ran == [long]
 
 
-def test_too_few_learned_positions_for_validation_are_refused(prepared):
+def test_long_pairs_are_counted_and_named_by_line(prepared, caplog):
     config = ml_collections.ConfigDict(prepared.config)
-    longest = int(prepared.validation.corpus.lengths.max())
+    corpus, texts = prepared.validation.corpus, sources.read_pairs(config.data, "valid")
+    encoded = [side.encode(side_texts) for side, side_texts in zip(prepared.tokenizer.sides, texts, strict=True)]
+    needed = [1 + max(map(len, pair)) for pair in zip(*encoded, strict=True)]
+    config.data.max_length = sorted(needed)[-3]
+    longer = [line for line, length in enumerate(needed, start=1) if length > config.data.max_length]
+    check_lengths(config, prepared.tokenizer, corpus, "valid")
+    (line,) = caplog.messages
+    assert f"data.valid_split=validation: the loss leaves out {len(longer)} of {len(needed)} pairs, longer than" in line
+    assert line.endswith(f": line{'s' * (len(longer) > 1)} {', '.join(map(str, longer))}.")
+    caplog.clear()
+    check_lengths(prepared.config, prepared.tokenizer, corpus, "valid")
+    assert not caplog.messages
+    config.data.max_length = min(needed) - 1
+    with pytest.raises(UserError, match=f"config.data.max_length={min(needed) - 1}: all pairs of data.valid_split="):
+        check_lengths(config, prepared.tokenizer, corpus, "valid")
 
-    def make(positions: str, max_positions: int) -> validation.Validation:
-        config.model.update(positions=positions, max_positions=max_positions)
-        mesh, corpus = prepared.train_step.mesh, prepared.validation.corpus
-        return validation.Validation(config, prepared.train_step.graph, mesh, prepared.tokenizer, corpus, keep_batch)
 
-    make("learned", longest), make("sinusoidal", longest - 1)
-    with pytest.raises(UserError) as raised:
-        make("learned", longest - 1)
-    message = f"model.max_positions={longest - 1}: data.valid_split=validation has a sentence that needs {longest};"
-    assert str(raised.value).startswith(message)
+def test_memory_advice_names_the_keys_of_the_batch_that_failed(prepared, monkeypatch):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 70368744177664 bytes.")
 
-
-def test_a_model_of_ctc_needs_a_position_for_each_frame():
-    corpus = Corpus.__new__(Corpus)
-    corpus.lengths = np.array([[4, 9], [5, 2]])
-    changes = {"training__objective": "ctc", "model__ctc_frames": 3, "model__positions": "learned"}
-    check_positions(tiny_config(**changes, model__max_positions=15), corpus, "test")
-    with pytest.raises(UserError, match="data.test_split=test has a sentence that needs 15;"):
-        check_positions(tiny_config(**changes, model__max_positions=14), corpus, "test")
+    parameters = prepared.initializer().parameters
+    monkeypatch.setattr(validation, "translate_and_score", fail)
+    with pytest.raises(UserError, match="out of device memory; .* lower config.decoding.batch_tokens"):
+        prepared.validation(parameters, lambda: None)
+    monkeypatch.setattr(prepared.validation.eval_step, "programs", SimpleNamespace(run=fail))
+    with pytest.raises(UserError, match="out of device memory; .* lower config.batch.tokens or config.data.max_length"):
+        prepared.validation(parameters, lambda: None)

@@ -45,12 +45,24 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def choose_steps(workdir: Path, which: str, average: int) -> list[int]:
-    """Returns the `average` newest steps at or before the checkpoint `which`, in ascending order."""
-    step = choose_step(workdir, which)
-    steps = [other for other in steps_in(Workdir(workdir).checkpoints) if other <= step][-average:]
-    if len(steps) < average:
-        logging.warning("Averaging %d checkpoints, not %d: no more are kept up to step %d.", len(steps), average, step)
+def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[int]:
+    """Returns the steps of `average` consecutive checkpoints, in ascending order.
+
+    The last is the checkpoint `which`. Before it, only multiples of `every` (`checkpoint.every`) count: the best
+    checkpoint and those of interruptions may lie between them. Raises UserError if one is missing.
+    """
+    if average < 1:
+        raise UserError(f"--average={average}: must be at least 1")
+    last = choose_step(workdir, which)
+    steps = [*range((last - 1) // every * every, 0, -every)[: average - 1][::-1], last]
+    saved = steps_in(Workdir(workdir).checkpoints)
+    if len(steps) < average or not set(steps) <= set(saved):
+        consecutive = next((n for n, step in enumerate(reversed(steps)) if step not in saved), len(steps))
+        raise UserError(
+            f"--average={average}: takes consecutive checkpoints, every {every} steps up to {last}; {workdir} has "
+            f"{', '.join(map(str, saved))}: average at most {consecutive}, or train with a higher "
+            "config.checkpoint.keep"
+        )
     return steps
 
 

@@ -49,11 +49,9 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     Args:
       workdirs: of one run, or of several runs with the same tokenizer.
       which: "best", "last" or a step, in each workdir.
-      average: the number of checkpoints to average in each workdir: the newest at or before `which`.
+      average: the number of checkpoints to average in each workdir: see `choose_steps`.
       overrides: decoding keys and their values, as typed, applied to the first workdir's configuration.
     """
-    if average < 1:
-        raise UserError(f"--average={average}: must be at least 1")
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
     config = override(first_config, overrides)
@@ -82,7 +80,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     sizes = tokenizers[0].vocab_sizes
     graphs, parameters, checkpoints = [], [], []
     for each, settings in opened:
-        steps = choose_steps(each.path, which, average)
+        steps = choose_steps(each.path, which, average, settings.checkpoint.every)
         graph, expected = abstract_init(settings, *sizes)
         graphs.append(graph)
         parameters.append(load_parameters(each.path, steps, expected, settings))

@@ -14,8 +14,9 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
+from transformer.data.corpus.coverage import count_losses, find_unknown
 from transformer.data.sources import source
-from transformer.data.sources.lines import read_parallel_files
+from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.decoding.bleu import MEASURES, bleu_language
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
@@ -46,7 +47,8 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     devices = jax.local_devices()
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, 1, devices, models.shortlist)
     replicas = Replicas(models.graphs, models.parameters, devices[0])
-    logging.info("Translating %d sentences.", len(texts))
+    warn_about_unknown(arguments, models, texts)
+    logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
         translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
@@ -107,6 +109,17 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
     return texts, references
 
 
+def warn_about_unknown(arguments: argparse.Namespace, models: Trained, texts: list[str]) -> None:
+    """Warns if the vocabulary lacks characters of the sources. The translator names a line that is not of integers."""
+    vocabulary, kind = models.tokenizer.source, models.config.tokenizer.kind
+    if kind == "ids":
+        return
+    losses = count_losses(vocabulary, texts, vocabulary.encode(texts))
+    name = f"--source={arguments.source}" if arguments.source else f"the sources of {arguments.split}"
+    for line in find_unknown(name, kind, vocabulary, losses, f"--workdir={arguments.workdir}"):
+        logging.warning("%s", line)
+
+
 def log_scores(result: Mapping[str, Any]) -> None:
     """Logs the scores for a person to read."""
     logging.info(
@@ -115,8 +128,9 @@ def log_scores(result: Mapping[str, Any]) -> None:
         *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
     )
     logging.info(
-        "exact match %.1f %% of %d sentences; %.1f s with compilation, %.0f tokens/s",
-        *(100 * result["exact_match"], result["sentences"], result["seconds"], result["output_tokens_per_second"]),
+        "exact match %.1f %% of %d sentences; %.0f tokens/s for %.1f s, after %.1f s of compilation",
+        *(100 * result["exact_match"], result["sentences"]),
+        *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
     )
     logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
     logging.info("translations: %s", result["hypotheses"])

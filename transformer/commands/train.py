@@ -38,6 +38,12 @@ from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
 
+ZERO_BLEU = (
+    "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
+    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
+    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
+)
+
 
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
@@ -164,7 +170,10 @@ def validate(
     with contextlib.suppress(Interrupted):
         warm_up.wait(between_batches)
         values, samples = run.validation(state.eval_parameters, between_batches)
-        progress = progress.after_validation(values[metric], metric)
+        if metric == "bleu" and values[metric] == progress.best_score == 0:
+            # Once in a process: a run that resumes says it again.
+            logging.log_first_n(logging.WARNING, ZERO_BLEU, 1, progress.step)
+        progress = progress.after_validation(values, metric)
         recorder.write("valid", progress, values)
         recorder.write_samples(progress.step, samples)
         status.show_validation(values, samples)

@@ -1,8 +1,16 @@
-"""Language identification by function words."""
+"""Language codes, and language identification by function words."""
 
 import re
 from collections.abc import Sequence
 
+# ISO 639-3 codes of the languages for which scoring or identification have rules, and those of two letters.
+_THREE_LETTERS = {
+    **{"bod": "bo", "cat": "ca", "ces": "cs", "cmn": "zh", "dan": "da", "deu": "de", "dzo": "dz", "ell": "el"},
+    **{"eng": "en", "est": "et", "fin": "fi", "fra": "fr", "gle": "ga", "hun": "hu", "isl": "is", "ita": "it"},
+    **{"jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "lav": "lv", "lit": "lt", "mya": "my", "nld": "nl"},
+    **{"pol": "pl", "por": "pt", "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "spa": "es", "swe": "sv"},
+    **{"tam": "ta", "tha": "th", "tur": "tr", "ukr": "uk", "zho": "zh"},
+}
 # Chinese and Japanese have no spaces: each of their characters counts as a word.
 _WORD = re.compile("[\u3040-\u30ff\u4e00-\u9fff]|[^\\W\\d_]+")
 _FUNCTION_WORDS = {
@@ -29,8 +37,18 @@ FUNCTION_WORDS = {code: frozenset(words.split()) for code, words in _FUNCTION_WO
 
 
 def base_code(language: str) -> str:
-    """Returns the language of a code such as "pt-BR" or "zh_cn"."""
-    return re.split("[-_]", language.lower())[0]
+    """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn", in two letters if it is known by three."""
+    code = _subtags(language)[0]
+    return _THREE_LETTERS.get(code, code)
+
+
+def script(language: str) -> str:
+    """Returns the script of a code such as "zho_Hans", in lower case; "" if it names none."""
+    return next((subtag for subtag in _subtags(language)[1:] if len(subtag) == 4), "")
+
+
+def _subtags(language: str) -> list[str]:
+    return re.split("[-_]", language.lower())
 
 
 def function_word_shares(texts: Sequence[str]) -> dict[str, float]:

@@ -22,9 +22,9 @@ class DecodingBatch(NamedTuple):
     indices: list[int]
 
 
-def padded_lengths(longest: int) -> tuple[int, ...]:
-    """Returns the padded lengths: powers of two times SHORTEST, and last `longest`."""
-    lengths = [min(SHORTEST, longest)]
+def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
+    """Returns the padded lengths: powers of two times `shortest`, and last `longest`."""
+    lengths = [min(shortest, longest)]
     while lengths[-1] < longest:
         lengths.append(min(2 * lengths[-1], longest))
     return tuple(lengths)
@@ -37,7 +37,7 @@ def row_count(length: int, max_positions: int) -> int:
 
 
 def make_batches(
-    lengths: Mapping[int, int], longest: int, extra_length: int, max_positions: int
+    lengths: Mapping[int, int], longest: int, extra_length: int, max_positions: int, shortest: int = SHORTEST
 ) -> list[DecodingBatch]:
     """Returns batches of sequences of similar length, shortest first.
 
@@ -49,10 +49,11 @@ def make_batches(
       longest: the largest padded length.
       extra_length: positions of a row beyond the padded length.
       max_positions: limit on the positions of a batch; a batch of one row may exceed it.
+      shortest: the smallest padded length.
     """
     order = sorted(lengths, key=lambda i: (lengths[i], i))
     batches, begin = [], 0
-    for padded_length in padded_lengths(longest):
+    for padded_length in padded_lengths(longest, shortest):
         end = begin
         while end < len(order) and lengths[order[end]] <= padded_length:
             end += 1

@@ -11,24 +11,42 @@ get_ende_bleu.sh, whose tokenized reference is made here from the raw one.
 import importlib.metadata
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
 
-from transformer.data.languages import base_code
+from transformer.config_types import Config
+from transformer.data.languages import base_code, script
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
 COMPOUND_SPLIT = ("de",)  # the target languages whose published scores split compounds
+# sacreBLEU's tokenizers by language or script; 13a, for text with spaces, is that of all others.
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "yue", "hans", "hant"), "zh"),
+    **dict.fromkeys(("ja", "jpan"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kore", "hang"), "ko-mecab"),
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "thai", "laoo", "khmr", "mymr", "tibt"), "char"),
+}
+
+
+class Language(NamedTuple):
+    """The language of the texts that are scored.
+
+    code: such as "de". None: the texts are tokens separated by spaces.
+    tokenizer: the name of one of sacreBLEU's tokenizers, for the measure `bleu`.
+    """
+
+    code: str | None
+    tokenizer: str
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[str], language: str | None, measures: Iterable[str]
+    hypotheses: Sequence[str], references: Sequence[str], language: Language, measures: Iterable[str]
 ) -> dict[str, float | str]:
     """Returns the scores of at least one hypothesis, with one reference each.
 
     Args:
-      language: code of the target language, such as "de". None: the texts are tokens separated by spaces.
       measures: names of MEASURES, each from 0 to 100 and computed only if it is named.
 
     Returns:
@@ -45,25 +63,27 @@ def score(
 
 
 def lowercase_tokenized_score(
-    hypotheses: Sequence[str], references: Sequence[str], language: str | None
+    hypotheses: Sequence[str], references: Sequence[str], language: Language
 ) -> tuple[float, str]:
     """Returns `bleu_lowercase_tokenized` and its signature."""
-    prepared = [lowercase_tokenize(texts, language) for texts in (hypotheses, references)]
+    prepared = [lowercase_tokenize(texts, language.code) for texts in (hypotheses, references)]
     value, signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
-    return value, f"{signature}|{lowercase_preparation(language)}"
+    return value, f"{signature}|{lowercase_preparation(language.code)}"
 
 
-def paper_score(hypotheses: Sequence[str], references: Sequence[str], language: str | None) -> tuple[float, str]:
+def paper_score(hypotheses: Sequence[str], references: Sequence[str], language: Language) -> tuple[float, str]:
     """Returns `bleu_paper` and its signature."""
-    tokenized = [paper_tokenize(texts, language) for texts in (hypotheses, references)]
+    tokenized = [paper_tokenize(texts, language.code) for texts in (hypotheses, references)]
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
     value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), *tokenized)
-    return value, f"{signature}|{paper_preparation(language)}"
+    return value, f"{signature}|{paper_preparation(language.code)}"
 
 
 # (hypotheses, references, language) to the value and its signature.
 MEASURES = {
-    "bleu": lambda hypotheses, references, language: corpus_score(make_bleu(language), hypotheses, references),
+    "bleu": lambda hypotheses, references, language: corpus_score(
+        make_bleu(language.tokenizer), hypotheses, references
+    ),
     "bleu_lowercase_tokenized": lowercase_tokenized_score,
     "bleu_paper": paper_score,
     "chrf": lambda hypotheses, references, language: corpus_score(CHRF(), hypotheses, references),
@@ -76,17 +96,15 @@ def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Seq
     return value, str(metric.get_signature())
 
 
-def make_bleu(language: str | None) -> BLEU:
-    """Returns sacreBLEU's BLEU, with the tokenizer that it chooses for the language."""
-    if language is None:
-        return BLEU(tokenize="none", force=True)
-    code = base_code(language)
+def make_bleu(tokenizer: str) -> BLEU:
+    """Returns sacreBLEU's BLEU with one of its tokenizers, or over characters if that is not installed."""
     try:
-        return BLEU(trg_lang=code)
+        # `force` omits a warning about tokens, which "none" expects.
+        return BLEU(tokenize=tokenizer, force=tokenizer == "none")
     except RuntimeError:
-        logging.warning(
-            "BLEU is computed over characters: the tokenizer for %s is missing (pip install sacrebleu[%s]).", code, code
-        )
+        extra = tokenizer.removesuffix("-mecab")
+        message = "BLEU is computed over characters: sacreBLEU's %s is missing (pip install 'sacrebleu[%s]')."
+        logging.log_first_n(logging.WARNING, message, 1, tokenizer, extra)
         return BLEU(tokenize="char")
 
 
@@ -136,6 +154,10 @@ def paper_preparation(language: str | None) -> str:
     return f"{MOSES}.plain-punctuation.tokenized{split}"
 
 
-def bleu_language(data: Any) -> str | None:
+def bleu_language(data: Config) -> Language:
     """Returns the `language` argument of `score` for the configuration group `config.data`."""
-    return None if data.source == "ids" else data.target_language
+    code = data.target_language
+    tokenizer = TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
+    if data.source == "ids":
+        code, tokenizer = None, "none"
+    return Language(code, tokenizer if data.bleu_tokenizer == "auto" else data.bleu_tokenizer)

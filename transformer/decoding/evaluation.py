@@ -12,11 +12,15 @@ from transformer.decoding.translator import Translator
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """Translations with their scores. `seconds` are from text to text, with compilation; `output_tokens` count EOS."""
+    """Translations with their scores. `output_tokens` count EOS.
+
+    `seconds` are from text to text, without `compile_seconds`: the time of compiling programs, or of loading them.
+    """
 
     hypotheses: list[str]
     scores: dict[str, float | str]
     seconds: float
+    compile_seconds: float
     output_tokens: int
 
 
@@ -25,7 +29,7 @@ def translate_and_score(
     replicas: Replicas,
     texts: Sequence[str],
     references: Sequence[str],
-    language: str | None,
+    language: bleu.Language,
     measures: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:
@@ -35,10 +39,11 @@ def translate_and_score(
       language, measures: see `bleu.score`.
       report: see `Translator.translate`.
     """
-    began = time.perf_counter()
+    began, compiled = time.perf_counter(), translator.compile_seconds
     best = [found[0] for found in translator.translate(replicas, texts, 1, report)]
-    seconds = time.perf_counter() - began
+    compile_seconds = translator.compile_seconds - compiled
+    seconds = time.perf_counter() - began - compile_seconds
     hypotheses = [translation.text for translation in best]
     tokens = sum(len(translation.tokens) for translation in best)
     scores = bleu.score(hypotheses, references, language, measures)
-    return ScoredTranslations(hypotheses, scores, seconds, tokens)
+    return ScoredTranslations(hypotheses, scores, seconds, compile_seconds, tokens)

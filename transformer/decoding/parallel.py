@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from transformer.decoding.replicas import Replicas
 
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
-ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",)), PartitionSpec())
+ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",), (AxisType.Auto,)), PartitionSpec())
 
 Item = TypeVar("Item")
 Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct

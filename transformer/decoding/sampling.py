@@ -15,6 +15,9 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, penalty
 from transformer.special_tokens import BOS, EOS, PAD
 
+# Samples are greedy at this temperature already, and float32 has the quotients: at 1e-38 all would be -inf.
+LOWEST_TEMPERATURE = 1e-30
+
 
 class State(NamedTuple):
     """The state of the loop. `position` is both the step and the length of every unfinished sample."""
@@ -92,7 +95,7 @@ def draw(
 
     top-p keeps the fewest of the likeliest tokens that together have a probability of at least `top_p`.
     """
-    logits = log_p / temperature
+    logits = log_p / max(temperature, LOWEST_TEMPERATURE)
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
     vocab_size = logits.shape[-1]

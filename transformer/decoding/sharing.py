@@ -20,6 +20,11 @@ class SharedTranslator:
         """`wait_seconds` limits the time that a process may make no progress while another waits for it."""
         self.translator, self.wait_seconds = translator, wait_seconds
 
+    @property
+    def compile_seconds(self) -> float:
+        """The seconds that this process has compiled."""
+        return self.translator.compile_seconds
+
     def translate(
         self, replicas: Replicas, texts: Sequence[str], first_line: int, report: Callable[[int], None]
     ) -> list[list[Translation]]:

@@ -18,11 +18,13 @@ class Strategy(NamedTuple):
     search(models, source, limits, lines, config, n_best, max_length): the hypotheses, and which rows are done; the
       arguments are those of `beam_search`, and `lines` is (B,), the number of each row's line.
     takes_steps: whether the search extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
+    distinct: whether a sentence's translations have different texts: those of a search, but not samples.
     """
 
     num_hypotheses: Callable[[Config, int], int]
     search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
     takes_steps: bool = True
+    distinct: bool = True
 
 
 def _beam(models, source, limits, lines, config, n_best, max_length):
@@ -59,6 +61,6 @@ def _beam_options(config: Config, n_best: int) -> dict[str, Any]:
 
 STRATEGIES = {
     "beam": Strategy(lambda config, n_best: config.beam_size, _beam),
-    "sample": Strategy(lambda config, n_best: n_best, _sample),
+    "sample": Strategy(lambda config, n_best: n_best, _sample, distinct=False),
     "ctc": Strategy(lambda config, n_best: config.beam_size, _ctc, takes_steps=False),
 }

@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +15,11 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
+from transformer.data.corpus.workers import num_workers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DecodingBatch, make_batches, pad
+from transformer.decoding.batches import SHORTEST, DecodingBatch, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.parallel import DeviceQueues
 from transformer.decoding.replicas import Replicas
@@ -27,6 +30,7 @@ from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
+SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common
 
 
 def encode_source(vocabulary: Vocabulary, name: str, text: str, longest: int) -> list[int]:
@@ -56,8 +60,8 @@ class Translator:
     so neither does its translation.
 
     The devices share the batches, so a slow sentence delays one device only. One function is compiled for each padded
-    source length and pass, when a device first needs it or ahead. Parameters are arguments, so that training can
-    validate many times with one translator.
+    source length and pass, ahead or when a call of `translate` first needs it. Parameters are arguments, so that
+    training can validate many times with one translator.
     """
 
     def __init__(
@@ -81,7 +85,9 @@ class Translator:
             )
         self.graphs, self.tokenizer, self.config, self.n_best = tuple(graphs), tokenizer, config, n_best
         self.pieces, self.shortlist = tokenizer.target.pieces, shortlist
+        self.num_found = 1 if n_best == 1 else self.num_hypotheses  # spare ones replace those of equal text
         self.search = DeviceQueues(self._search, devices, static_argnames=["extra_length"])
+        self.compile_seconds = 0.0
 
     def translate(
         self,
@@ -107,6 +113,7 @@ class Translator:
                 break
             finished: set[int] = set()
             lengths = {i: len(sources[i]) for i in pending}
+            self._compile(self._jobs(replicas.on(self.search.devices[0]), lengths, extra_length))
             with contextlib.closing(self._decode(replicas, lengths, sources, first_line, extra_length)) as decoded:
                 for batch, (hypotheses, done) in decoded:
                     for row, index in enumerate(batch.indices):
@@ -132,14 +139,26 @@ class Translator:
         """
         abstract = Replicas.abstract(self.graphs, parameters)
         lengths = {i: len(source) for i, source in enumerate(self._encode(texts, first_line=1)) if source}
-        jobs = []
-        for extra_length in self.extra_lengths:
-            batches = self._batches(lengths, extra_length)
-            shapes = {(batch.rows, batch.length) for batch in batches}
-            for device, shape in itertools.product(self.search.devices[: len(batches)], sorted(shapes, reverse=True)):
-                arrays = self._arrays(DecodingBatch(*shape, indices=[]), [], first_line=0)
-                jobs.append(functools.partial(self.search.program, device, abstract, arrays, extra_length=extra_length))
+        return [job for extra_length in self.extra_lengths for job in self._jobs(abstract, lengths, extra_length)]
+
+    def _jobs(
+        self, abstract: tuple[dict, ...], lengths: dict[int, int], extra_length: int
+    ) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program of one pass, given the shapes of `Replicas.abstract`."""
+        batches, jobs = self._batches(lengths, extra_length), []
+        shapes = {(batch.rows, batch.length) for batch in batches}
+        for device, shape in itertools.product(self.search.devices[: len(batches)], sorted(shapes, reverse=True)):
+            arrays = self._arrays(DecodingBatch(*shape, indices=[]), [], first_line=0)
+            jobs.append(functools.partial(self.search.program, device, abstract, arrays, extra_length=extra_length))
         return jobs
+
+    def _compile(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Calls the jobs in threads, and adds the time to `compile_seconds`."""
+        began = time.perf_counter()
+        with ThreadPoolExecutor(num_workers(0), "compile") as pool:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+        self.compile_seconds += time.perf_counter() - began
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns the result of `encode_source` for each text."""
@@ -174,7 +193,8 @@ class Translator:
 
     def _batches(self, lengths: dict[int, int], extra_length: int) -> list[DecodingBatch]:
         max_positions = self.config.batch_tokens // self.num_hypotheses
-        return make_batches(lengths, self.config.max_source_length, extra_length, max_positions)
+        shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
+        return make_batches(lengths, self.config.max_source_length, extra_length, max_positions, shortest)
 
     def _search(
         self,
@@ -190,19 +210,24 @@ class Translator:
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
         max_length = source.shape[1] + extra_length
-        return self.strategy.search(models, source, limits, lines, self.config, self.n_best, max_length)
+        return self.strategy.search(models, source, limits, lines, self.config, self.num_found, max_length)
 
     def _read(
         self, tokens: Int[np.ndarray, "N L"], scores: Float[np.ndarray, "N"], log_p: Float[np.ndarray, "N L"]
     ) -> list[Translation]:
-        """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found."""
+        """Returns the translations of one sentence: at least one, and fewer than `n_best` if no more were found.
+
+        Several token sequences may have the same text: a search returns the best of them.
+        """
         found = np.flatnonzero(np.isfinite(scores))
         outputs = [tokens[n, : np.argmax(tokens[n] == EOS) + 1].tolist() for n in found]
         texts = self.tokenizer.target.decode(outputs)
-        translations = []
+        translations: list[Translation] = []
         for n, output, text in zip(found, outputs, texts, strict=True):
+            text = " ".join(text.splitlines())
+            if self.strategy.distinct and any(better.text == text for better in translations):
+                continue
             each = tuple(log_p[n, : len(output)].tolist())
             pieces = tuple(self.pieces[token] for token in output)
-            text = " ".join(text.splitlines())
             translations.append(Translation(text, tuple(output), pieces, each, sum(each), float(scores[n])))
-        return translations or [EMPTY]
+        return translations[: self.n_best] or [EMPTY]

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import distributed as jax_distributed  # its key-value store has no public API
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError
@@ -105,7 +105,7 @@ class AnyProcess:
 
     def __init__(self) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        mesh = Mesh(np.reshape(devices, (jax.process_count(), -1)), ("process", "device"))
+        mesh = Mesh(np.reshape(devices, (jax.process_count(), -1)), ("process", "device"), (AxisType.Auto,) * 2)
         self._one_each = NamedSharding(mesh, P("process"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
         self._previous: jax.Array | None = None

@@ -10,6 +10,7 @@ from transformer.config_types import Config
 from transformer.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
+AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0.11
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
@@ -32,9 +33,9 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
             "devices can share them as well)"
         )
     # On TPUs it places neighbouring devices next to each other.
-    return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, (AxisType.Auto,) * 3, devices=devices)
+    return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
 
 
 def one_device() -> Mesh:
     """Returns a mesh of the first device of this process."""
-    return Mesh(np.reshape(jax.local_devices()[:1], (1, 1, 1)), AXES)
+    return Mesh(np.reshape(jax.local_devices()[:1], (1, 1, 1)), AXES, AXIS_TYPES)

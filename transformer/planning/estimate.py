@@ -111,12 +111,12 @@ def lower(step: TrainStep, state, bucket: Bucket) -> list[tuple[jax.stages.Lower
     """Returns the programs of an update from batches of this shape, and how often it executes each."""
     batch, accumulation = step.abstract_batch(bucket), step.config.training.accumulation
     if accumulation == 1:
-        return [(step.update.lower(state, batch), 1)]
+        return [(step.update.lower(state, batch, step.seed, step.abstract_rate(state)), 1)]
     totals = step.abstract_totals(state)
     return [
         (step.zeros.lower(state.parameters), 1),
-        (step.accumulate.lower(state, batch, 0, totals), accumulation),
-        (step.apply_gradients.lower(state, totals), 1),
+        (step.accumulate.lower(state, batch, 0, totals, step.seed), accumulation),
+        (step.apply_gradients.lower(state, totals, step.abstract_rate(state)), 1),
     ]
 
 

@@ -37,6 +37,7 @@ def save_translations(
     paths = {kind: folder / f"{name}.{kind}.txt" for kind in texts}
     measured = translated.scores | {
         "seconds": translated.seconds,
+        "compile_seconds": translated.compile_seconds,
         "output_tokens_per_second": translated.output_tokens / translated.seconds,
     }
     result = (

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import corpus, inspection
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.coverage import count_losses
+from transformer.data.sources.interface import Source
 from transformer.data.sources.origin import read_origin
-from transformer.data.sources.source import open_source
+from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
@@ -162,7 +164,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     coordination.require_same("the data", lambda: found | initial, config.data.wait_seconds)
     fingerprints.check(workdir.path, found)
     coordination.on_process_zero(fingerprints.record, workdir.path, found)
-    coordination.on_process_zero(warn_about_data, config, vocabulary, train)
+    coordination.on_process_zero(warn_about_data, config, vocabulary, train, valid)
     if parent:
         coordination.on_process_zero(fine_tuning.record, config, workdir, parent)
     sizes = vocabulary.vocab_sizes
@@ -204,11 +206,47 @@ def warn_about_dtype(name: str) -> None:
         logging.warning("config.model.dtype=%s: this processor has no instructions for it; float32 is faster", name)
 
 
-def warn_about_data(config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus) -> None:
-    """Logs what looks like a mistake in the training data, and whether the test split is missing."""
+def warn_about_data(
+    config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus, valid: Corpus
+) -> None:
+    """Logs what looks like a mistake in the data, and whether the test split is missing.
+
+    Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
+    training split are unknown.
+    """
     for line in inspection.find_mistakes(config, vocabulary, train):
         logging.warning("%s", line)
-    try:
-        open_source(config.data, "test")  # reads none of its pairs
-    except UserError as error:
-        logging.warning("%s; training does not need it, but transformer.evaluate --split=test does", error)
+    for split, corpus_ in (("train", train), ("valid", valid)):
+        name = open_source(config.data, split).name
+        for line in inspection.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
+            logging.warning("%s", line)
+    if config.data.source != "synthetic":  # whose splits have no sentence in common
+        for split in ("valid", "test"):
+            try:
+                source = open_source(config.data, split)
+                texts = list(decoded(source)) if len(source) else []
+            except UserError as error:
+                logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
+                continue
+            if texts:
+                warn_about_held_out(config, vocabulary, train, source, texts, split)
+
+
+def warn_about_held_out(
+    config: ml_collections.FrozenConfigDict,
+    vocabulary: Tokenizer,
+    train: Corpus,
+    source: Source,
+    texts: Sequence[tuple[str, str]],
+    split: str,
+) -> None:
+    """Logs which pairs of a held-out split are training pairs, and for the test split what its vocabulary lacks."""
+    for line in inspection.find_shared(train, source, texts):
+        logging.warning("%s", line)
+    if split == "test" and config.data.source != "ids":
+        losses = []
+        for side, encoder in enumerate(vocabulary.sides):
+            sentences = [pair[side].strip() for pair in texts]
+            losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
+        for line in inspection.find_losses(config, vocabulary, source.name, losses, is_train=False):
+            logging.warning("%s", line)

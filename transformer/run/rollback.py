@@ -63,7 +63,8 @@ def write_events(run: Run, rollbacks: list[list[int]]) -> None:
 def give_up(run: Run, diverged: Diverged) -> NoReturn:
     """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
     step, position = diverged.progress.step, diverged.progress.position
-    gradients, _ = run.train_step.gradients(diverged.state, run.train_step.place(diverged.batches[-1]), 0)
+    train_step, batch = run.train_step, run.train_step.place(diverged.batches[-1])
+    gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
     gradient_norms = norms_by_module(gradients)
     for name, norm in norms_by_module(diverged.state.parameters).items():
         logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
@@ -13,25 +15,38 @@ from transformer.config_types import Config
 from transformer.data.batches import loader
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.sources import source
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed.sharding import BATCH
-from transformer.errors import UserError
+from transformer.errors import UserError, memory_advice
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record, means
 from transformer.training.objectives import OBJECTIVES, Inputs
 from transformer.training.programs import Batch, Programs, abstract_batch
 
+MAX_LISTED = 5  # lines in a warning
+MEMORY_ADVICE = "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
 
-def check_positions(config: Config, corpus: Corpus, split: str) -> None:
-    """Raises UserError if the model has too few learned positions for a held-out split, which keeps long sentences."""
-    stack_lengths = OBJECTIVES[config.training.objective].stack_lengths
-    longest = max(stack_lengths(config.model, *corpus.lengths.max(axis=0).tolist()))
-    if config.model.positions == "learned" and longest > config.model.max_positions:
-        raise UserError(
-            f"model.max_positions={config.model.max_positions}: data.{split}_split={config.data[f'{split}_split']} has "
-            f"a sentence that needs {longest}; shorten it, or train with at least so many or with "
-            "model.positions=sinusoidal"
-        )
+
+def check_lengths(config: Config, tokenizer: Tokenizer, corpus: Corpus, split: str) -> None:
+    """Warns of pairs of a held-out split that the loss leaves out. Raises UserError if it leaves out all."""
+    longest, name = config.data.max_length, f"data.{split}_split={config.data[f'{split}_split']}"
+    count = np.count_nonzero(corpus.lengths.max(axis=1) > longest)
+    if not count:
+        return
+    if count == len(corpus):
+        raise UserError(f"config.data.max_length={longest}: all {corpus.unit} of {name} are longer; raise it")
+    # The corpus has no pairs with an empty side, so its numbers are not those of lines.
+    sides = zip(tokenizer.sides, source.read_pairs(config.data, split), strict=True)
+    lengths = np.array([[len(tokens) + 1 for tokens in side.encode(texts)] for side, texts in sides])
+    lines = (np.flatnonzero(lengths.max(axis=0) > longest) + 1).tolist()
+    more = f" and {count - MAX_LISTED} more" if count > MAX_LISTED else ""
+    logging.warning(
+        "%s: the loss leaves out %d of %d %s, longer than config.data.max_length=%d tokens: line%s %s%s.",
+        *(name, count, len(corpus), corpus.unit, longest),
+        *("" if count == 1 else "s", ", ".join(map(str, lines[:MAX_LISTED])), more),
+    )
 
 
 class EvalStep:
@@ -53,11 +68,12 @@ class EvalStep:
     def over_corpus(self, parameters: dict, corpus: Corpus, between_batches: Callable[[], None]) -> Record:
         """Returns the means over all tokens of a held-out corpus. `between_batches` is called before each batch."""
         sums = None
-        for batch in loader.in_order(corpus, self.config, self.mesh):
-            between_batches()
-            part = self(parameters, batch)
-            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
-        return means(dataclasses.asdict(jax.device_get(sums)))
+        with memory_advice(MEMORY_ADVICE):
+            for batch in loader.in_order(corpus, self.config, self.mesh):
+                between_batches()
+                part = self(parameters, batch)
+                sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+            return means(dataclasses.asdict(jax.device_get(sums)))
 
     def compilations(self, parameters: dict, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile the program for a bucket, the one that needs most memory first."""

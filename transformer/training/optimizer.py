@@ -15,19 +15,34 @@ def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
     return SCHEDULES[config.schedule](config, d_model, steps)
 
 
-def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`."""
-    optimizer = OPTIMIZERS[config.name](config, schedule)
-    if config.weight_decay > 0:
-        # The same for all optimizers: Optax's muon does not decay embeddings, its adafactor ignores the learning rate.
-        decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _is_matrix)
-        optimizer = optax.chain(optimizer, decay)
-    if config.clip_norm > 0:
-        return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
-    return optimizer
+def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`.
+
+    `update` takes an optional `learning_rate`, which replaces the schedule's: a program that has it as an argument does
+    not depend on the schedule.
+    """
+
+    def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
+        optimizer = OPTIMIZERS[config.name](config, schedule)
+        if config.weight_decay > 0:
+            # The same for all optimizers: Optax's muon does not decay embeddings, its adafactor ignores the learning
+            # rate.
+            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _is_matrix)
+            optimizer = optax.chain(optimizer, decay)
+        if config.clip_norm > 0:
+            return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+        return optimizer
+
+    scheduled = with_schedule(schedule)
+
+    def update(updates, state, params=None, *, learning_rate: jax.Array | None = None):
+        optimizer = scheduled if learning_rate is None else with_schedule(lambda _: learning_rate)
+        return optimizer.update(updates, state, params)
+
+    return optax.GradientTransformationExtraArgs(scheduled.init, update)
 
 
-def count_updates(optimizer_state: optax.OptState) -> jax.Array:
+def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtypeStruct:
     """Returns how many updates the optimizer has made, the argument of its schedule. Skipped updates do not count."""
     counts = optax.tree.get_all_with_path(
         optimizer_state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"

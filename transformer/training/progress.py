@@ -1,7 +1,8 @@
 """The progress of a run: counts, scores and data position, but not the arrays of `TrainState`."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transformer.config_types import Config
@@ -22,6 +23,7 @@ class Progress:
     seconds: float = 0.0  # duration of the run, over all starts
     validated_step: int = 0  # step of the last validation
     best_score: float | None = None  # by `checkpoint.best_metric`; None before the first validation
+    best_loss: float | None = None  # of that validation; None also in older checkpoints
     best_step: int | None = None  # step of that validation
     validations_since_best: int = 0
     # Sums of `TrainingWindow` since the last training line.
@@ -62,13 +64,24 @@ class Progress:
             seconds=seconds,
         )
 
-    def after_validation(self, score: float, metric: str) -> "Progress":
-        """Returns the progress after a validation at this step, scored by `metric`. Ties keep the earlier best."""
+    def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
+        """Returns the progress after a validation at this step, with the scores `values`, compared by `metric`.
+
+        Of equal scores the one with the lower loss is the better, and then the earlier. A value that is not finite is
+        worse than any other.
+        """
         after = dataclasses.replace(self, validated_step=self.step)
-        higher_is_better = metric == "bleu"
-        if self.best_score is None or (score > self.best_score if higher_is_better else score < self.best_score):
-            return dataclasses.replace(after, best_score=score, best_step=self.step, validations_since_best=0)
+        score, loss = values[metric], values["loss"]
+        if self.best_score is None or _rank(score, loss, metric) > _rank(self.best_score, self.best_loss, metric):
+            best = {"best_score": score, "best_loss": loss, "best_step": self.step}
+            return dataclasses.replace(after, **best, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
+
+
+def _rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
+    """Returns the values of a validation as they compare: the higher, the better."""
+    values = (score if metric == "bleu" else -score, -math.inf if loss is None else -loss)
+    return tuple(value if math.isfinite(value) else -math.inf for value in values)
 
 
 def due(step: int, every: int, last: int) -> bool:

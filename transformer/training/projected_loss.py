@@ -66,7 +66,7 @@ class ProjectedLoss:
     def over_devices(self, hidden: jax.Array, table: jax.Array, targets: jax.Array, with_gradients: bool) -> tuple:
         """Returns (criterion, sums), and the gradients of hidden and table if requested."""
         mesh, (vocab_size, d_model) = self.mesh.shape, table.shape
-        is_shared = len(hidden) % row_shards(self.mesh) == 0
+        is_shared = len(hidden) // self.passes % row_shards(self.mesh) == 0  # R-Drop compares the rows of a sentence
         rows = BATCH if is_shared else P()
         columns = _COLUMN_MULTIPLE.get(_platform(self.mesh), _DEFAULT_COLUMN_MULTIPLE) * mesh["tensor"]
         padded = jnp.pad(table.astype(hidden.dtype), ((0, -vocab_size % columns), (0, 0)))

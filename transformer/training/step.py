@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -29,6 +30,9 @@ class TrainStep:
 
     The gradients and token counts of several batches are summed and divided once, so that the update is that of their
     union. Random numbers are a function of (config.seed, step, number of the batch), whatever the mesh.
+
+    The seed and the learning rate are arguments of the programs. So runs that differ only in the seed, the schedule or
+    the number of steps share compiled programs by JAX's cache.
     """
 
     def __init__(
@@ -42,9 +46,10 @@ class TrainStep:
     ):
         """`inputs` is from `inputs_of`; the default suits all objectives but masked_lm."""
         self.config, self.graph, self.inputs = config, graph, inputs
-        self.optimizer, self.schedule = optimizer, schedule
+        self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
         self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
+        self.learning_rate = jax.jit(lambda count: jnp.asarray(schedule(count), jnp.float32))
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
@@ -55,30 +60,37 @@ class TrainStep:
 
     def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
+        rate = self.programs.run(self.learning_rate, count_updates(state.optimizer_state))
         if len(batches) == 1:
-            return self.programs.run(self.update, state, batches[0])
+            return self.programs.run(self.update, state, batches[0], self.seed, rate)
         totals = self.programs.run(self.zeros, state.parameters)
         for number, batch in enumerate(batches):
-            totals = self.programs.run(self.accumulate, state, batch, number, totals)
-        return self.programs.run(self.apply_gradients, state, totals)
+            totals = self.programs.run(self.accumulate, state, batch, number, totals, self.seed)
+        return self.programs.run(self.apply_gradients, state, totals, rate)
 
     def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
-        return self.programs.compile(self.update, state, batch)
+        return self.programs.compile(self.update, state, batch, self.seed, self.abstract_rate(state))
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
 
-        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The programs
-        that start and end an accumulation have no activations and are last.
+        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The
+        programs without activations are last: those that start and end an accumulation, and the learning rate's.
         """
         batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
+        rate = functools.partial(self.programs.compile, self.learning_rate, count_updates(state.optimizer_state))
         if self.config.training.accumulation == 1:
-            return [functools.partial(self.executable, state, batch) for batch in batches]
+            return [*(functools.partial(self.executable, state, batch) for batch in batches), rate]
         totals = self.abstract_totals(state)
-        arguments = [(self.accumulate, state, batch, 0, totals) for batch in batches]
-        arguments += [(self.zeros, state.parameters), (self.apply_gradients, state, totals)]
-        return [functools.partial(self.programs.compile, *each) for each in arguments]
+        arguments = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
+        arguments += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, self.abstract_rate(state))]
+        return [*(functools.partial(self.programs.compile, *each) for each in arguments), rate]
+
+    def abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
+        """Returns the shape and sharding of the learning rate."""
+        count = count_updates(state.optimizer_state)
+        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
 
     def abstract_totals(self, state: TrainState) -> Totals:
         """Returns the shapes and shardings of the sums over batches."""
@@ -93,17 +105,19 @@ class TrainStep:
         """Returns the batch sharded over the mesh, as those of the loader already are."""
         return jax.device_put(batch, self.batch_sharding)
 
-    def _update(self, state: TrainState, batch: Batch):
-        return self._apply_gradients(state, self._gradients(state, batch, 0))
+    def _update(self, state: TrainState, batch: Batch, seed: jax.Array, learning_rate: jax.Array):
+        return self._apply_gradients(state, self._gradients(state, batch, 0, seed), learning_rate)
 
     def _zeros(self, parameters: dict) -> Totals:
         return self._constrain((jax.tree.map(jnp.zeros_like, parameters), LossSums.zeros()))
 
-    def _accumulate(self, state: TrainState, batch: Batch, number: int | jax.Array, totals: Totals) -> Totals:
-        return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number))
+    def _accumulate(
+        self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array
+    ) -> Totals:
+        return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number, seed))
 
-    def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array) -> Totals:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), state.step), number)
+    def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array, seed: jax.Array) -> Totals:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), number)
         rows = {name: jnp.repeat(array, self.loss.passes, axis=0) for name, array in batch.items()}
         rows = self.inputs(rows, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
 
@@ -113,7 +127,9 @@ class TrainStep:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             return self._constrain(jax.grad(loss, has_aux=True)(state.parameters))
 
-    def _apply_gradients(self, state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, Any]]:
+    def _apply_gradients(
+        self, state: TrainState, totals: Totals, learning_rate: jax.Array
+    ) -> tuple[TrainState, dict[str, Any]]:
         """Returns the updated state. Where the loss or a gradient is not finite, only the counts change."""
         gradients, sums = totals
         tokens = jnp.maximum(sums.tokens, 1.0)
@@ -122,12 +138,15 @@ class TrainStep:
         gradients = jax.tree.map(lambda x: x / tokens, gradients)
         is_finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            updates, optimizer_state = self.optimizer.update(gradients, state.optimizer_state, state.parameters)
+            updates, optimizer_state = self.optimizer.update(
+                gradients, state.optimizer_state, state.parameters, learning_rate=learning_rate
+            )
         parameters = optax.apply_updates(state.parameters, updates)
         ema_parameters = state.ema_parameters
         if ema_parameters is not None:
-            rate = 1.0 - self.config.training.ema_decay
-            ema_parameters = optax.incremental_update(parameters, ema_parameters, rate)
+            # A warm-up of the decay, so that the average soon forgets the initial parameters.
+            decay = jnp.minimum(self.config.training.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+            ema_parameters = optax.incremental_update(parameters, ema_parameters, 1.0 - decay)
         before = (state.parameters, state.optimizer_state, state.ema_parameters)
         after = _select(is_finite, (parameters, optimizer_state, ema_parameters), before)
         # Latches at `max_skipped`: the host reads the count only at log steps.
@@ -136,7 +155,7 @@ class TrainStep:
         metrics = {
             "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
             "gradient_norm": norm,
-            "learning_rate": jnp.asarray(self.schedule(count_updates(state.optimizer_state)), jnp.float32),
+            "learning_rate": learning_rate,
             "skipped": ~is_finite,
         }
         return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics

@@ -17,7 +17,8 @@ from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translator import Translator
-from transformer.training.eval_step import EvalStep, check_positions
+from transformer.errors import memory_advice
+from transformer.training.eval_step import EvalStep, check_lengths
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
 from transformer.training.objectives import Inputs
@@ -32,15 +33,15 @@ def validation_strategy(strategy: str) -> str:
 
 
 class Validation:
-    """Teacher-forced loss of the whole split, and BLEU of its translations by the functions that `evaluate` calls.
+    """Teacher-forced loss of the split, and BLEU of its translations by the functions that `evaluate` calls.
 
-    Raises UserError if the model has too few learned positions, since no pair of the split is dropped for its length.
+    The loss leaves out pairs that are longer than `data.max_length`, with a warning; BLEU is of all.
     """
 
     def __init__(
         self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus, inputs: Inputs
     ):
-        check_positions(config, corpus, "valid")
+        check_lengths(config, tokenizer, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.eval_step = EvalStep(config, graph, mesh, inputs)
         self.translator = None
@@ -85,10 +86,11 @@ class Validation:
         samples, values = [], self.eval_step.over_corpus(parameters, self.corpus, between_batches)
         if self.translator is not None:
             language, replicas = bleu_language(self.config.data), self._replicas(parameters)
-            translated = translate_and_score(
-                *(self.translator, replicas, self.texts, self.references, language, MEASURES),
-                lambda _: between_batches(),
-            )
+            with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
+                translated = translate_and_score(
+                    *(self.translator, replicas, self.texts, self.references, language, MEASURES),
+                    lambda _: between_batches(),
+                )
             values |= {name: translated.scores[name] for name in (*MEASURES, "exact_match")}
             if jax.process_index() == 0:
                 samples = self.samples.take(replicas, translated.hypotheses)

@@ -170,12 +170,15 @@ def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
     encoded.set()
 
 
-def test_a_very_long_held_out_sentence_does_not_enlarge_the_batches_of_others():
+def test_held_out_pairs_beyond_max_length_are_left_out():
     short, config = random_sentences(100, longest=12), small_config()
-    sentences = MemorySentences([*short.pairs, (np.full(500, 9), np.full(400, 9))])
-    shapes = [arrays["source"].shape for arrays in loader.in_order(sentences, config, one_device())]
-    assert shapes.count((2, 501)) == 1  # row_multiple rows
-    assert all(rows * length <= config.batch.tokens for rows, length in shapes if length < 501)
+    long = [(np.full(500, 9), np.full(4, 9)), (np.full(4, 9), np.full(config.data.max_length, 9))]
+    expected = list(loader.in_order(short, config, one_device()))
+    # The first pair is long, so that the numbers of all others differ.
+    found = list(loader.in_order(MemorySentences([long[0], *short.pairs, long[1]]), config, one_device()))
+    for arrays, others in zip(found, expected, strict=True):
+        assert all(np.array_equal(array, others[name]) for name, array in arrays.items())
+        assert all(array.size <= config.batch.tokens for array in arrays.values())
 
 
 def test_held_out_sentences_appear_once_and_in_order():

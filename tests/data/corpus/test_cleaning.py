@@ -57,9 +57,10 @@ def test_removing_duplicates_takes_bounded_memory(monkeypatch):
 
 def test_summary_names_reasons_by_frequency():
     assert cleaning.summary(28_990, {"empty": 3, "duplicate": 7, "too_long": 0}) == (
-        "28,990 pairs kept, 10 dropped: 7 duplicates, 3 with an empty side"
+        "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"
     )
     assert cleaning.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
+    assert cleaning.summary(1, {"duplicate": 1}) == "1 pair kept, 1 dropped: 1 repeated"
 
 
 def test_without_limits_only_pairs_with_an_empty_side_are_dropped():

@@ -235,3 +235,24 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
     (folder / "corpus.json").write_text("{")
     with pytest.raises(UserError, match=r"corpus\.json: damaged .*; delete .*/test-train-"):
         prepared()
+
+
+def test_text_that_the_vocabulary_loses_is_counted_with_an_example(config, prepared, tmp_path):
+    config.data.train_split = "lossy"
+    write_pairs(tmp_path, "lossy", [("number 犬犬", "Zahl  1"), ("number", "Zahl ①"), ("number 1", "Zahl")])
+    (source, found), (target, changed) = prepared().report["losses"]
+    assert source["unknown"] == 2 and source["characters"] == 8 + 6 + 7 and found == {"unknown": "number 犬犬"}
+    assert target["changed"] == 1 and target["lines"] == 3 and changed == {"changed": "Zahl ①"}
+
+
+@pytest.mark.parametrize(("bad", "level"), [(15, "INFO"), (16, "WARNING")])
+def test_many_dropped_pairs_are_a_warning_that_names_the_encoding(config, prepared, tmp_path, caplog, bad, level):
+    config.data.train_split = "latin"
+    write(tmp_path / "latin.en", b"number\n" * 300)
+    write(tmp_path / "latin.de", b"Zahl\n" * (300 - bad) + b"Zahl f\xfcr\n" * bad)
+    caplog.set_level("INFO", logger="absl")
+    caplog.clear()
+    prepared()
+    (record,) = [record for record in caplog.records if "dropped" in record.getMessage()]
+    assert record.levelname == level and f"{bad} not UTF-8" in record.getMessage()
+    assert f"latin.de, line {301 - bad}: not UTF-8 (byte 7); it is probably ISO-8859-1" in record.getMessage()

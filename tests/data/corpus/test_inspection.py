@@ -7,8 +7,10 @@ from rich.cells import cell_len
 
 from tests.data.files import text_config, write_pairs
 from transformer.data.corpus import corpus, inspection
+from transformer.data.corpus.coverage import count_losses
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
+from transformer.errors import UserError
 
 
 @pytest.fixture
@@ -110,7 +112,8 @@ def test_a_vocabulary_of_another_language_is_reported(config, prepare, captions,
     config.tokenizer.model_file = str(tmp_path / "english" / tokenizer.MODEL)
     config.data.source_language = "other"
     found = mistakes(prepare(list(zip(texts, german, strict=True))))
-    assert any(line.startswith("tokenizer.model_file splits frequent words of the source into ") for line in found)
+    start = f"tokenizer.model_file={config.tokenizer.model_file} splits frequent words of the source into "
+    assert any(line.startswith(start) for line in found)
 
 
 def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
@@ -121,3 +124,28 @@ def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
     assert shown[0].startswith("en: a 犬 a 犬") and shown[0].endswith("…")
     assert shown[1].isprintable()
     assert shown[2] == f"en: {captions[4][0]}"[:68]
+
+
+def losses(config, made, texts):
+    sides = [count_losses(side, list(texts), side.encode(list(texts))) for side in made.sides]
+    return list(inspection.find_losses(config, made, "data", sides, is_train=True))
+
+
+def test_targets_that_normalization_changes_and_unknown_characters_are_reported(config, prepare, captions):
+    changed = [("one", "一，二！"), ("e\u0301 …", "½\u200c"), ("a\tb ", "a  b")] * 5
+    config, made, train = prepare(captions + changed)
+    ((counts, _), (target, _)) = train.report["losses"]
+    assert counts["changed"] == target["changed"] - 5 == 5  # tabs and spaces survive as spaces
+    (warning,) = inspection.find_losses(config, made, "data", train.report["losses"], is_train=True)
+    assert warning.startswith("tokenizer.normalization=nmt_nfkc changes 2.4% of the training targets")
+    assert "'一，二！' becomes '一,二!'" in warning and "tokenizer.normalization=identity" in warning
+    config.tokenizer.normalization, config.tokenizer.vocab_size = "identity", 310
+    assert losses(*prepare(captions + changed, "identity")[:2], ["一，二！", "½\u200c…"]) == []
+    # The vocabulary of a parent in another language.
+    config.training.init_from = "runs/parent"
+    with pytest.raises(
+        UserError, match="training.init_from=runs/parent: 9.% of the characters of data, en are unknown"
+    ):
+        losses(config, made, ["καλημέρα κόσμε, τι κάνετε"])
+    lines = losses(config, made, ["a man with a dog κ"])
+    assert len(lines) == 2 and lines[0].startswith("data, en: 7.7% of the characters are unknown to the vocabulary; 'a")

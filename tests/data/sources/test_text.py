@@ -26,6 +26,10 @@ def data(tmp_path):
 def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, content):
     path = tmp_path_factory.mktemp("lines") / name
     write(path, content)
+    if b"\r" in content and b"\n" not in content:
+        with pytest.raises(UserError, match="its lines end with CR only, must end with LF"):
+            lines.count_lines(path)
+        return
     expected = content.split(b"\n")
     if not expected[-1]:
         expected.pop()  # nothing follows the last line end
@@ -216,3 +220,26 @@ def test_an_unknown_source_has_no_default(data):
     data.source = "unknown"
     with pytest.raises(KeyError, match="unknown"):
         sources.open_source(data, "train")
+
+
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_other_encodings_are_named(tmp_path, name, encoding):
+    write(tmp_path / name, "上海的一个男人\n二\n".encode(encoding) * 3000)
+    expected = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+    with pytest.raises(UserError, match=f"{name}: is {expected}, must be UTF-8; convert it: iconv -f {expected} "):
+        lines.count_lines(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("naïve".encode("latin-1"), "ISO-8859-1"),
+        ("“naïve”".encode("cp1252"), "WINDOWS-1252"),
+        ("Привет".encode("cp1251"), "older encoding"),
+        ("ein Käse, ein Öl".encode()[:-2], "damaged UTF-8"),
+    ],
+)
+def test_the_probable_encoding_is_named(line, expected):
+    with pytest.raises(UserError, match=f"here: not UTF-8 .*{expected}"):
+        lines.decode(line, "here")

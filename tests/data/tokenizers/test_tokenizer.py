@@ -247,3 +247,16 @@ def test_a_kind_in_the_table_can_be_named(config, tmp_path, monkeypatch):
 def test_an_unknown_kind_has_no_default(config, tmp_path):
     with pytest.raises(KeyError, match="unknown"):
         make(config, tmp_path, kind="unknown")
+
+
+def test_lines_of_any_length_train_the_vocabulary(config, tmp_path):
+    greek = "καλημέρα κόσμε " * 400  # 11,600 bytes; SentencePiece leaves out lines above 4,192
+    write_pairs(tmp_path, "train", [(greek, "犬" * 70_000)] * 2 + list(zip(ENGLISH, GERMAN, strict=True)) * 5)
+    made = make(config, tmp_path)
+    assert UNK not in made.source.encode(["καλημέρα κόσμε the dog 犬"])[0]
+
+
+def test_training_on_text_in_another_encoding_names_it(config, tmp_path):
+    (tmp_path / "train.de").write_bytes("für\n".encode("latin-1") * 20)
+    with pytest.raises(UserError, match=r"train\.de, line 1: not UTF-8 .*ISO-8859-1"):
+        make(config, tmp_path)

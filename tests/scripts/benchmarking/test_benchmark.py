@@ -13,7 +13,7 @@ from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, "- ours\n", "float32")
+REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, {"small, 1 x 2": "1.50 (P)"}, "amx")
 
 
 @pytest.fixture
@@ -54,17 +54,30 @@ def test_a_flag_that_does_not_apply_is_refused(flags, message):
     assert message in refusal(lambda: benchmark.main(benchmark.make_parser().parse(flags)))
 
 
-def test_results_are_a_table_or_json_and_go_between_the_marks_of_size_and_dtype(measured, capsys, tmp_path):
+def test_results_are_a_table_or_json_and_go_between_the_marks_of_size_and_processor(measured, capsys, tmp_path):
     assert run(benchmark, "layers") == 0
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
     assert run(benchmark, "layers", "--format=json") == 0
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-float32: {each} -->" for each in ("begin", "end"))
+    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-amx: {each} -->" for each in ("begin", "end"))
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
     assert f"| a | 1 |\n\nA note.\n{end}\nafter" in page.read_text()
-    assert run(benchmark, "decode", "--size=small", "--peers", f"--summary={page}") == 0
-    assert page.read_text() == f"before\n{begin}\n- ours\n{end}\nafter\n"
+
+
+def test_a_summary_sets_the_cells_of_its_batches_in_the_row_of_the_processor(measured, tmp_path):
+    page, flags = tmp_path / "page.md", ("decode", "--size=small", "--peers", f"--summary={tmp_path}/page.md")
+    header = "| two cores | decode small, 1 x 2 | train |\n| --- | --- | --- |\n"
+    table = f"<!-- speed: begin -->\n{header}{{}}<!-- speed: end -->\n"
+    page.write_text(table.format("| no-bfloat16 | 1 | 2 |\n| amx |  | 3 |\n"))
+    assert run(benchmark, *flags) == 0
+    assert page.read_text() == table.format("| no-bfloat16 | 1 | 2 |\n| amx | 1.50 (P) | 3 |\n")
+    page.write_text(table.format("| bfloat16 | 1 | 2 |\n"))
+    assert "has no row 'amx'" in refusal(lambda: benchmark.main(benchmark.make_parser().parse(flags)))
+    page.write_text(page.read_text().replace("1 x 2", "1 x 3"))
+    assert "has no column 'decode small, 1 x 2'" in refusal(
+        lambda: benchmark.main(benchmark.make_parser().parse(flags))
+    )
 
 
 def test_the_flag_names_every_size():

@@ -33,8 +33,8 @@ def test_copied(source, target, share):
 
 
 def test_scores_are_those_of_the_models_per_token(models):
-    model, reverse = models
-    measured = list(measure(PAIRS, model, reverse))
+    (model, reverse), reported = models, []
+    measured = list(measure(PAIRS, model, reverse, reported.append))
     assert [(each.number, each.source, each.target) for each in measured] == [
         (number, *pair) for number, pair in enumerate(PAIRS, start=1)
     ]
@@ -47,9 +47,10 @@ def test_scores_are_those_of_the_models_per_token(models):
             assert scores.pmi == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
         assert each.pmi == pytest.approx(sum(scores.pmi for scores in each.scores) / 2)
     assert math.isnan(measured[2].pmi)
-    assert [len(each.scores) for each in measure(PAIRS, model, None)] == [1] * 4
+    assert [len(each.scores) for each in measure(PAIRS, model, None, reported.append)] == [1] * 4
+    assert reported == [4, 4]
 
 
 def test_an_empty_source_has_no_mutual_information(models):
-    (measured,) = measure([("", "1 2")], models[0], None)
+    (measured,) = measure([("", "1 2")], models[0], None, lambda count: None)
     assert measured.pmi == 0.0

@@ -15,6 +15,7 @@ from concurrent import futures
 from pathlib import Path
 
 import jax
+import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int32
@@ -30,6 +31,8 @@ from transformer.data.corpus.sampling import SampledEpoch
 from transformer.distributed.sharding import held_rows, place_held_rows
 
 Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
+
+HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
 # Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, random)`.
 PLANS = {"buckets": bucketing, "packed": packing}
@@ -160,12 +163,15 @@ def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
 
 
 def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
-    """Plans every batch of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
+    """Plans the batches of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
 
-    No held-out pair is dropped for its length, so a batch of very long sentences may exceed `batch.tokens`.
+    Leaves out pairs that are longer than `data.max_length`, so no batch exceeds `batch.tokens`. There must be others.
     """
-    buckets = bucketing.choose_buckets(corpus.lengths, config.batch)
-    return bucketing.plan_epoch(corpus.lengths, buckets, random=None)
+    kept = np.flatnonzero(corpus.lengths.max(axis=1) <= config.data.max_length)
+    lengths, batch_config = corpus.lengths[kept], ml_collections.ConfigDict(config.batch)
+    batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
+    plan = bucketing.plan_epoch(lengths, bucketing.choose_buckets(lengths, batch_config), random=None)
+    return dataclasses.replace(plan, sentences=kept[plan.sentences])
 
 
 def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:

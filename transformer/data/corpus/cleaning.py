@@ -9,15 +9,18 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Bool, UInt64
 
+from transformer.data.sources.lines import counted
+
 # Reasons to drop a pair, in the order in which they are checked, and their names in the log.
 REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
     "too_long": "longer than data.max_length",
     "length_ratio": "beyond data.max_length_ratio",
-    "duplicate": "duplicates",
+    "duplicate": "repeated",
 }
 
+MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 HASHES_PER_PASS = 1 << 24  # sorted at once, in about 0.6 GB
 
 
@@ -69,9 +72,10 @@ def is_first_occurrence(hashes: UInt64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"
 
 
 def summary(kept: int, dropped: dict[str, int]) -> str:
-    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 duplicates, 3 with an empty side"."""
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"."""
     total = sum(dropped.values())
     if not total:
-        return f"{kept:,} pairs kept, none dropped"
+        return f"{counted(kept, 'pair')} kept, none dropped"
     counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
-    return f"{kept:,} pairs kept, {total:,} dropped: " + ", ".join(f"{count:,} {words}" for count, words in counts)
+    reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
+    return f"{counted(kept, 'pair')} kept, {total:,} dropped: {reasons}"

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from transformer.data.corpus import cleaning, storage
+from transformer.data.corpus.coverage import count_losses
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.special_tokens import EOS
 
@@ -18,10 +19,17 @@ TokenPair = tuple[list[int], list[int]]
 
 
 class Encoded(NamedTuple):
-    """The encoded pairs of a chunk: arrays by the names of `storage`, and the number of dropped pairs by reason."""
+    """The encoded pairs of a chunk.
+
+    Attributes:
+      arrays: by the names of `storage`.
+      dropped: the number of dropped pairs by reason.
+      losses: of each side, as `coverage.count_losses` returns them.
+    """
 
     arrays: dict[str, np.ndarray]
     dropped: Counter
+    losses: list[tuple[Counter, dict[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Encoder:
     tokenizer: Tokenizer
     rules: cleaning.Rules
     keep_text: bool
+    keep_hashes: bool
     sides: tuple[int, ...]
 
     def __call__(self, pairs: list[tuple[bytes, bytes]]) -> Encoded:
@@ -55,9 +64,15 @@ class Encoder:
         arrays = _token_arrays(kept_tokens, self.tokenizer)
         if self.keep_text:
             arrays |= _text_arrays(kept_texts)
-        if self.rules.deduplicate:
+        if self.keep_hashes:
             arrays["hashes"] = np.array([cleaning.content_hash(*text) for text in kept_texts], np.uint64)
-        return Encoded(arrays, dropped)
+            sources = [cleaning.content_hash(source, "") for source, _ in kept_texts]
+            arrays["source_hashes"] = np.array(sources, np.uint64)
+        losses = [
+            count_losses(vocabulary, [text[side] for text in kept_texts], [tokens[side] for tokens in kept_tokens])
+            for side, vocabulary in enumerate(self.tokenizer.sides)
+        ]
+        return Encoded(arrays, dropped, losses)
 
 
 def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:

@@ -9,8 +9,11 @@ import numpy as np
 from rich.text import Text
 
 from transformer.config_types import Config
+from transformer.data.corpus import cleaning, coverage
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.languages import base_code, function_word_shares
+from transformer.data.sources.interface import Source
+from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.special_tokens import UNK
@@ -22,6 +25,7 @@ _MIN_SHARE = 0.05  # fraction of words that must be function words of a language
 _MIN_WORDS = 20  # frequent words that are needed to judge a vocabulary
 _MAX_SPLIT = 2.0  # tokens of a frequent word, on average: 1.1 in the own language, 2.2 to 4 in another
 _MAX_UNKNOWN = 0.1  # fraction of tokens that may be unknown or bytes
+_MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources, with other targets
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -53,10 +57,62 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
             yield from _other_language(key, config.data[key], texts_of_side)
     # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
     # vocabulary of words, and characters are always one token.
-    if config.tokenizer.model_file and config.tokenizer.kind in ("bpe", "unigram"):
+    is_given = config.tokenizer.model_file or config.training.init_from
+    if is_given and config.tokenizer.kind in ("bpe", "unigram"):
         for name, vocabulary, sentences in zip(("source", "target"), tokenizer.sides, tokens, strict=True):
             if config.data[f"{name}_language"]:
-                yield from _unfit_vocabulary(name, vocabulary, sentences)
+                yield from _unfit_vocabulary(_vocabulary_key(config), name, vocabulary, sentences)
+
+
+def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
+    """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
+
+    Raises UserError if most characters of a side of the training split are unknown.
+    """
+    key, rule = _vocabulary_key(config), config.tokenizer.normalization
+    for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
+        language = config.data[f"{side}_language"]
+        if not counts.get("characters"):
+            continue
+        of_side = f"{name}, {language}"
+        if is_train and config.tokenizer.kind != "word":
+            coverage.refuse_absurd(of_side, vocabulary, (counts, examples), key)
+        yield from coverage.find_unknown(of_side, config.tokenizer.kind, vocabulary, (counts, examples), key)
+        changed = counts.get("changed", 0)
+        is_text = config.data.source != "ids"
+        if is_train and side == "target" and is_text and changed > coverage.MAX_CHANGED * counts["lines"]:
+            is_given = config.tokenizer.model_file or config.training.init_from
+            setting = f"the normalization in {key}" if is_given else f"tokenizer.normalization={rule}"
+            yield (
+                f"{setting} changes {changed / counts['lines']:.1%} of the training targets, so the model can never "
+                f"produce them: {coverage.show(vocabulary, examples['changed'])}; a vocabulary trained with "
+                "tokenizer.normalization=identity keeps them"
+            )
+
+
+def _vocabulary_key(config: Config) -> str:
+    if config.tokenizer.model_file:
+        return f"tokenizer.model_file={config.tokenizer.model_file}"
+    if config.training.init_from:
+        return f"training.init_from={config.training.init_from}"
+    return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
+
+
+def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
+    texts = [tuple(side.strip() for side in pair) for pair in texts]
+    pairs = corpus.find_hashes("hashes", [cleaning.content_hash(*pair) for pair in texts])
+    sources = corpus.find_hashes("source_hashes", [cleaning.content_hash(text, "") for text, _ in texts])
+    if not all(len(pair[0]) for pair in texts):
+        sources = pairs  # monolingual, or with empty lines
+    if pairs.any() or sources.mean() > _MAX_SHARED:
+        index = int(np.argmax(pairs if pairs.any() else sources))
+        example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]), 60)}'"
+        yield (
+            f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
+            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
+            "the training data, or scores on this split are too high"
+        )
 
 
 def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
@@ -69,7 +125,7 @@ def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[s
         )
 
 
-def _unfit_vocabulary(side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]) -> Iterator[str]:
+def _unfit_vocabulary(key: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]) -> Iterator[str]:
     pieces, words = vocabulary.pieces, Counter()
     for tokens in sentences:
         starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
@@ -82,7 +138,7 @@ def _unfit_vocabulary(side: str, vocabulary: Vocabulary, sentences: Sequence[lis
     if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN:
         example = _shorten(" ".join(pieces[token] for token in sentences[0]), 60)
         yield (
-            f"tokenizer.model_file splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of "
+            f"{key} splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of "
             f"all tokens are unknown or bytes, such as '{example}'; check that it was trained on this language"
         )
 

@@ -19,9 +19,11 @@ _LAYOUT = {
     "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
     "text_offsets": (np.int64, 1),
     "text_lengths": (np.int32, 2),  # bytes of source and target
-    "hashes": (np.uint64, 1),
+    "hashes": (np.uint64, 1),  # of training pairs, to find them in held-out splits
+    "source_hashes": (np.uint64, 1),
 }
-_PER_PAIR = ("offsets", "lengths", "text_offsets", "text_lengths")
+_HASHES = ("hashes", "source_hashes")
+_PER_PAIR = ("offsets", "lengths", "text_offsets", "text_lengths", *_HASHES)
 _REPORT = "corpus.json"
 _COPIED = 1 << 20  # rows copied at once
 
@@ -51,9 +53,9 @@ def keep_rows(folder: Path, is_kept: Bool[np.ndarray, "N"]) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Returns a digest that is equal for folders with the same arrays."""
+    """Returns a digest that is equal for folders with the same arrays, without their hashes."""
     total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.name not in _HASHES):
         with path.open("rb") as file:
             total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()

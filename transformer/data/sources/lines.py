@@ -1,6 +1,7 @@
 """Text files as sequences of lines.
 
 A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the start is skipped.
+UTF-16, UTF-32 and lines that end with "\\r" only are refused: they would look like one line, or like damaged ones.
 """
 
 import codecs
@@ -12,6 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from transformer.errors import UserError
+
+_HEAD = 1 << 16  # bytes that tell the encoding
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # begins with the mark of UTF-16
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -39,12 +48,33 @@ def count_lines(path: Path) -> int:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=_HEAD) as file:
+            check_encoding(file.peek(_HEAD), str(path))
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); replace it") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
+
+
+def check_encoding(head: bytes, name: str) -> None:
+    """Raises UserError if a file that begins with `head` is UTF-16 or UTF-32, or has no line end but "\\r"."""
+    if encoding := _wide_encoding(head):
+        raise UserError(f"{name}: is {encoding}, must be UTF-8; convert it: iconv -f {encoding} -t UTF-8")
+    if b"\r" in head and b"\n" not in head:
+        raise UserError(f"{name}: its lines end with CR only, must end with LF; convert it: tr '\\r' '\\n'")
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    for encoding in ("UTF-16LE", "UTF-16BE") if b"\0" in head else ():
+        with contextlib.suppress(UnicodeDecodeError):
+            text = codecs.getincrementaldecoder(encoding)().decode(head)  # the head may end within a character
+            if "\n" in text and "\0" not in text:
+                return encoding
+    return None
 
 
 def strip_line_end(line: bytes, first: bool) -> bytes:
@@ -63,7 +93,7 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
     texts, translations = read_text_file(source), read_text_file(target)
     if len(texts) != len(translations):
         raise UserError(
-            f"{source} has {len(texts)} lines and {target} has {len(translations)}: "
+            f"{source} has {counted(len(texts), 'line')} and {target} has {len(translations)}: "
             "line N of one must translate line N of the other"
         )
     return texts, translations
@@ -74,7 +104,27 @@ def decode(line: bytes, where: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 (byte {error.start + 1}); convert the file to UTF-8") from error
+        raise UserError(f"{where}: not UTF-8 (byte {error.start + 1}); {probable_encoding(line)}") from error
+
+
+def probable_encoding(line: bytes) -> str:
+    """Returns what a line that is not UTF-8 probably is, and how to correct it."""
+    beyond_ascii = [byte for byte in line if byte >= 0x80]
+    invalid = len(line) - len(line.decode(errors="ignore").encode())
+    if 2 * invalid < len(beyond_ascii):
+        return "it is damaged UTF-8; correct the line"
+    if 2 * len(beyond_ascii) > len(line):
+        return (
+            "it is probably in an older encoding of its language, such as GB18030, Shift_JIS or WINDOWS-1251; convert "
+            "the file to UTF-8 with iconv"
+        )
+    encoding = "WINDOWS-1252" if min(beyond_ascii) < 0xA0 else "ISO-8859-1"
+    return f"it is probably {encoding}; convert the file to UTF-8: iconv -f {encoding} -t UTF-8"
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 pair" or "2,000 pairs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def is_natural_number(token: str | bytes) -> bool:

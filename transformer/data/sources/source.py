@@ -1,5 +1,7 @@
 """The table of the kinds of data sources, and what opens and reads them."""
 
+from collections.abc import Iterator
+
 from transformer.config_types import Config
 from transformer.data.sources.interface import Source
 from transformer.data.sources.lines import decode
@@ -34,7 +36,11 @@ def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     source = open_source(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
-    texts = [
-        [decode(line, source.where(index, side)) for side, line in enumerate(pair)] for index, pair in enumerate(source)
-    ]
+    texts = list(decoded(source))
     return [text for text, _ in texts], [text for _, text in texts]
+
+
+def decoded(source: Source) -> Iterator[tuple[str, str]]:
+    """Yields the pairs as text. Raises UserError, with file and line, at the first side that is not UTF-8."""
+    for index, pair in enumerate(source):
+        yield tuple(decode(line, source.where(index, side)) for side, line in enumerate(pair))

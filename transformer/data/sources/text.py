@@ -13,7 +13,7 @@ from pathlib import Path
 from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.sources import downloads
-from transformer.data.sources.lines import count_lines, is_natural_number, read_blocks, read_lines
+from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_blocks, read_lines
 from transformer.errors import UserError
 
 
@@ -75,7 +75,7 @@ class TextSource:
             counts = [count_lines(file.plain) for file in part if file]
             if len(set(counts)) > 1:
                 raise UserError(
-                    f"{part[0]} has {counts[0]} lines and {part[1]} has {counts[1]}: "
+                    f"{part[0]} has {counted(counts[0], 'line')} and {part[1]} has {counts[1]}: "
                     f"line N of one must translate line N of the other"
                 )
             starts.append(starts[-1] + counts[0])

@@ -17,6 +17,7 @@ from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.errors import UserError
 
 MODEL = "tokenizer.model"
+_FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 TARGET_MODEL = "tokenizer.target.model"  # only if the vocabulary is not shared; MODEL is then the source's
 
 
@@ -84,7 +85,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
-    key = cache.key([settings, source.identity, importlib.metadata.version("sentencepiece")])
+    key = cache.key([_FORMAT, settings, source.identity, importlib.metadata.version("sentencepiece")])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
     cache.make_once(folder, lambda unfinished: _train(config, source).save(unfinished), config.data.wait_seconds)
     return Tokenizer.load(folder, config)

@@ -1,5 +1,6 @@
 """Training of vocabularies, on the training split only."""
 
+import collections
 import contextlib
 import io
 import math
@@ -11,12 +12,16 @@ import sentencepiece
 
 from transformer.config_types import Config
 from transformer.data.sources.interface import Source
+from transformer.data.sources.source import decoded
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+_LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
+# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+_PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
 _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
@@ -46,8 +51,15 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
                 yield pair[0].decode(), pair[1].decode()
 
 
+def _parts(text: str) -> list[str]:
+    """Divides a line that SentencePiece would leave out of its training."""
+    is_long = len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST
+    return _PARTS.findall(text) if is_long else [text]
+
+
 def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size: bool) -> SentencePieceVocabulary:
-    texts = (pair[side] for pair in select_pairs(source, options.sample_size) for side in sides if pair[side])
+    pairs = select_pairs(source, options.sample_size)
+    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -67,11 +79,11 @@ def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size
             minloglevel=vocabulary.QUIET,
         )
     except RuntimeError as error:
-        raise UserError(_explain(options, source.name, str(error))) from error
+        raise UserError(_explain(options, source, str(error))) from error
     return SentencePieceVocabulary(model.getvalue())
 
 
-def _explain(options: Config, name: str, message: str) -> str:
+def _explain(options: Config, source: Source, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
@@ -81,9 +93,10 @@ def _explain(options: Config, name: str, message: str) -> str:
             f"tokenizer.character_coverage={options.character_coverage}"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
+        collections.deque(decoded(source), maxlen=0)  # raises UserError, with the encoding, if a line is not UTF-8
         return (
-            f"{name}: no line can train tokenizer.kind={options.kind}; one must have 1 to 4,192 bytes of UTF-8, not "
-            "only spaces, and no NUL"
+            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
+            "without NUL"
         )
     reason = " ".join(message.split())
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
