@@ -45,8 +45,8 @@ def setup_on(shape: Shape) -> Setup:
     config.training.r_drop = 1.0
     config.model.remat = "layers" if min(shape) > 1 else "none"
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
-    optimizer = make_optimizer(config.optimizer, make_schedule(config.optimizer, config.model.d_model, STEPS))
-    return setup(config, optimizer, mesh_of(shape, config))
+    schedule = make_schedule(config.optimizer, config.model.d_model, STEPS)
+    return setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
 
 
 def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, dict[str, list[float]]]:

@@ -30,8 +30,8 @@ def poison(monkeypatch, is_bad) -> None:
     """Makes loss and gradients of a batch NaN where `is_bad(step, batch)`, a traced boolean, holds."""
     gradients = TrainStep._gradients
 
-    def poisoned(self, state, batch, part):
-        trees, sums = gradients(self, state, batch, part)
+    def poisoned(self, state, batch, part, seed):
+        trees, sums = gradients(self, state, batch, part, seed)
         factor = jnp.where(is_bad(state.step, batch), jnp.nan, 1.0)
         return jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor)
 
@@ -56,8 +56,8 @@ def test_a_skipped_update_changes_only_counts(monkeypatch):
 def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
     gradients = TrainStep._gradients
 
-    def overflowing(self, state, batch, part):
-        trees, sums = gradients(self, state, batch, part)
+    def overflowing(self, state, batch, part, seed):
+        trees, sums = gradients(self, state, batch, part, seed)
         return jax.tree.map(lambda x: x * jnp.float32(np.inf), trees), sums
 
     monkeypatch.setattr(TrainStep, "_gradients", overflowing)
