@@ -71,7 +71,7 @@ def type_name(key: Key) -> str:
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
     candidates = list(candidates)
-    abbreviated = [other for other in candidates if _abbreviates(name, other)]
+    abbreviated = sorted((other for other in candidates if _abbreviates(name, other)), key=len)
     close = list(dict.fromkeys(abbreviated + difflib.get_close_matches(name, candidates, n=count)))[:count]
     suggestion = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
     return f"; did you mean {suggestion}?" if close else ""
