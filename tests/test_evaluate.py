@@ -189,7 +189,7 @@ def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, ca
     finally:
         (tmp_path / "moved").rename(data)
     assert "no such folder" in message and message.endswith("with --source=FILE --reference=FILE")
-    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER --plan"
+    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER, which"
     assert command in message
 
 

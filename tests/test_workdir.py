@@ -13,13 +13,14 @@ import jax
 import pytest
 
 from configs import base
+from tests.conftest import REPOSITORY
 from tests.training import tiny
-from transformer import environment, files
+from transformer import cli, environment, files, train
 from transformer.config.keys import flatten, freeze
 from transformer.errors import UserError
 from transformer.run.record import Recorder
 from transformer.training.progress import Progress
-from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing
+from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing, shadow
 
 BASE = flatten(base.get_config())
 CONFIG = freeze(BASE)
@@ -214,3 +215,51 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
         process.communicate()
     with lock_workdir(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"])
+def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(tmp_path, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).write_text('{"model_type": "bert"}')
+    (folder / "tokenizer_news.model").write_text("mine")
+    before = contents(tmp_path)
+    for plan in ([], ["--plan"]):
+        argv = [*tiny.flags(folder), *plan, f"--config.tokenizer.model_file={folder}/tokenizer.model"]
+        code = cli.execute(train.make_parser(), train.main, argv)
+        assert code == 2 and contents(tmp_path) == before
+
+
+def test_other_files_of_the_user_stay_in_a_workdir(tmp_path):
+    (tmp_path / "tokenizer_news.model").write_text("mine")
+    for _ in range(2):  # the second replaces a start that never began
+        with lock_workdir(tmp_path):
+            create_workdir(tmp_path, CONFIG)
+    assert (tmp_path / "tokenizer_news.model").read_text() == "mine"
+
+
+def test_a_start_that_was_killed_at_once_is_resumed(tmp_path):
+    for content in ("", "process 1 on a, started"):
+        (tmp_path / ".lock").write_text(content)
+        with lock_workdir(tmp_path):
+            pass
+
+
+def test_a_plan_works_on_links_to_the_files_of_a_run(begun):
+    before = contents(begun.path)
+    with shadow(begun.path) as path:
+        files.write_text(path / "metrics.jsonl", "changed")
+        assert Workdir(path).has_begun() and open_existing(path)[1] == CONFIG
+    assert contents(begun.path) == before and not path.exists()
+
+
+def test_recorded_packages_are_requirements():
+    lines = (REPOSITORY / "requirements.txt").read_text().splitlines()
+    required = {re.match(r"[\w-]+", line)[0] for line in lines}
+    assert set(environment.PACKAGES) - required == {"jaxlib"}  # which jax requires
+
+
+def test_the_environment_is_described_without_the_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    described = environment.describe_environment()
+    assert described["packages"]["jax"] == jax.__version__ and described["commit"] is None

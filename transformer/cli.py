@@ -59,14 +59,19 @@ class Parser(argparse.ArgumentParser):
         self.overrides = overrides
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments. Raises UserError for an unknown flag or key, or a value of another type."""
+        """Parses the arguments. Raises UserError for an unknown or repeated flag or key, or a value of another type."""
         flags = [flag for action in self._actions for flag in action.option_strings]
+        # Only actions that collect values have a list as their default.
+        lists = {flag for action in self._actions if isinstance(action.default, list) for flag in action.option_strings}
+        given: dict[str, str] = {}
         for flag in argv:
             name = flag.partition("=")[0]
             if flag.startswith("--") and name not in flags and not self._is_override(name):
                 is_data = name.startswith("--config.data.")
                 advice = moved_data("DIR") if is_data else nearest(name, flags + self._override_flags())
                 raise UserError(f"{flag}: no such flag{advice} (--help lists the flags)")
+            if flag.startswith("--") and name not in lists and given.setdefault(name, flag) is not flag:
+                raise UserError(f"{flag}: {given[name]} is given before it; give {name} once")
         arguments, others = self.parse_known_args(argv)
         arguments.overrides, others = [], iter(others)
         for flag in others:
@@ -110,12 +115,13 @@ class Parser(argparse.ArgumentParser):
 
 def moved_data(workdir: Path | str) -> str:
     """Returns the advice, for the end of a message, on how to record the new place of a run's data."""
-    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER --plan"
-    return f"; if the data has moved, run {command}, which records its place in the run"
+    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER"
+    return f"; if the data has moved, run {command}, which records its place and resumes a run that is not complete"
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
+    open_closed_streams()
     keep_freed_memory()  # before any thread starts
     gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay
     # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
@@ -124,6 +130,21 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     code = execute(parser, main, sys.argv[1:])
     gc.freeze()  # else the exit searches all modules for garbage: half a second with JAX
     sys.exit(code)
+
+
+def open_closed_streams() -> None:
+    """Replaces closed standard streams by the null device, for this process and its children.
+
+    Otherwise the next file that is opened takes the stream's descriptor, and libraries write their messages into it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str]) -> int:

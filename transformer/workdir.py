@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ class InUse(UserError):
     """Raised for a workdir that another process has locked."""
 
 
+TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
+
+
 class Workdir:
-    """The paths in a workdir, except those that `transformer.fingerprints` and `transformer.data.tokenizers` define."""
+    """The paths in a workdir."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,6 +45,30 @@ class Workdir:
         self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
         self.shortlist = path / "shortlist.npz"  # for decoding.shortlist; absent unless scripts.shortlist has made it
         self.complete = path / "complete.json"
+        self.contents = path / fingerprints.FILE_NAME
+        self.tokenizers = [path / name for name in TOKENIZERS]
+
+    def is_of_a_run(self) -> bool:
+        """Tells whether `config.json` is a run's. A start writes it before all else but its lock."""
+        try:
+            return {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return False
+
+    def check_own(self) -> None:
+        """Raises UserError if the folder is not a run's and has a file or folder that a run would write."""
+        if self.is_of_a_run():
+            return
+        paths = [path for name, path in vars(self).items() if name not in ("path", "tokenizers")]
+        foreign = [path for path in (*paths, *self.tokenizers) if os.path.lexists(path)]
+        lock = self.path / ".lock"  # empty, or with the name of a process, if a start was killed at once
+        if lock.exists() and (content := lock.read_bytes()) and not content.startswith(b"process "):
+            foreign.append(lock)
+        if foreign:
+            raise UserError(
+                f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "
+                "run; name a new folder"
+            )
 
     def mark_complete(self, step: int) -> None:
         files.write_json(self.complete, {"step": step})
@@ -60,11 +88,12 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     That includes the tokenizer, which then comes from the cache or the parent again, unless they or the data have
     changed.
 
-    Raises UserError if `path` cannot be a folder.
+    Raises UserError if `path` cannot be a folder, or has files that no run wrote.
     """
     workdir = Workdir(path)
     make_folder(path)
-    for stale in (path / fingerprints.FILE_NAME, workdir.parent, workdir.data, *path.glob("tokenizer*.model")):
+    workdir.check_own()
+    for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
     loading.save(config, path)
     files.write_json(workdir.environment, describe_environment() | {"resumed": []})
@@ -93,6 +122,25 @@ def lock_workdir(path: Path) -> Iterator[None]:
             if is_new and not Workdir(path).tensorboard.exists():  # the loop creates it first
                 shutil.rmtree(path, ignore_errors=True)
             raise
+
+
+@contextlib.contextmanager
+def shadow(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder for a plan, which must not change the workdir: with links to the files of its run.
+
+    Writing a file replaces its link. The folder of the plans of epochs is not linked, since its contents change.
+    Raises UserError, naming the workdir, if the block does, or if it has files that no run wrote.
+    """
+    Workdir(path).check_own()
+    with tempfile.TemporaryDirectory() as folder:
+        if Workdir(path).has_begun():
+            for entry in path.iterdir():
+                if entry.name not in ("plans", ".lock"):
+                    (Path(folder) / entry.name).symlink_to(entry.resolve())
+        try:
+            yield Path(folder)
+        except UserError as error:
+            raise UserError(str(error).replace(folder, str(path))) from error
 
 
 def split_names(names: str) -> list[str]:

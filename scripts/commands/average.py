@@ -19,7 +19,7 @@ from transformer.workdir import Workdir, check_new, new_folder, open_existing
 
 def main(arguments: argparse.Namespace) -> None:
     source, config = open_existing(Path(arguments.workdir))
-    last = config.checkpoint.keep if arguments.last is None else arguments.last
+    last = config.checkpoint.keep if arguments.average is None else arguments.average
     output = Path(arguments.output or f"{source.path}-average{last}")
     check_new(output)  # before the checkpoints are read, which takes longer
     models = trained.load([str(source.path)], arguments.checkpoint, last, [])

@@ -69,7 +69,13 @@ class Sweep:
 
 def listed(trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None) -> Sweep:
     """Returns a sweep of the given trials."""
-    return _check(Sweep(tuple(map(dict, trials)), {}, objective, RandomSampler, pruner))
+    trials = tuple(map(dict, trials))
+    for number, values in enumerate(trials):
+        if (first := trials.index(values)) < number:
+            raise UserError(
+                f"trial {number}: has the values of trial {first}, {values}; list it once, or vary the seed"
+            )
+    return _check(Sweep(trials, {}, objective, RandomSampler, pruner))
 
 
 def search(

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import urllib.parse
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ class Folder:
         self.path = path
         self.record, self.table = path / "sweep.json", path / "trials.csv"
         self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
-        self.storage = f"sqlite:///{path / 'study.db'}"  # the default
+        # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
+        self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(path / 'study.db')))}?uri=true"
 
     def workdir(self, trial: int) -> Path:
         """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""

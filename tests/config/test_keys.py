@@ -11,7 +11,7 @@ import pytest
 from configs import base
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from transformer import cli, evaluate, train
-from transformer.config.keys import flatten
+from transformer.config.keys import flatten, nearest
 
 pytestmark = pytest.mark.long
 
@@ -46,8 +46,9 @@ training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_sour
 
 
 def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
-    pairs = [setting.split("=") for setting in (TINY + settings).split()]
-    flags = [f"--config.{key}={value}" for key, value in [*pairs, *more.items(), ("data.cache_dir", folder / "cache")]]
+    values = dict(setting.split("=") for setting in (TINY + settings).split())
+    values |= more | {"data.cache_dir": str(folder / "cache")}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
     assert cli.execute(train.make_parser(), train.main, argv) == code
 
@@ -122,3 +123,8 @@ def test_every_key_is_read(reads, tmp_path):
         (tmp_path / branch.__name__).mkdir()
         branch(tmp_path / branch.__name__)
     assert set(flatten(DEFAULTS)) - reads == set()
+
+
+@pytest.mark.parametrize(("name", "meant"), [("sqrelu", "squared_relu"), ("lrate", "learning_rate"), ("geluu", "gelu")])
+def test_an_abbreviation_suggests_the_name_that_it_stands_for(name, meant):
+    assert nearest(name, ["relu", "gelu", "squared_relu", "learning_rate"]) == f"; did you mean {meant}?"

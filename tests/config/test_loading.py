@@ -195,3 +195,9 @@ def test_other_files_are_rejected(tmp_path):
         loading.load_file("Makefile", [])
     with pytest.raises(UserError, match="no such file"):
         loading.load_file(str(tmp_path), [])
+
+
+def test_the_configs_of_the_package_are_available_in_every_folder(tmp_path, monkeypatch):
+    expected = loading.load_file("configs/quickstart.py", [])
+    monkeypatch.chdir(tmp_path)
+    assert loading.load_file("configs/quickstart.py", []) == expected

@@ -27,7 +27,7 @@ def workdir(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def averaged(workdir, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("averaged") / "new" / "mean"
-    assert run(average, f"--workdir={workdir}", "--last=3", f"--output={output}") == 0
+    assert run(average, f"--workdir={workdir}", "--average=3", f"--output={output}") == 0
     return output
 
 
@@ -66,7 +66,7 @@ def test_evaluating_it_gives_the_result_of_average(workdir, averaged, capsys):
 
 def test_the_run_is_not_changed(workdir, tmp_path):
     before = contents(workdir)
-    assert run(average, f"--workdir={workdir}", "--last=2", "--checkpoint=20", f"--output={tmp_path / 'mean'}") == 0
+    assert run(average, f"--workdir={workdir}", "--average=2", "--checkpoint=20", f"--output={tmp_path / 'mean'}") == 0
     assert contents(workdir) == before
     (checkpoint,) = trained.load([str(tmp_path / "mean")], "last", 1, []).checkpoints
     assert checkpoint.averaged == (10, 20)
@@ -96,14 +96,14 @@ def test_training_does_not_resume_from_it_but_starts_from_it(averaged, tmp_path,
 
 def test_mistakes_are_errors_of_one_line(workdir, averaged, tmp_path, capsys):
     output = f"--output={tmp_path / 'mean'}"
-    line = error(capsys, average, f"--workdir={workdir}", "--last=4", output)
+    line = error(capsys, average, f"--workdir={workdir}", "--average=4", output)
     assert f"every 10 steps up to 30; {workdir} has 10, 20, 30: average at most 3" in line
-    assert "up to 10;" in error(capsys, average, f"--workdir={workdir}", "--last=2", "--checkpoint=10", output)
-    assert "--average=0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--last=0", output)
+    assert "up to 10;" in error(capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output)
+    assert "--average=0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--average=0", output)
     assert f"--workdir={workdir}s: no such folder" in error(capsys, average, f"--workdir={workdir}s", output)
     assert "exists; delete it" in error(capsys, average, f"--workdir={workdir}", f"--output={averaged}")
     (tmp_path / "file").touch()
-    flags = (f"--workdir={workdir}", "--last=1", f"--output={tmp_path}/file/mean")
+    flags = (f"--workdir={workdir}", "--average=1", f"--output={tmp_path}/file/mean")
     assert f"--output={tmp_path}/file: cannot be made" in error(capsys, average, *flags)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -112,8 +112,8 @@ def test_nothing_is_left_of_a_mean_that_fails(tmp_path, capsys, monkeypatch):
     workdir = make_workdir(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-        assert "the disk is full" in error(capsys, average, f"--workdir={workdir}", "--last=3")
+        assert "the disk is full" in error(capsys, average, f"--workdir={workdir}", "--average=3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
     (workdir / "checkpoints" / "20" / "checkpoint.json").write_text("{")
-    assert "checkpoint cannot be read" in error(capsys, average, f"--workdir={workdir}", "--last=3")
+    assert "checkpoint cannot be read" in error(capsys, average, f"--workdir={workdir}", "--average=3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]

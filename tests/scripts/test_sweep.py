@@ -131,8 +131,9 @@ def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
 def test_a_failed_trial_is_reported_and_run_again_on_request(tmp_path, capsys):
     folder = tmp_path / "sweep"
     nowhere = ["--config.data.source=text", f"--config.data.path={tmp_path / 'nowhere'}"]
+    others = [flag for flag in tiny_flags(tmp_path) if not flag.startswith("--config.data.source")]
     what = sweep_file(tmp_path, LISTED.format(values=[0.5]))
-    argv = [*tiny_flags(tmp_path), *nowhere, what, f"--workdir={folder}"]
+    argv = [*others, *nowhere, what, f"--workdir={folder}"]
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "Trial 0 failed: exit code 2" in captured

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from scripts import sweep
 from scripts.commands import sweep as work
@@ -16,6 +17,7 @@ from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.tracked import tracked_files
 from transformer.config import loading
+from transformer.errors import UserError
 
 # A list and not the content of the folder, since users keep their own sweeps there.
 SWEEPS = [
@@ -115,3 +117,18 @@ def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
     assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")
     written = loading.load_file(config_flag.removeprefix("--config="), [])
     assert loading.difference(config, written) == {"optimizer.learning_rate": "0.004 -> 1.0"}
+
+
+def test_the_database_is_in_the_folder_whatever_its_name(tmp_path):
+    path = tmp_path / "what? #1 %20 {x}"
+    path.mkdir()
+    engine = sqlalchemy.create_engine(Folder(path).storage)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (a)")
+    engine.dispose()
+    assert (path / "study.db").exists()
+
+
+def test_a_trial_that_is_listed_twice_is_refused():
+    with pytest.raises(UserError, match="trial 1: has the values of trial 0, .*; list it once, or vary the seed"):
+        description.listed([{"model.dropout": 0.1}] * 2, objective="nll", pruner=None)

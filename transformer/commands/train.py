@@ -195,13 +195,13 @@ def main(arguments: argparse.Namespace) -> None:
 def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
         given = read_config(arguments)
-        with open_workdir(Path(arguments.workdir), given, arguments.extend) as (workdir, config):
-            coordination.on_process_zero(logs.to_file, workdir.log)
+        with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (workdir, config):
+            if not arguments.plan:
+                coordination.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
             if arguments.plan:
                 for line in describe(run):
                     coordination.on_process_zero(functools.partial(print, line, flush=True))
-                coordination.on_process_zero(continuation.record_data_path, workdir, config)
                 return
             coordination.on_process_zero(continuation.record_start, workdir, config)
             if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):

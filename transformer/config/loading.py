@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_collections
 
+from configs import base
 from configs.rules import Key, UnknownName
 from transformer import files
 from transformer.config.checking import check_for_training, checked, coerce_types, fit_to_steps
@@ -37,7 +38,10 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     if not os.path.isfile(name):  # else a folder's name has a colon
         name, _, argument = path_and_argument.partition(":")
     path = Path(name)
-    if not os.path.isfile(name):  # unlike Path.is_file, false for a name that is too long
+    packaged = Path(base.__file__).parent.parent / name  # an installed package brings configs/
+    if not os.path.isfile(name) and name.startswith("configs/") and os.path.isfile(packaged):
+        path = packaged
+    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
         raise UserError(f"--config={name}: no such file{nearest(name, present)}")
     if path.suffix == ".json":

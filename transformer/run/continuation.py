@@ -61,7 +61,8 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
         raise UserError(
             f"--workdir={workdir.path}: holds a run of another config ({'; '.join(listed[:5])}{more}); "
             f"{f'extend it with --extend={config.training.steps}, ' if is_longer else ''}"
-            f"resume it with --config={workdir.config}, or name another --workdir"
+            f"resume it with --config={workdir.config} and without these keys, which are fixed for the run, or start a "
+            f"new run in another --workdir, from this one with --config.training.init_from={workdir.path}"
         )
 
 
@@ -107,13 +108,6 @@ def record_start(workdir: Workdir, config: Config) -> None:
         loading.save(config, workdir.path)
     if workdir.is_complete() and steps and not _last_progress(workdir).is_finished(config.training):
         workdir.complete.unlink()
-
-
-def record_data_path(workdir: Workdir, config: Config) -> None:
-    """Records the present place of the data in `config.json`, for evaluations. It must have been checked."""
-    recorded = loading.load(workdir.path)
-    if recorded.data.path != config.data.path:
-        loading.save(loading.with_values(recorded, {"data.path": config.data.path}), workdir.path)
 
 
 def log_extension(workdir: Workdir, config: Config, state: TrainState) -> None:

@@ -24,7 +24,8 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     Raises UserError if there is none, or its checkpoint is damaged or has changed since the run began.
     """
     found = re.fullmatch(r"(.*?)(?::(best|last|\d+))?", config.training.init_from)
-    path, recorded = files.expanded(found[1]), _read_record(workdir)
+    name, which = (found[0], None) if files.expanded(found[0]).is_dir() else found.groups()
+    path, recorded = files.expanded(name), _read_record(workdir)
     with named(config):
         if path.resolve() == workdir.path.resolve():
             raise UserError("is the --workdir itself; name another run, or another --workdir")
@@ -32,7 +33,7 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         vocabularies = Tokenizer.load(path, source_config)
         fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
         # A restart takes the same step, although another one may be the best by then.
-        step = choose_step(path, str(recorded["step"]) if recorded else found[2] or "best")
+        step = choose_step(path, str(recorded["step"]) if recorded else which or "best")
         skipped = tuple(filter(None, map(str.strip, config.training.init_skip.split(","))))
         parent = Parent(source, source_config, vocabularies, step, skipped)
         with readable(parent.checkpoint, "name another step"):

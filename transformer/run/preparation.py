@@ -40,7 +40,7 @@ from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
-from transformer.workdir import Workdir, create_workdir, lock_workdir
+from transformer.workdir import Workdir, create_workdir, lock_workdir, shadow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Run:
 
 @contextlib.contextmanager
 def open_workdir(
-    path: Path, config: ml_collections.FrozenConfigDict, extend: int | None = None
+    path: Path, config: ml_collections.FrozenConfigDict, extend: int | None = None, is_plan: bool = False
 ) -> Iterator[tuple[Workdir, ml_collections.FrozenConfigDict]]:
     """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
 
@@ -84,15 +84,23 @@ def open_workdir(
 
     Args:
       extend: the new length of the run, which `config` has.
+      is_plan: yields a temporary folder instead that looks like the workdir, which stays as it is.
 
     Raises:
       UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
         system, or the run there cannot continue with this configuration.
     """
     coordination.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
-    with coordination.on_process_zero(lock_workdir, path):
+    with contextlib.ExitStack() as stack:
+        if is_plan:
+            path = stack.enter_context(shadow(path))
+            create_or_check(Workdir(path), config, extend)
+        else:
+            coordination.on_process_zero(Workdir(path).check_own)
+            stack.enter_context(coordination.on_process_zero(lock_workdir, path))
         with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
-            coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
+            if not is_plan:
+                coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
             if not Workdir(path).config.exists():
                 raise UserError(
                     f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
@@ -108,6 +116,11 @@ def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, e
     if workdir.has_begun() or extend is not None:
         continuation.check(workdir, config, extend)
     else:
+        for name in filter(None, config.tokenizer.model_file.split(",")):
+            if files.expanded(name.strip()).resolve() in [path.resolve() for path in workdir.tokenizers]:
+                raise UserError(
+                    f"config.tokenizer.model_file={name}: is a file that this run writes; move it out of the workdir"
+                )
         made = read_origin(config.data)
         create_workdir(workdir.path, config)
         if made is not None:

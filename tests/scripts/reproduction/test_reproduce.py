@@ -101,7 +101,9 @@ def test_the_miniature_keeps_the_relations_between_rows():
     ],
 )
 def test_mistakes_are_one_line(tmp_path, capsys, flags, message):
-    assert run(reproduce, *command(tmp_path, *flags)) == 2
+    given = {flag.partition("=")[0] for flag in flags}
+    defaults = [flag for flag in command(tmp_path) if flag.partition("=")[0] not in given]
+    assert run(reproduce, *defaults, *flags) == 2
     assert message in error(capsys)
     assert not (tmp_path / "out").exists()
 
