@@ -185,6 +185,30 @@ def test_a_refused_run_leaves_no_new_workdir_and_nothing_of_an_old_one_is_lost(t
     assert begun.has_begun()
 
 
+def test_files_of_the_user_stay_in_a_new_workdir_of_a_refused_run(tmp_path):
+    def refuse() -> None:
+        with lock_workdir(tmp_path / "run"):
+            create_workdir(tmp_path / "run", CONFIG)
+            (tmp_path / "run" / "notes.txt").write_text("mine")
+            raise UserError("no data")
+
+    refusal(refuse)
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "notes.txt"]
+
+
+@pytest.mark.parametrize("makes_new", [False, True])
+def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
+    def rename() -> None:
+        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), Progress()) as recorder:
+            (tmp_path / "run").rename(tmp_path / "renamed")
+            if makes_new:
+                (tmp_path / "run").mkdir()
+            recorder.write("train", Progress(), {})
+
+    assert "was renamed, deleted or replaced" in refusal(rename)
+    assert makes_new == (tmp_path / "run").exists() and not any(tmp_path.glob("run/*"))
+
+
 def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
     def diverge() -> None:
         with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), Progress()):

@@ -179,6 +179,16 @@ def test_a_checkpoint_whose_optimizer_is_removed_while_it_is_read_is_not_damaged
     assert not (checkpoint / "optimizer").exists()
 
 
+def test_saving_does_not_make_a_renamed_workdir_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    with open_run(tmp_path / "run") as checkpoints:
+        checkpoints.save(state_at(10), Progress(step=10))
+        checkpoints.manager.wait_until_finished()
+        (tmp_path / "run").rename(tmp_path / "renamed")
+        assert "was renamed" in refusal(checkpoints.save, state_at(20), Progress(step=20))
+    assert saved_steps(tmp_path / "renamed") == [10] and not (tmp_path / "run").exists()
+
+
 def test_a_run_without_any_state_of_the_optimizer_does_not_start_over(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run")
     for step in (20, 40, 50):

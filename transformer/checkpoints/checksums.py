@@ -45,9 +45,9 @@ def remove_item(folder: Path, item: str) -> None:
     Raises as `read` does.
     """
     if has_item(folder, item):
-        record = read(folder)
+        record = read(folder) | {"digest": digest(folder)}
         others = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
-        write(folder, record | {"digest": digest(folder)}, others)
+        write(folder, record, others)
     shutil.rmtree(folder / item, ignore_errors=True)
 
 

@@ -74,7 +74,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: Config):
-        self.folder = workdir.checkpoints
+        self.workdir, self.folder = workdir, workdir.checkpoints
         self.config = config
         self.retention = _Retention(config.checkpoint)
         self.saving: Progress | None = None
@@ -100,6 +100,7 @@ class Checkpoints:
         If the step is saved already, its validation was interrupted: only the progress has changed since.
         """
         self.manager.wait_until_finished()
+        self.workdir.check_in_place()
         self.retention.best = progress.best_step
         self._remove_optimizer_states()
         steps = self.manager.all_steps()
