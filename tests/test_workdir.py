@@ -66,6 +66,11 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     assert environment.describe_environment()["commit"] is None
     git("init")
     git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "another project")
+    (tmp_path / "transformer").touch()  # installed in the folder of that project
+    described = environment.describe_environment()
+    assert described["commit"] is None and described["uncommitted_changes"] is None
+    git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
     described = environment.describe_environment()
     assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
