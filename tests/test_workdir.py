@@ -282,6 +282,14 @@ def test_a_plan_works_on_links_to_the_files_of_a_run(begun):
     assert contents(begun.path) == before and not path.exists()
 
 
+def test_the_errors_of_a_plan_name_the_workdir(tmp_path):
+    def refuse() -> None:
+        with shadow(tmp_path / "run") as path:
+            raise UserError(f"{path}/config.json: no")
+
+    assert refusal(refuse) == f"{tmp_path}/run/config.json: no" and not (tmp_path / "run").exists()
+
+
 def test_recorded_packages_are_requirements():
     lines = (REPOSITORY / "requirements.txt").read_text().splitlines()
     required = {re.match(r"[\w-]+", line)[0] for line in lines}
