@@ -195,7 +195,9 @@ def test_a_run_without_any_state_of_the_optimizer_does_not_start_over(saved, tmp
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"{step}")
     with open_run(tmp_path / "run") as checkpoints:
         message = refusal(checkpoints.restore, abstract_state())
-    assert "without the optimizer's state that training needs; to start over, delete or rename" in message
+    assert (
+        f"start another --workdir from these parameters with --config.training.init_from={tmp_path / 'run'}" in message
+    )
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -170,11 +170,13 @@ class Checkpoints:
     def _newest_undamaged(self) -> int | None:
         for step in self._undamaged():
             return step
-        if steps_in(self.folder) or any(self.folder.glob("damaged-*")):
+        if steps_in(self.folder):
             raise UserError(
-                f"{self.folder}: all checkpoints are damaged, or without the optimizer's state that training needs; to "
-                "start over, delete or rename this folder"
+                f"{self.folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
+                f"parameters with --config.training.init_from={self.workdir.path}, or delete this folder to start over"
             )
+        if damaged := sorted(self.folder.glob("damaged-*")):
+            raise UserError(f"{self.folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
         return None
 
     def _undamaged(self) -> Iterator[int]:
