@@ -131,7 +131,7 @@ def lock_workdir(path: Path) -> Iterator[None]:
     Raises InUse, naming the process, if another one holds the lock, and UserError if the block fails because the
     folder is no longer at its path.
     """
-    is_new = not os.path.lexists(path)
+    is_new = not path.exists()
     make_folder(path)
     with (path / ".lock").open("a+", encoding="utf-8") as file:
         if not locks.try_lock(file):

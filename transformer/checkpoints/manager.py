@@ -100,7 +100,7 @@ class Checkpoints:
         If the step is saved already, its validation was interrupted: only the progress has changed since.
         """
         self.manager.wait_until_finished()
-        self.workdir.check_in_place()
+        coordination.on_process_zero(self.workdir.check_in_place)
         self.retention.best = progress.best_step
         self._remove_optimizer_states()
         steps = self.manager.all_steps()
