@@ -49,6 +49,12 @@ def test_overrides_are_parsed_as_keys_and_text():
     assert PLAIN.parse([]).overrides == []
 
 
+def test_a_flag_that_collects_values_may_be_repeated():
+    parser = cli.Parser("scripts.plain", "Does nothing.")
+    parser.add_argument("--text", action="append", default=[])
+    assert parser.parse(["--text=a", "--text=b"]).text == ["a", "b"]
+
+
 def test_decoding_overrides_apply_to_the_runs_configuration():
     config = loading.load_file("configs/base.py", [("decoding.beam_size", "7")])
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])

@@ -66,6 +66,11 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     assert environment.describe_environment()["commit"] is None
     git("init")
     git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "another project")
+    (tmp_path / "transformer").touch()  # installed in the folder of that project
+    described = environment.describe_environment()
+    assert described["commit"] is None and described["uncommitted_changes"] is None
+    git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
     described = environment.describe_environment()
     assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
@@ -185,6 +190,30 @@ def test_a_refused_run_leaves_no_new_workdir_and_nothing_of_an_old_one_is_lost(t
     assert begun.has_begun()
 
 
+def test_files_of_the_user_stay_in_a_new_workdir_of_a_refused_run(tmp_path):
+    def refuse() -> None:
+        with lock_workdir(tmp_path / "run"):
+            create_workdir(tmp_path / "run", CONFIG)
+            (tmp_path / "run" / "notes.txt").write_text("mine")
+            raise UserError("no data")
+
+    refusal(refuse)
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "notes.txt"]
+
+
+@pytest.mark.parametrize("makes_new", [False, True])
+def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
+    def rename() -> None:
+        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), Progress()) as recorder:
+            (tmp_path / "run").rename(tmp_path / "renamed")
+            if makes_new:
+                (tmp_path / "run").mkdir()
+            recorder.write("train", Progress(), {})
+
+    assert "was renamed, deleted or replaced" in refusal(rename)
+    assert makes_new == (tmp_path / "run").exists() and not any(tmp_path.glob("run/*"))
+
+
 def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
     def diverge() -> None:
         with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), Progress()):
@@ -251,6 +280,14 @@ def test_a_plan_works_on_links_to_the_files_of_a_run(begun):
         files.write_text(path / "metrics.jsonl", "changed")
         assert Workdir(path).has_begun() and open_existing(path)[1] == CONFIG
     assert contents(begun.path) == before and not path.exists()
+
+
+def test_the_errors_of_a_plan_name_the_workdir(tmp_path):
+    def refuse() -> None:
+        with shadow(tmp_path / "run") as path:
+            raise UserError(f"{path}/config.json: no")
+
+    assert refusal(refuse) == f"{tmp_path}/run/config.json: no" and not (tmp_path / "run").exists()
 
 
 def test_recorded_packages_are_requirements():

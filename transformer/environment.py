@@ -19,13 +19,16 @@ PACKAGES = (  # those that results depend on; tests compare them with requiremen
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit, package versions, devices and command line. The commit is None outside a git repository.
+    """Returns commit, package versions, devices and command line. The commit is None unless git tracks the code.
 
     "diff" has the uncommitted changes of tracked files; it is absent if there are none.
     """
     import jax  # commands that compute nothing need only `now`
 
-    commit, diff = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--no-ext-diff", "--no-color")
+    commit, diff = None, None
+    # An installed package may be inside the repository of another project.
+    if _git("ls-files", "--error-unmatch", "transformer") is not None:
+        commit, diff = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--no-ext-diff", "--no-color")
     environment = {
         "started": now(),
         "commit": commit and commit.strip(),

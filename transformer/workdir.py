@@ -47,6 +47,30 @@ class Workdir:
         self.complete = path / "complete.json"
         self.contents = path / fingerprints.FILE_NAME
         self.tokenizers = [path / name for name in TOKENIZERS]
+        self.inode = _inode(path)
+
+    @property
+    def written(self) -> list[Path]:
+        """The files and folders that a run writes, whether they exist or not, but for its lock."""
+        return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path] + self.tokenizers
+
+    def check_in_place(self, cause: Exception | None = None) -> None:
+        """Raises UserError, from `cause`, if another folder or none is at the path now.
+
+        To be called before writing what would make the folder again, or would belong to another run.
+        """
+        if self.inode not in (None, _inode(self.path)):
+            raise UserError(
+                f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; to resume, run the "
+                "same command with the new name of the folder"
+            ) from cause
+
+    def delete(self) -> None:
+        """Deletes what a run writes, and the folder unless it has other files."""
+        for path in (*self.written, self.path / ".lock"):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     def is_of_a_run(self) -> bool:
         """Tells whether `config.json` is a run's. A start writes it before all else but its lock."""
@@ -59,8 +83,7 @@ class Workdir:
         """Raises UserError if the folder is not a run's and has a file or folder that a run would write."""
         if self.is_of_a_run():
             return
-        paths = [path for name, path in vars(self).items() if name not in ("path", "tokenizers")]
-        foreign = [path for path in (*paths, *self.tokenizers) if os.path.lexists(path)]
+        foreign = [path for path in self.written if os.path.lexists(path)]
         lock = self.path / ".lock"  # empty, or with the name of a process, if a start was killed at once
         if lock.exists() and (content := lock.read_bytes()) and not content.startswith(b"process "):
             foreign.append(lock)
@@ -104,8 +127,9 @@ def create_workdir(path: Path, config: Config) -> Workdir:
 def lock_workdir(path: Path) -> Iterator[None]:
     """Locks the workdir during the block. The lock of a process ends when the process dies.
 
-    A new workdir is deleted if the block raises UserError before the training loop. Raises InUse, naming the process,
-    if another one holds the lock.
+    What a run has written in a folder made here is deleted if the block raises UserError before the training loop.
+    Raises InUse, naming the process, if another one holds the lock, and UserError if the block fails because the
+    folder is no longer at its path.
     """
     is_new = not path.exists()
     make_folder(path)
@@ -116,11 +140,14 @@ def lock_workdir(path: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {now()}")
         file.flush()
+        workdir = Workdir(path)
         try:
             yield
-        except UserError:
-            if is_new and not Workdir(path).tensorboard.exists():  # the loop creates it first
-                shutil.rmtree(path, ignore_errors=True)
+        except Exception as error:
+            workdir.check_in_place(error)
+            has_trained = workdir.tensorboard.exists()  # the loop creates it first
+            if isinstance(error, UserError) and is_new and not has_trained:
+                workdir.delete()
             raise
 
 
@@ -141,6 +168,12 @@ def shadow(path: Path) -> Iterator[Path]:
             yield Path(folder)
         except UserError as error:
             raise UserError(str(error).replace(folder, str(path))) from error
+
+
+def _inode(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_ino
+    return None
 
 
 def split_names(names: str) -> list[str]:

@@ -50,16 +50,17 @@ def check(arguments: argparse.Namespace, folder: Folder) -> tuple[Sweep, Task]:
         raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
     if arguments.jobs < 1:
         raise UserError(f"--jobs={arguments.jobs}: must be at least 1")
-    sweep, task = load_sweep(Path(arguments.sweep)), make_task(arguments, folder)
+    sweep, task = load_sweep(arguments.sweep), make_task(arguments, folder)
     check_values(sweep, task)
     return sweep, task
 
 
-def load_sweep(path: Path) -> Sweep:
+def load_sweep(name: str) -> Sweep:
     """Returns the sweep of a sweep file. Raises UserError if the file is missing or invalid."""
+    path = loading.present_or_installed(name)
     if not path.is_file():
         there = [str(file) for file in path.parent.glob("*.py")]
-        raise UserError(f"--sweep={path}: no such file{nearest(str(path), there)}")
+        raise UserError(f"--sweep={path}: no such file{nearest(name, there)}")
     sweep = loading.call_function(path, "get_sweep", description)
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__
@@ -94,6 +95,7 @@ def check_values(sweep: Sweep, task: Task) -> None:
 def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
     """Returns the study of the sweep. Creates it unless the folder has one."""
     make_folder(folder.path)
+    folder.check_own()
     with folder.lock():
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)

@@ -1,6 +1,7 @@
 """The workdir of a sweep. Processes that share a sweep share the folder."""
 
 import json
+import os
 import secrets
 import urllib.parse
 from contextlib import AbstractContextManager
@@ -25,8 +26,10 @@ class Folder:
         self.path = path
         self.record, self.table = path / "sweep.json", path / "trials.csv"
         self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
+        self.lock_file = path / ".sweep.lock"  # not .lock, which is that of a training run
+        self.database = path / "study.db"
         # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
-        self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(path / 'study.db')))}?uri=true"
+        self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
 
     def workdir(self, trial: int) -> Path:
         """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""
@@ -38,8 +41,20 @@ class Folder:
 
     def lock(self) -> AbstractContextManager[None]:
         """Excludes all other processes and threads of the sweep while the block runs."""
-        path = self.path / ".sweep.lock"  # not .lock, which is that of a training run
-        return locks.exclusive(path, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
+        return locks.exclusive(self.lock_file, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
+
+    def check_own(self) -> None:
+        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep would write."""
+        if self.record.exists():
+            self.read()
+            return
+        paths = (self.table, self.database, self.trials, self.configs, self.logs)
+        foreign = [path.name for path in paths if os.path.lexists(path)]
+        if foreign and not self.lock_file.exists():  # which a sweep makes first
+            raise UserError(
+                f"--workdir={self.path}: has {foreign[0]}, which a sweep would write, but no sweep.json; name a new "
+                "folder"
+            )
 
     def describe(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
         """Returns the sweep's record, with the study's name.
@@ -64,11 +79,16 @@ class Folder:
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
 
     def read(self) -> dict[str, Any]:
-        """Returns the sweep's record. Raises UserError if there is none or it is of another version."""
+        """Returns the sweep's record. Raises UserError if there is none, or it is invalid or of another version."""
         if not self.record.exists():
             raise UserError(f"{self.record}: no such file, so {self.path} is not the folder of a sweep")
-        record = json.loads(self.record.read_text(encoding="utf-8"))
-        if (version := record["schema_version"]) != SCHEMA_VERSION:
+        try:
+            record = json.loads(self.record.read_text(encoding="utf-8"))
+            version, _ = record["schema_version"], record["task"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{self.record}: not the record of a sweep ({reason}); name another folder") from error
+        if version != SCHEMA_VERSION:
             raise UserError(f"{self.record}: schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
         return record
 

@@ -52,6 +52,11 @@ def saved_steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in Workdir(folder).checkpoints.iterdir())
 
 
+def steps_with_optimizer(folder: Path) -> list[int]:
+    """Returns the steps whose checkpoints still have the optimizer's state."""
+    return [step for step in saved_steps(folder) if (Workdir(folder).checkpoints / f"{step}" / "optimizer").exists()]
+
+
 def refusal(function, *arguments) -> str:
     """Returns the message, of one line, of the UserError that the function raises."""
     with pytest.raises(UserError) as caught:

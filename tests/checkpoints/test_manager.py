@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from tests.checkpoints.damages import DAMAGES, rewrite_record, truncate
-from tests.checkpoints.saved_runs import OPTIMIZER, abstract_state, read_run, refusal, save_run, saved_steps, state_at
+from tests.checkpoints.saved_runs import (
+    OPTIMIZER,
+    abstract_state,
+    read_run,
+    refusal,
+    save_run,
+    saved_steps,
+    state_at,
+    steps_with_optimizer,
+)
 from tests.training.tiny import setup, tiny_config
 from transformer.checkpoints import checksums
 from transformer.checkpoints.manager import Checkpoints, max_checkpoints, steps_to_keep
@@ -88,6 +97,107 @@ def test_a_checkpoint_saved_again_has_the_new_progress(saved, tmp_path):
         assert checksums.damage(Workdir(tmp_path / "run").checkpoints / "50") is None
         checkpoints.save(state_at(60), dataclasses.replace(progress, step=60))
     assert saved_steps(tmp_path / "run") == [40, 50, 60]
+
+
+SCORES = {10: 1.0, 20: 3.0, 30: 2.0, 40: 2.0, 50: 2.0, 60: 2.0}
+
+
+def test_the_best_and_the_newest_two_checkpoints_have_the_state_of_the_optimizer(tmp_path):
+    save_run(tmp_path, 4, SCORES)
+    assert saved_steps(tmp_path) == [10, 20, 30, 40, 50, 60] and steps_with_optimizer(tmp_path) == [20, 50, 60]
+    np.testing.assert_array_equal(read_run(tmp_path, "30")[0]["layers"][1]["bias"], [30, -30])
+    for step in (50, 60):
+        truncate(tmp_path / "checkpoints" / f"{step}")
+    with open_run(tmp_path, checkpoint__keep=4) as checkpoints:
+        assert checkpoints.restore(abstract_state())[1].step == 20
+        assert steps_in(tmp_path / "checkpoints") == [10, 20]  # Orbax would not save 30 before 40
+        checkpoints.save(state_at(30), Progress(step=30, best_step=20))
+    assert checksums.damage(tmp_path / "checkpoints" / "30") is None
+    assert read_progress(tmp_path / "checkpoints" / "30").best_step == 20
+
+
+def test_the_newest_two_checkpoints_without_skipped_updates_have_the_state_of_the_optimizer(tmp_path):
+    with open_run(tmp_path, checkpoint__keep=9) as checkpoints:
+        for step, skipped in ((10, 0), (20, 0), (30, 0), (40, 1), (50, 2), (60, 3)):
+            checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
+    assert steps_with_optimizer(tmp_path) == [20, 30, 50, 60]
+    truncate(tmp_path / "checkpoints" / "30")
+    with open_run(tmp_path) as checkpoints:
+        checkpoints.delete_diverged()
+        assert checkpoints.restore(abstract_state())[1].step == 20
+
+
+class Killed(BaseException):
+    """Ends the process at some moment of removing the state of the optimizer."""
+
+
+def kill(*_, **__) -> None:
+    raise Killed
+
+
+def kill_halfway(folder: Path, **_) -> None:
+    (folder / "_METADATA").unlink()
+    raise Killed
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        lambda patch: patch.setattr(checksums.files, "write_text", kill),
+        lambda patch: patch.setattr(checksums.shutil, "rmtree", kill),
+        lambda patch: patch.setattr(checksums.shutil, "rmtree", kill_halfway),
+    ],
+    ids=["before the record is written", "after it", "halfway through the files"],
+)
+def test_a_checkpoint_stays_valid_if_removing_the_optimizer_is_killed(saved, tmp_path, monkeypatch, moment):
+    shutil.copytree(saved, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "40"
+    digest = checksums.digest(checkpoint)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        moment(patch)
+        checksums.remove_item(checkpoint, "optimizer")
+    for _ in range(2):  # the second removal completes the first
+        assert checksums.damage(checkpoint) is None and checksums.digest(checkpoint) == digest
+        np.testing.assert_array_equal(read_run(tmp_path / "run", "40")[0]["layers"][1]["bias"], [40, -40])
+        checksums.remove_item(checkpoint, "optimizer")
+    assert steps_with_optimizer(tmp_path / "run") == [20, 50]
+
+
+def test_a_checkpoint_whose_optimizer_is_removed_while_it_is_read_is_not_damaged(saved, tmp_path, monkeypatch):
+    checkpoint = shutil.copytree(saved / "checkpoints" / "50", tmp_path / "50")
+    read = checksums.read
+    with monkeypatch.context() as patch:
+
+        def read_and_remove(folder: Path) -> dict:
+            record = read(folder)
+            patch.setattr(checksums, "read", read)
+            checksums.remove_item(folder, "optimizer")
+            return record
+
+        patch.setattr(checksums, "read", read_and_remove)
+        assert checksums.damage(checkpoint) is None
+    assert not (checkpoint / "optimizer").exists()
+
+
+def test_saving_does_not_make_a_renamed_workdir_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    with open_run(tmp_path / "run") as checkpoints:
+        checkpoints.save(state_at(10), Progress(step=10))
+        checkpoints.manager.wait_until_finished()
+        (tmp_path / "run").rename(tmp_path / "renamed")
+        assert "was renamed" in refusal(checkpoints.save, state_at(20), Progress(step=20))
+    assert saved_steps(tmp_path / "renamed") == [10] and not (tmp_path / "run").exists()
+
+
+def test_a_run_without_any_state_of_the_optimizer_does_not_start_over(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    for step in (20, 40, 50):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"{step}")
+    with open_run(tmp_path / "run") as checkpoints:
+        message = refusal(checkpoints.restore, abstract_state())
+    assert (
+        f"start another --workdir from these parameters with --config.training.init_from={tmp_path / 'run'}" in message
+    )
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -259,3 +259,7 @@ def test_wrong_flags_are_refused_in_one_line(workdir, tmp_path, capsys):
     assert "model.d_ff: 2048 -> 32" in says(here, "--extend=9", "--config.model.d_ff=32")
     assert "no such folder" in says(f"--workdir={tmp_path / 'none'}", "--extend=9")
     assert f"--workdir={workdir.path}: holds a run of another config" in says(*flags(workdir.path))
+    # The run's own configuration with another value of a fixed key: the same file as --config is no advice.
+    line = says(here, f"--config={workdir.config}", "--config.batch.tokens=8192")
+    assert " -> 8192" in line and "without these keys, which are fixed for the run" in line
+    assert line.endswith(f"in another --workdir, from this one with --config.training.init_from={workdir.path}")

@@ -121,6 +121,13 @@ def test_the_checkpoint_can_be_named(parent, tmp_path, suffix, step):
     assert open_parent(child(parent, training__init_from=f"{parent}{suffix}"), Workdir(tmp_path)).step == step
 
 
+def test_a_folder_whose_name_ends_like_a_step_is_a_parent(copied, tmp_path):
+    folder = copied.rename(copied.with_name("12:30"))
+    for suffix, step in (("", 20), (":10", 10)):
+        opened = open_parent(child(folder, training__init_from=f"{folder}{suffix}"), Workdir(tmp_path))
+        assert (opened.workdir.path, opened.step) == (folder, step)
+
+
 def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
     parameters, _ = read_run(copied)
     average = jax.tree.map(lambda x: jnp.asarray(x) + 1, parameters)

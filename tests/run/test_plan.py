@@ -62,7 +62,7 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert batches == steps
     assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
     assert re.search(r"largest     [\d,]+ MiB per device, [\d.]+ GFLOP", plan)
-    assert "checkpoints at most 2, " in plan  # of steps 2 and 4
+    assert "checkpoints at most 2, " in plan and " MiB in 2 of them for the optimizer, " in plan  # of steps 2 and 4
     assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
     assert not (tmp_path / "run").exists()
 
@@ -94,7 +94,8 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
 def test_checkpoints_of_keep_every_are_counted(print_plan):
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.
-    assert "checkpoints at most 5, " in print_plan(*settings)
+    plan = print_plan(*settings)
+    assert "checkpoints at most 5, " in plan and " MiB in 4 of them for the optimizer, " in plan
 
 
 def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):

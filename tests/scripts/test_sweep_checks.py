@@ -97,8 +97,10 @@ def test_the_list_has_every_sweep():
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path):
-    loaded = work.load_sweep(path)
+def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)  # an installed package brings its sweeps
+        loaded = work.load_sweep(str(path))
     description = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", description, re.DOTALL)[1]
     arguments = sweep.make_parser().parse(shlex.split(command))
@@ -127,6 +129,24 @@ def test_the_database_is_in_the_folder_whatever_its_name(tmp_path):
         connection.exec_driver_sql("CREATE TABLE t (a)")
     engine.dispose()
     assert (path / "study.db").exists()
+
+
+@pytest.mark.parametrize("name", ["trials.csv", "study.db", "sweep.json", "configs"])
+def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(tmp_path, capsys, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).write_text('{"mine": 1}')
+    flags = [sweep_file(tmp_path, LISTED.format(values=[0.5])), "--config=configs/quickstart.py"]
+    assert run(sweep, *flags, f"--workdir={tmp_path / 'folder'}") == 2
+    assert name in error(capsys)
+    (path,) = (tmp_path / "folder").iterdir()
+    assert path.read_text() == '{"mine": 1}'
+
+
+def test_a_sweep_that_was_killed_before_its_record_begins(tmp_path):
+    folder = Folder(tmp_path)
+    with folder.lock():
+        folder.database.touch()
+    folder.check_own()
 
 
 def test_a_trial_that_is_listed_twice_is_refused():

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,48 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def digest(folder: Path) -> str:
-    """Returns a digest of all files of a checkpoint, without reading them. Raises as `read` does."""
-    return _digest(read(folder)["files"])
+    """Returns a digest of all files that a checkpoint was saved with, without reading them. Raises as `read` does."""
+    record = read(folder)
+    return record.get("digest") or _digest(record["files"])
+
+
+def has_item(folder: Path, item: str) -> bool:
+    """Tells whether a checkpoint still has this item. Raises as `read` does."""
+    return any(name.startswith(f"{item}/") for name in read(folder)["files"])
+
+
+def remove_item(folder: Path, item: str) -> None:
+    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed.
+
+    Raises as `read` does.
+    """
+    if has_item(folder, item):
+        record = read(folder) | {"digest": digest(folder)}
+        others = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
+        write(folder, record, others)
+    shutil.rmtree(folder / item, ignore_errors=True)
 
 
 def damage(folder: Path) -> str | None:
     """Describes the first damaged file of a checkpoint. None if all files match their checksums."""
     try:
         recorded = read(folder)["files"]
-        if missing := sorted(set(recorded) - set(_names(folder))):
-            return f"damaged: {missing[0]} is missing"
-        changed = [name for name, checksum in recorded.items() if _checksum(folder / name) != checksum]
+        if fault := _fault(folder, recorded):
+            # The run may have removed an item since.
+            return fault if (now := read(folder)["files"]) == recorded else _fault(folder, now)
     except (OSError, ValueError, RecursionError) as error:
         return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
-    return f"damaged: {changed[0]} does not match its checksum" if changed else None
+    return None
+
+
+def _fault(folder: Path, recorded: Mapping[str, Any]) -> str | None:
+    for name, checksum in recorded.items():
+        try:
+            if _checksum(folder / name) != checksum:
+                return f"damaged: {name} does not match its checksum"
+        except FileNotFoundError:
+            return f"damaged: {name} is missing"
+    return None
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """The checkpoints of a run: saved by Orbax in the background, retained, and restored."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
+
+OPTIMIZER = "optimizer"  # the item of a checkpoint that only training reads
+MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one that is being written
 
 
 def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
@@ -70,7 +74,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: Config):
-        self.folder = workdir.checkpoints
+        self.workdir, self.folder = workdir, workdir.checkpoints
         self.config = config
         self.retention = _Retention(config.checkpoint)
         self.saving: Progress | None = None
@@ -88,6 +92,7 @@ class Checkpoints:
             return  # Orbax would wait for the process that died
         self.manager.wait_until_finished()
         self.manager.close()
+        self._remove_optimizer_states()
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to save a checkpoint of `progress.step`.
@@ -95,7 +100,9 @@ class Checkpoints:
         If the step is saved already, its validation was interrupted: only the progress has changed since.
         """
         self.manager.wait_until_finished()
+        coordination.on_process_zero(self.workdir.check_in_place)
         self.retention.best = progress.best_step
+        self._remove_optimizer_states()
         steps = self.manager.all_steps()
         if progress.step in steps:
             coordination.on_process_zero(self._replace_progress, progress)
@@ -109,15 +116,16 @@ class Checkpoints:
         self.manager.save(progress.step, args=ocp.args.Composite(**saved))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
-        """Returns the newest undamaged checkpoint, its arrays sharded as `abstract` says. None if there is none yet.
+        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract` says.
 
-        Renames damaged checkpoints, with a warning. Raises UserError if all are damaged, or if the newest undamaged one
-        has other arrays or another schema version.
+        None if there is no checkpoint yet. Renames damaged checkpoints, with a warning. Raises UserError if none is
+        left, or if the one to restore has other arrays or another schema version.
         """
         step = self._find(self._newest_undamaged)
         if step is None:
             return None
         state, progress = self._read(step, abstract)
+        self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
         self.retention.best = progress.best_step
         self.retention.rollback = step if progress.skipped == 0 else self._find(self._newest_without_skips)
         return state, progress
@@ -125,11 +133,27 @@ class Checkpoints:
     def delete_diverged(self) -> None:
         """Deletes the checkpoints after the newest one that follows no skipped update."""
         self.manager.wait_until_finished()
-        good = self._find(self._newest_without_skips)
+        self._delete_after(self._find(self._newest_without_skips) or 0)
+
+    def _delete_after(self, newest: int) -> None:
         for step in reversed(self.manager.all_steps()):
-            if step == good:
-                return
-            self.manager.delete(step)
+            if step > newest:
+                logging.info("Training continues from step %d and deletes the checkpoint of step %d.", newest, step)
+                self.manager.delete(step)
+
+    def _remove_optimizer_states(self) -> None:
+        """Deletes the optimizer's state where neither a start nor a rollback needs it; averages take parameters."""
+        if jax.process_index() != 0:
+            return
+        steps, good = steps_in(self.folder), []
+        kept = {self.retention.best, *steps[-2:]}  # the second, in case the newest one is damaged
+        for step in reversed(steps):
+            # Leaves damaged checkpoints, which a start renames that needs them.
+            with contextlib.suppress(OSError, ValueError):
+                if len(good) < 2 and read_progress(self.folder / str(step)).skipped == 0:
+                    good.append(step)
+                elif step not in kept:
+                    checksums.remove_item(self.folder / str(step), OPTIMIZER)
 
     def _find(self, find: Callable[[], int | None]) -> int | None:
         """Calls the function in process 0, which may rename checkpoints, and returns its result in all processes."""
@@ -146,17 +170,26 @@ class Checkpoints:
     def _newest_undamaged(self) -> int | None:
         for step in self._undamaged():
             return step
+        if steps_in(self.folder):
+            raise UserError(
+                f"{self.folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
+                f"parameters with --config.training.init_from={self.workdir.path}, or delete this folder to start over"
+            )
         if damaged := sorted(self.folder.glob("damaged-*")):
             raise UserError(f"{self.folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
         return None
 
     def _undamaged(self) -> Iterator[int]:
-        """Yields the steps of undamaged checkpoints, newest first. Renames damaged ones, with a warning."""
+        """Yields the steps of undamaged checkpoints with an optimizer's state, newest first.
+
+        Renames damaged ones, with a warning.
+        """
         for step in reversed(steps_in(self.folder)):
             folder = self.folder / str(step)
             damage = checksums.damage(folder)
             if damage is None:
-                yield step
+                if checksums.has_item(folder, OPTIMIZER):
+                    yield step
                 continue
             number = sum(1 for _ in self.folder.glob(f"damaged-{step}-*"))
             renamed = folder.rename(self.folder / f"damaged-{step}-{number}")
@@ -170,7 +203,7 @@ class Checkpoints:
             arguments = {name: ocp.args.StandardRestore(tree) for name, tree in expected.items()}
             found = self.manager.restore(step, args=ocp.args.Composite(**arguments))
         counts = (_scalar(value, abstract.step.sharding) for value in (step, progress.skipped))
-        return TrainState(*counts, found["parameters"], found["optimizer"], found.get("ema_parameters")), progress
+        return TrainState(*counts, found["parameters"], found[OPTIMIZER], found.get("ema_parameters")), progress
 
     def _write_record(self) -> None:
         """Completes a checkpoint. Orbax calls this in process 0 after the last array and before the renaming."""
@@ -191,7 +224,7 @@ class Checkpoints:
 
 def _items(state: TrainState) -> dict[str, Any]:
     """Returns the trees of a state by the names of their items. The other two fields are in the progress."""
-    items = {"parameters": state.parameters, "optimizer": state.optimizer_state, "ema_parameters": state.ema_parameters}
+    items = {"parameters": state.parameters, OPTIMIZER: state.optimizer_state, "ema_parameters": state.ema_parameters}
     return {name: tree for name, tree in items.items() if tree is not None}
 
 

@@ -37,10 +37,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     name, argument = path_and_argument, ""
     if not os.path.isfile(name):  # else a folder's name has a colon
         name, _, argument = path_and_argument.partition(":")
-    path = Path(name)
-    packaged = Path(base.__file__).parent.parent / name  # an installed package brings configs/
-    if not os.path.isfile(name) and name.startswith("configs/") and os.path.isfile(packaged):
-        path = packaged
+    path = present_or_installed(name)
     if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
         raise UserError(f"--config={name}: no such file{nearest(name, present)}")
@@ -55,6 +52,13 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     config = checked(fit_to_steps(coerce_types(flatten(config) | parse_overrides(overrides, "--config."))))
     check_for_training(config)
     return config
+
+
+def present_or_installed(name: str) -> Path:
+    """Returns the path of a file that the user names; without one, configs/... means the installed package's."""
+    installed = Path(base.__file__).parent.parent / name
+    is_installed = name.startswith("configs/") and not os.path.isfile(name) and os.path.isfile(installed)
+    return installed if is_installed else Path(name)
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import jax
 import numpy as np
 
-from transformer.checkpoints.manager import max_checkpoints
+from transformer.checkpoints.manager import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.checkpoints.restore import steps_in
 from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.inspection import pair_lines
@@ -53,16 +54,24 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     config, state = run.config, run.initializer()
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
-    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(run.initializer.abstract_state))
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
-    mebibytes = state_bytes / 2**20
-    yield f"checkpoints at most {kept}, {mebibytes:,.0f} MiB each, {kept * mebibytes:,.0f} MiB of disk"
+    abstract = run.initializer.abstract_state
+    optimizer = mebibytes(abstract.optimizer_state)
+    others, resumable = mebibytes(abstract) - optimizer, min(kept, MAX_OPTIMIZER_STATES)
+    yield (
+        f"checkpoints at most {kept}, {others:,.0f} MiB each, and {optimizer:,.0f} MiB in {resumable} of them for the "
+        f"optimizer, {kept * others + resumable * optimizer:,.0f} MiB of disk"
+    )
     seconds = seconds_per_position(run, state, loader)
     per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
     done = max(steps_in(run.workdir.checkpoints), default=0)
     batches = config.training.accumulation * (config.training.steps - done)
     left = timedelta(seconds=round(seconds * per_batch * batches))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+
+def mebibytes(tree: Any) -> float:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / 2**20
 
 
 def costs(program: jax.stages.Compiled) -> str:

@@ -34,7 +34,7 @@ class Recorder:
     """
 
     def __init__(self, workdir: Workdir, progress: Progress):
-        self.path = workdir.metrics
+        self.path, self.workdir = workdir.metrics, workdir
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
         for line in read_record(self.path):
@@ -55,6 +55,7 @@ class Recorder:
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
+        self.workdir.check_in_place()
         line = {"step": progress.step, "split": split, **values}
         line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": progress.seconds}
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
