@@ -5,29 +5,32 @@
 # make lint         ruff
 # make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata
 # make bench        the environment of scripts.benchmark's --peers, .venv-bench
+#
+# PYTHON=python3.12 names the Python that makes an environment, which then keeps it; VENV=.venv-3.12 names its folder.
 
 PYTHON ?= python3
-RUN := .venv/bin/python
+VENV ?= .venv
+RUN := $(VENV)/bin/python
 
 .PHONY: quickstart test slow hostile lint mtdata bench
 
-quickstart: .venv/installed
+quickstart: $(VENV)/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
 	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -m scripts.require_score exact_match 0.995
 	printf '%s\n' 'On the third of May at half past four Anna will buy two old books for fifty-three euros.' \
 		'I think that my brother hid the red lamp in the garden.' 'Must we sell the twelve small clocks on Monday?' \
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart
 
-test: .venv/installed-dev
+test: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-slow: .venv/installed-dev
+slow: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
 
-hostile: .venv/installed-dev
+hostile: $(VENV)/installed-dev
 	$(RUN) -m pytest tests/hostile --hypothesis-profile=thorough
 
-lint: .venv/installed-dev
+lint: $(VENV)/installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
@@ -45,13 +48,13 @@ bench: .venv-bench/installed
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	@touch $@
 
-.venv/installed: requirements.txt
+$(VENV)/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo 'error: $(PYTHON) is missing or older than 3.11; name another one: make PYTHON=python3.12' >&2; exit 2; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: .venv/installed requirements-dev.txt
+$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@

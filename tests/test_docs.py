@@ -122,8 +122,8 @@ def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monke
 
 
 def test_the_docs_install_the_pinned_version_of_jax():
-    pinned = re.search(r"^jax(==[\d.]+)$", Path("requirements.txt").read_text(), re.MULTILINE)[1]
-    assert set(re.findall(r"jax\[\w+\](==[\d.]+)", TEXT)) == {pinned}
+    commands = [line for line in TEXT.splitlines() if re.search(r"\bjax\[\w+\]", line)]
+    assert commands and all(re.search(r' install -r requirements\.txt "jax\[\w+\]"$', line) for line in commands)
 
 
 def test_the_readme_stays_short():

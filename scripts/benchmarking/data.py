@@ -27,7 +27,7 @@ from typing import Any
 
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractDevice, Mesh
 
 from configs import base
 from scripts.benchmarking.generated_text import write_pairs
@@ -175,7 +175,8 @@ def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
         plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)
         seconds.append(time.perf_counter())
     times = dict(zip(("make_plan_seconds", "map_plan_seconds"), np.diff(seconds).tolist(), strict=True))
-    mesh = Mesh(np.reshape([object() for _ in range(DEVICES)], (DEVICES, 1, 1)), AXES, AXIS_TYPES)
+    devices = [AbstractDevice(f"CPU {number}", None, "cpu") for number in range(DEVICES)]
+    mesh = Mesh(np.reshape(devices, (DEVICES, 1, 1)), AXES, AXIS_TYPES)
     batches = [plan[number] for number in range(min(SHARED_BATCHES, len(plan)))]
     for processes in PROCESSES * 2:  # the first round reads the pages
         own = mesh.devices.ravel()[: DEVICES // processes]

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import AbstractDevice, Mesh
 
 from configs import base
 from transformer.distributed.mesh import AXES, AXIS_TYPES, make_mesh
@@ -26,9 +26,9 @@ def test_devices_must_share_rows_evenly():
         make_mesh(config, jax.devices()[:1] * 3)
 
 
-def mesh_of(order: list[int], shape: tuple[int, int, int]) -> tuple[Mesh, list[object]]:
+def mesh_of(order: list[int], shape: tuple[int, int, int]) -> tuple[Mesh, list[AbstractDevice]]:
     """Returns a mesh of eight stand-ins for devices, and these in the order of their numbers."""
-    devices = [object() for _ in range(8)]
+    devices = [AbstractDevice(f"CPU {number}", None, "cpu") for number in range(8)]
     return Mesh(np.reshape([devices[number] for number in order], shape), AXES, AXIS_TYPES), devices
 
 

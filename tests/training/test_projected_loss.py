@@ -62,7 +62,7 @@ def test_no_array_has_the_logits_of_all_rows(monkeypatch):
         for shape, dtype in (
             ((ROWS, LENGTH, D_MODEL), jnp.float32),
             ((VOCAB, D_MODEL), jnp.float32),
-            ((ROWS, LENGTH), int),
+            ((ROWS, LENGTH), jnp.int32),
         )
     ]
     text = jax.jit(jax.grad(lambda *arrays: loss(*arrays)[0], (0, 1))).lower(*shapes).compile().as_text()

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from transformer.decoding.replicas import Replicas
+from transformer.miscompilation import compile_program
 
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
 ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",), (AxisType.Auto,)), PartitionSpec())
@@ -68,7 +69,7 @@ class DeviceQueues:
         self.lower(parameters, arrays, **static)
         lock = self._locks[shape]
         with lock if _shares_cache(device) else contextlib.nullcontext():
-            self.programs[device, shape] = self._lowered[shape].compile(device_assignment=(device,))
+            self.programs[device, shape] = compile_program(self._lowered[shape], device_assignment=(device,))
         return self.programs[device, shape]
 
     def lower(self, parameters: tuple[dict, ...], arrays: Sequence[Shaped], **static: int) -> None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from transformer.data.batches.epoch_plan import Bucket
+from transformer.miscompilation import compile_program
 
 Batch = dict[str, Any]  # the arrays that the loader produces, by name: on devices, abstract, or whole in NumPy
 
@@ -30,7 +31,7 @@ class Programs:
         batch = next((argument for argument in arguments[1:] if isinstance(argument, dict)), {})
         key = function, *((name, array.shape) for name, array in sorted(batch.items()))
         if key not in self._programs:
-            self._programs[key] = function.lower(*arguments).compile()
+            self._programs[key] = compile_program(function.lower(*arguments))
         return self._programs[key]
 
     def run(self, function: Any, *arguments: Any) -> Any:
