@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 from sacrebleu.metrics import BLEU
 
-from configs.rules import HOST, MESH, PATH
+from configs.rules import HOST, LOG, MESH, PATH
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
@@ -22,6 +22,7 @@ from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
+NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
 RESULT_TYPES |= {name: float | int for name in SCORES} | {f"{name}_signature": str for name in SCORES}
@@ -114,8 +115,8 @@ class Evaluation:
 
 
 def run_settings(config: Config) -> dict[str, Any]:
-    """Returns everything in a configuration that the runs of one system share: all but the seed and the place."""
-    ignored = (*keys_of(PATH, MESH, HOST), "seed")
+    """Returns everything in a configuration that the runs of one system share."""
+    ignored = (*keys_of(*NEUTRAL), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 

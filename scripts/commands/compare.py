@@ -18,8 +18,6 @@ MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if len(arguments.workdirs) < 2:
-        raise UserError(f"{arguments.workdirs[0]}: give at least two workdirs or evaluations to compare")
     if arguments.samples < MIN_SAMPLES:
         raise UserError(f"--samples={arguments.samples}: must be at least {MIN_SAMPLES}")
     if arguments.sentences < 0:

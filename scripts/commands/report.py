@@ -7,6 +7,7 @@ from absl import logging
 
 from scripts import markdown
 from scripts.reporting.table import make_table, read_results
+from scripts.sweeping.folder import expand_sweeps
 from transformer import files
 from transformer.errors import UserError
 
@@ -14,8 +15,8 @@ SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
 
 
 def main(arguments: argparse.Namespace) -> None:
-    paths = [Path(name) for name in arguments.workdirs]
     check_flags(arguments)
+    paths = expand_sweeps(arguments.workdirs)
     if arguments.output is None:
         found = [evaluation for path in paths for evaluation in read_results(path)]
         markdown.publish(make_table(found), "results", arguments.readme)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
+from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.commands.evaluate import evaluate
 from transformer.config import loading
@@ -15,7 +16,7 @@ from transformer.workdir import open_existing
 
 
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:
-    """Returns one evaluation for each workdir or .json file in `arguments.workdirs`.
+    """Returns one evaluation for each workdir or .json file in `arguments.workdirs`, and each trial of a sweep.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
     transformer.evaluate makes with the same flags. With `arguments.evaluate`, transformer.evaluate makes those that are
@@ -24,7 +25,7 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     Raises:
       UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
     """
-    paths = [Path(name) for name in arguments.workdirs]
+    paths = expand_sweeps(arguments.workdirs)
     found = [_find(path, arguments) for path in paths]
     return [each or _evaluate(path, arguments) for path, each in zip(paths, found, strict=True)]
 

@@ -8,6 +8,7 @@ import pytest
 from configs import base
 from scripts import report
 from scripts.evaluations import describe_search
+from tests.scripts.evaluated import make_sweep
 from transformer import cli
 from transformer.workdir import Workdir, create_workdir
 
@@ -78,6 +79,16 @@ def test_the_papers_bleu_is_a_column_if_an_evaluation_has_it(finished, capsys):
     file.write_text(json.dumps(json.loads(file.read_text()) | paper | {"bleu_paper": "high"}))
     assert cli.execute(report.make_parser(), report.main, argv) == 2
     assert "bleu_paper=high" in capsys.readouterr().err
+
+
+def test_a_sweep_stands_for_its_complete_trials(finished, tmp_path, capsys):
+    sweep = make_sweep(tmp_path / "sweep", 3)
+    for number, bleu in enumerate((30.0, 33.0)):
+        finished(f"sweep/trials/{number:04}", number, bleu)
+    assert cli.execute(report.make_parser(), report.main, [str(sweep)]) == 0
+    captured = capsys.readouterr()
+    assert [row[4] for row in rows(captured.out)[2:]] == ["0, 1"]
+    assert f"{sweep}: 2 of 3 trials are complete, 1 left out." in captured.err
 
 
 @pytest.mark.parametrize(
