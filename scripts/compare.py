@@ -1,12 +1,13 @@
 """Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that differ most.
 
-    python -m scripts.compare WORKDIR_A WORKDIR_B ... [--split=valid] [--checkpoint=best|last|STEP] [--average=N]
+    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--checkpoint=best|last|STEP] [--average=N]
         [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N] [--sentences=N] [--format=text|json]
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. A
 sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of the split by
 transformer.evaluate; --evaluate makes those that are missing. If a workdir has several, the flags that made one select
-it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run.
+it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run. For a
+single system, the sentences of the lowest chrF are shown.
 
 `scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
 the keys of the JSON object.

@@ -105,10 +105,27 @@ class Evaluation:
     def references(self) -> list[str]:
         return self._read_lines("references")
 
+    @cached_property
+    def model_scores(self) -> list[float] | None:
+        """The search's score of each sentence; None if the evaluation is too old to have it."""
+        path = self.path.with_name(f"{self.name}.sentences.jsonl")
+        if not path.exists():
+            return None
+        try:
+            with path.open(encoding="utf-8") as lines:
+                scores = [float(json.loads(line)["score"]) for line in lines]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error
+        return self._check_count(path, scores)
+
     def _read_lines(self, kind: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
         path = self.path.with_name(f"{self.name}.{kind}.txt")
-        lines, sentences = read_text_file(path), self.result["sentences"]
+        return self._check_count(path, read_text_file(path))
+
+    def _check_count(self, path: Path, lines: list[Any]) -> list[Any]:
+        sentences = self.result["sentences"]
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sacrebleu.metrics import CHRF
 
 from scripts import compare
 from tests.checkpoints import workdirs as untrained
@@ -126,6 +127,27 @@ def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
     assert {line.split()[0] for line in lines[-3:]} == {"bleu", "chrf", "bleu_lowercase_tokenized"}
     assert run(compare, *argv, "--samples=40", "--sentences=0") == 0
     assert "reference  " not in capsys.readouterr().out
+
+
+def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
+    path = evaluated("a", 0.3)
+    found = result(capsys, path, "--sentences=3")
+    assert found["differences"] == [] and [each["model_scores"] for each in found["worst"]] == [[None]] * 3
+    scores = path / "evaluations" / "valid-step9.sentences.jsonl"
+    scores.write_text("".join(f'{{"score": {-number / 4}}}\n' for number in range(20)))
+    found = result(capsys, path, "--sentences=20")["worst"]
+    hypotheses = file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
+    expected = [CHRF().sentence_score(*pair) for pair in zip(hypotheses, ([text] for text in SENTENCES), strict=True)]
+    assert [each["chrf"] for each in found] == pytest.approx(sorted(each.score for each in expected), rel=1e-5)
+    for each in found:
+        text = hypotheses[each["line"] - 1]
+        assert each["hypotheses"] == [text] and each["hypothesis_lengths"] == [len(text)]
+        assert each["model_scores"] == [-(each["line"] - 1) / 4]
+    assert run(compare, str(path), "--samples=40", "--sentences=1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"line {found[0]['line']}: chrF {found[0]['chrf']:.1f}" in lines and "There is only one system" in str(lines)
+    scores.write_text("{}\n")
+    assert "valid-step9.sentences.jsonl: cannot be read (KeyError: 'score')" in error(capsys, path)
 
 
 def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):
