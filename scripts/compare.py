@@ -1,7 +1,8 @@
 """Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that differ most.
 
-    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--checkpoint=best|last|STEP] [--average=N]
-        [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N] [--sentences=N] [--format=text|json]
+    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
+        [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N]
+        [--sentences=N] [--format=text|json]
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. A
 sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of the split by
@@ -32,6 +33,7 @@ def make_parser() -> cli.Parser:
     )
     # Not test by default: test data are not for choosing among systems.
     parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
+    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is compared on instead")
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")

@@ -51,6 +51,17 @@ class Evaluation:
         return self.path.name.removesuffix(".json")
 
     @property
+    def text(self) -> str:
+        """The text that was translated: a split, perhaps of another run's data, or a file."""
+        return self.result["split"] or self.result.get("data") or self.result.get("source") or "a file"
+
+    @property
+    def split(self) -> str | None:
+        """The split as `name_split` names it; None for files."""
+        split, _, data = (self.result.get("data") or self.result["split"] or "").partition(" of ")
+        return name_split(split, data or None) if split else None
+
+    @property
     def decoding(self) -> dict[str, Any]:
         """The settings of the search; those of the run for keys that the evaluation is too old to have."""
         return self.config.decoding.to_dict() | self.result["decoding"]
@@ -59,7 +70,7 @@ class Evaluation:
     def settings(self) -> dict[str, Any]:
         """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
-        search = {"split": self.result["split"], "averaged": self.result["averaged"]}
+        search = {"split": self.split, "averaged": self.result["averaged"]}
         search["shortlist"] = self.result.get("shortlist")  # its digest; old evaluations have none
         return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
 
@@ -137,6 +148,11 @@ def run_settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 
+def name_split(split: str, data: str | None) -> str:
+    """Returns the name of a split, with the absolute path of the workdir whose data it is of if that is another run."""
+    return split if data is None else f"{split} of {Path(data).resolve()}"
+
+
 def distinct_names(workdirs: Sequence[Path]) -> list[str]:
     """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
     parts = [path.resolve().parts for path in workdirs]
@@ -161,14 +177,14 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads the evaluations of a run on its own splits, except those of ensembles, which are not of one run.
+    """Reads the evaluations of a run on splits, except those of ensembles, which are not of one run.
 
     Those of language models have no scores of translations, and are not among them.
     """
     if not OBJECTIVES[open_existing(workdir.path)[1].training.objective].translates:
         return []
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
-    own = [each for each in evaluations if each.result["split"] is not None and len(each.result["models"]) == 1]
+    own = [each for each in evaluations if each.split is not None and len(each.result["models"]) == 1]
     # A flag that repeats the configured value makes the same evaluation under another name.
     return list({json.dumps([each.settings, each.result["step"]]): each for each in own}.values())
 

@@ -1,6 +1,7 @@
 """Reports on runs, made from their workdirs: an HTML page to look at, or a Markdown table of results.
 
-    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=train|valid|test] [--sentence=TEXT ...]
+    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=train|valid|test] [--data=WORKDIR]
+        [--sentence=TEXT ...]
     python -m scripts.report WORKDIR [WORKDIR ...] [--readme=docs/results.md]
 
 The page is one file that needs no network: settings, curves, scores with their differences, the sentences that differ
@@ -32,6 +33,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or a sweep")
     parser.add_argument("--output", metavar="FILE.html", help="write a page instead of a table")
     parser.add_argument("--split", choices=SPLITS, help="the split whose evaluations the page compares")
+    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split that is")
     parser.add_argument(
         "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
     )

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
+from scripts.evaluations import Evaluation, name_split, read_evaluation, read_evaluations
 from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.commands.evaluate import evaluate
@@ -38,11 +38,11 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
     given = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
-    own = read_evaluations(workdir)
+    split, own = name_split(arguments.split, arguments.data), read_evaluations(workdir)
     agreeing = [
         each
         for each in own
-        if each.result["split"] == arguments.split
+        if each.split == split
         and step in (None, each.result["step"])
         and arguments.average in (None, each.result["averaged"])
         and all(each.decoding[key] == wanted[key] for key in given)
@@ -75,7 +75,7 @@ def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
     """Returns the flags of transformer.evaluate that make the evaluation, without the workdir."""
-    given = {name: getattr(arguments, name) for name in ("split", "checkpoint", "average")}
+    given = {name: getattr(arguments, name) for name in ("split", "data", "checkpoint", "average")}
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return flags + [f"--{key}={text}" for key, text in arguments.overrides]
 

@@ -31,7 +31,7 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
-      split, sentences: the split (None: a file), and its number of sentences.
+      split, text, sentences: the split (None: another text), the name of the text, and its number of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
       systems: the label; the runs; the keys of config.decoding; and for each score the mean over seeds, the spread
         (sample standard deviation; None for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
@@ -50,6 +50,7 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     scored = [_score(each, number, references, metrics, drawn) for number, each in enumerate(systems)]
     return {
         "split": first.evaluations[0].result["split"],
+        "text": first.evaluations[0].text,
         "sentences": len(references),
         "settings": {key: {each.label: each.differences[key] for each in systems} for key in first.differences},
         "systems": [_describe_system(each) for each in scored],

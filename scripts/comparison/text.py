@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from scripts.evaluations import SCORES, describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
+from transformer.data.sources.lines import counted
 
 
 class Table(NamedTuple):
@@ -34,7 +35,7 @@ def describe_decoding(result: dict[str, Any]) -> str:
         parts = [found[result["systems"][0]["label"]]]
     else:
         parts = [f"{label}: {how}" for label, how in found.items()]
-    return "; ".join([f"{result['split'] or 'one file'}, {result['sentences']} sentences", *parts])
+    return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *parts])
 
 
 def setting_table(result: dict[str, Any]) -> Table:

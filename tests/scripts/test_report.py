@@ -115,13 +115,16 @@ def test_other_settings_and_steps_make_other_rows(finished, capsys):
         "mean": whole | {"averaged": 3, "bleu": 22.0},
         "sample": whole | {"decoding": sampled | {"seed": 0}, "bleu": 23.0},
         "typed": whole,
+        "of-lo": whole | {"split": None, "data": "test of runs/lo", "bleu": 26.0},
+        "file": whole | {"split": None, "data": None, "source": "set.en", "bleu": 27.0},
         "again": whole | {"decoding": sampled | {"seed": 1}, "bleu": 24.0},
     }
     for name, evaluation in others.items():
         (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
     assert cli.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
-    found = {(row[3], row[4]): row[6] for row in rows(capsys.readouterr().out)[2:]}
+    found = {(row[3], row[4]) if row[1] == "test" else row[1]: row[6] for row in rows(capsys.readouterr().out)[2:]}
     assert found == {
+        "test of runs/lo": "26.00",
         ("beam 5, alpha 0.6, seed=0, step 6", "0"): "20.00",
         ("beam 5, alpha 0.6, seed=0, step 9", "0, 1"): "31.50 ± 2.12",
         ("beam 5, alpha 0.6, seed=0, mean of 3 checkpoints, step 9", "0"): "22.00",
