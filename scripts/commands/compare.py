@@ -28,8 +28,8 @@ def main(arguments: argparse.Namespace) -> None:
     first = evaluations[0]
     systems = group_systems(evaluations)
     warn_of_different_code(systems)
-    texts = counted(len(evaluations), "evaluation"), counted(len(first.references), "sentence")
-    logging.info("Scoring %s of %s.", *texts)
+    sentences = counted(len(first.references), "sentence")
+    logging.info("Scoring %s of %s.", counted(len(evaluations), "evaluation"), sentences)
     result = make_result(systems, first.references, arguments.samples, arguments.sentences)
     text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
