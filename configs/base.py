@@ -9,7 +9,7 @@ Expect:    the paper's 27.3 on newstest2014 (Table 2), to compare with `bleu_pap
 Every other config starts from this one and sets what differs. No default is defined anywhere else.
 `Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose
 names are the allowed values. An `optional` key is None by default; its comment explains None. Keys that are
-marked HOST, MESH, PATH or RECORD (`configs.rules.Scope`) may change when a run resumes.
+marked HOST, MESH, PATH, LOG or RECORD (`configs.rules.Scope`) may change when a run resumes.
 """
 
 import ml_collections
@@ -19,6 +19,7 @@ from configs.rules import (
     FRACTION,
     HOST,
     LANGUAGE,
+    LOG,
     MESH,
     NONEMPTY_TEXT,
     PATH,
@@ -172,13 +173,13 @@ def get_keys() -> ml_collections.ConfigDict:
     # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
     # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
     training.ema_decay = Key(0.0, PROBABILITY)
-    training.log_every = Key(100, at_least(1), RECORD)  # steps between log lines
+    training.log_every = Key(100, at_least(1), LOG)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
     training.eval_sentences = Key(0, at_least(0))  # number of sentences to decode for it, from the first on; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
     # Validation sentences whose translations and attention are shown at each validation, with eval_bleu; 0: none
-    training.samples = Key(3, at_least(0), RECORD)
+    training.samples = Key(3, at_least(0), LOG)
     # The run whose parameters, and tokenizer, this one starts from: WORKDIR (its best checkpoint), WORKDIR:last or
     # WORKDIR:STEP; "": random parameters
     training.init_from = Key("", TEXT)

@@ -48,13 +48,14 @@ class Scope(enum.Enum):
     """The reach of a key. A run that resumes may change all keys but those of RESULT."""
 
     RESULT = "what is computed"
-    RECORD = "what is logged, validated and saved, and when a run gives up or ends early"
+    RECORD = "what is validated and saved, and when a run gives up or ends early"
+    LOG = "what is logged only; no checkpoint or score depends on it"
     PATH = "where the data are, which fingerprints identify"
     MESH = "the devices and what is particular to them; results agree up to rounding"
     HOST = "how one process works; processes of a run may differ"
 
 
-RESULT, RECORD, PATH, MESH, HOST = Scope
+RESULT, RECORD, LOG, PATH, MESH, HOST = Scope
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that differ most.
 
-    python -m scripts.compare WORKDIR_A WORKDIR_B ... [--split=valid] [--checkpoint=best|last|STEP] [--average=N]
-        [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N] [--sentences=N] [--format=text|json]
+    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
+        [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N]
+        [--sentences=N] [--format=text|json]
 
-Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. Each
-workdir needs an evaluation of the split by transformer.evaluate; --evaluate makes those that are missing. If a workdir
-has several, the flags that made one select it. An evaluation's .json file can replace a workdir, for example to compare
-two evaluations of the same run.
+Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. A
+sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of the split by
+transformer.evaluate; --evaluate makes those that are missing. If a workdir has several, the flags that made one select
+it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run. For a
+single system, the sentences of the lowest chrF are shown.
 
 `scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
 the keys of the JSON object.
@@ -27,10 +29,11 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
     parser.add_argument(
-        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run, or the .json file of an evaluation"
+        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or a sweep, or the .json file of an evaluation"
     )
     # Not test by default: test data are not for choosing among systems.
     parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
+    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is compared on instead")
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")

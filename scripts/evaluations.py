@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 from sacrebleu.metrics import BLEU
 
-from configs.rules import HOST, MESH, PATH
+from configs.rules import HOST, LOG, MESH, PATH
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
@@ -22,6 +22,7 @@ from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
+NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
 RESULT_TYPES |= {name: float | int for name in SCORES} | {f"{name}_signature": str for name in SCORES}
@@ -50,6 +51,17 @@ class Evaluation:
         return self.path.name.removesuffix(".json")
 
     @property
+    def text(self) -> str:
+        """The text that was translated: a split, perhaps of another run's data, or a file."""
+        return self.result["split"] or self.result.get("data") or self.result.get("source") or "a file"
+
+    @property
+    def split(self) -> str | None:
+        """The split as `name_split` names it; None for files."""
+        split, _, data = (self.result.get("data") or self.result["split"] or "").partition(" of ")
+        return name_split(split, data or None) if split else None
+
+    @property
     def decoding(self) -> dict[str, Any]:
         """The settings of the search; those of the run for keys that the evaluation is too old to have."""
         return self.config.decoding.to_dict() | self.result["decoding"]
@@ -58,7 +70,7 @@ class Evaluation:
     def settings(self) -> dict[str, Any]:
         """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
-        search = {"split": self.result["split"], "averaged": self.result["averaged"]}
+        search = {"split": self.split, "averaged": self.result["averaged"]}
         search["shortlist"] = self.result.get("shortlist")  # its digest; old evaluations have none
         return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
 
@@ -104,19 +116,41 @@ class Evaluation:
     def references(self) -> list[str]:
         return self._read_lines("references")
 
+    @cached_property
+    def model_scores(self) -> list[float] | None:
+        """The search's score of each sentence; None if the evaluation is too old to have it."""
+        path = self.path.with_name(f"{self.name}.sentences.jsonl")
+        if not path.exists():
+            return None
+        try:
+            with path.open(encoding="utf-8") as lines:
+                scores = [float(json.loads(line)["score"]) for line in lines]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error
+        return self._check_count(path, scores)
+
     def _read_lines(self, kind: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
         path = self.path.with_name(f"{self.name}.{kind}.txt")
-        lines, sentences = read_text_file(path), self.result["sentences"]
+        return self._check_count(path, read_text_file(path))
+
+    def _check_count(self, path: Path, lines: list[Any]) -> list[Any]:
+        sentences = self.result["sentences"]
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines
 
 
 def run_settings(config: Config) -> dict[str, Any]:
-    """Returns everything in a configuration that the runs of one system share: all but the seed and the place."""
-    ignored = (*keys_of(PATH, MESH, HOST), "seed")
+    """Returns everything in a configuration that the runs of one system share."""
+    ignored = (*keys_of(*NEUTRAL), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
+
+
+def name_split(split: str, data: str | None) -> str:
+    """Returns the name of a split, with the absolute path of the workdir whose data it is of if that is another run."""
+    return split if data is None else f"{split} of {Path(data).resolve()}"
 
 
 def distinct_names(workdirs: Sequence[Path]) -> list[str]:
@@ -143,14 +177,14 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads the evaluations of a run on its own splits, except those of ensembles, which are not of one run.
+    """Reads the evaluations of a run on splits, except those of ensembles, which are not of one run.
 
     Those of language models have no scores of translations, and are not among them.
     """
     if not OBJECTIVES[open_existing(workdir.path)[1].training.objective].translates:
         return []
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
-    own = [each for each in evaluations if each.result["split"] is not None and len(each.result["models"]) == 1]
+    own = [each for each in evaluations if each.split is not None and len(each.result["models"]) == 1]
     # A flag that repeats the configured value makes the same evaluation under another name.
     return list({json.dumps([each.settings, each.result["step"]]): each for each in own}.values())
 

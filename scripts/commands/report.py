@@ -7,6 +7,7 @@ from absl import logging
 
 from scripts import markdown
 from scripts.reporting.table import make_table, read_results
+from scripts.sweeping.folder import expand_sweeps
 from transformer import files
 from transformer.errors import UserError
 
@@ -14,8 +15,8 @@ SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
 
 
 def main(arguments: argparse.Namespace) -> None:
-    paths = [Path(name) for name in arguments.workdirs]
     check_flags(arguments)
+    paths = expand_sweeps(arguments.workdirs)
     if arguments.output is None:
         found = [evaluation for path in paths for evaluation in read_results(path)]
         markdown.publish(make_table(found), "results", arguments.readme)
@@ -26,7 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()  # models of one architecture share their programs
     output = Path(arguments.output)
     count = SENTENCES if arguments.sentences is None else arguments.sentences
-    page = make_page(paths, arguments.split, arguments.sentence, count)
+    page = make_page(paths, arguments.split, arguments.data, arguments.sentence, count)
     files.write_text(output, page)
     logging.info("%s: %.1f MB.", output, len(page.encode()) / 1e6)
 
@@ -34,8 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
 def check_flags(arguments: argparse.Namespace) -> None:
     """Raises UserError for flags that do not go together, and for an output that cannot be written."""
     if arguments.output is None:
-        given = {"split": arguments.split, "sentence": arguments.sentence, "sentences": arguments.sentences}
-        if ignored := [name for name, value in given.items() if value]:
+        names = ("split", "data", "sentence", "sentences")
+        if ignored := [name for name in names if getattr(arguments, name)]:
             raise UserError(f"--{ignored[0]}: is for a page; give --output=FILE.html as well")
         return
     if arguments.readme is not None:

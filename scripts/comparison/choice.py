@@ -5,7 +5,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.evaluations import Evaluation, read_evaluation, read_evaluations
+from scripts.evaluations import Evaluation, name_split, read_evaluation, read_evaluations
+from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.commands.evaluate import evaluate
 from transformer.config import loading
@@ -15,7 +16,7 @@ from transformer.workdir import open_existing
 
 
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:
-    """Returns one evaluation for each workdir or .json file in `arguments.workdirs`.
+    """Returns one evaluation for each workdir or .json file in `arguments.workdirs`, and each trial of a sweep.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
     transformer.evaluate makes with the same flags. With `arguments.evaluate`, transformer.evaluate makes those that are
@@ -24,7 +25,7 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     Raises:
       UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
     """
-    paths = [Path(name) for name in arguments.workdirs]
+    paths = expand_sweeps(arguments.workdirs)
     found = [_find(path, arguments) for path in paths]
     return [each or _evaluate(path, arguments) for path, each in zip(paths, found, strict=True)]
 
@@ -37,11 +38,11 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
     given = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
-    own = read_evaluations(workdir)
+    split, own = name_split(arguments.split, arguments.data), read_evaluations(workdir)
     agreeing = [
         each
         for each in own
-        if each.result["split"] == arguments.split
+        if each.split == split
         and step in (None, each.result["step"])
         and arguments.average in (None, each.result["averaged"])
         and all(each.decoding[key] == wanted[key] for key in given)
@@ -74,7 +75,7 @@ def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
     """Returns the flags of transformer.evaluate that make the evaluation, without the workdir."""
-    given = {name: getattr(arguments, name) for name in ("split", "checkpoint", "average")}
+    given = {name: getattr(arguments, name) for name in ("split", "data", "checkpoint", "average")}
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return flags + [f"--{key}={text}" for key, text in arguments.overrides]
 

@@ -31,13 +31,15 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
-      split, sentences: the split (None: a file), and its number of sentences.
+      split, text, sentences: the split (None: another text), the name of the text, and its number of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
       systems: the label; the runs; the keys of config.decoding; and for each score the mean over seeds, the spread
         (sample standard deviation; None for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
       differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
         interval and its p-value; and the `sentences` whose chrF differs most. Their line numbers start at 1, their chrF
         is the mean over seeds, and they have one hypothesis for each seed.
+      worst: with a single system, the `sentences` of the lowest chrF, the mean over seeds; and by seed the
+        hypothesis, its model score (None: not kept) and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
         seeds, by label.
       signatures: of each score; those of bleu and chrf include the number of resamples and their seed.
@@ -48,10 +50,12 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     scored = [_score(each, number, references, metrics, drawn) for number, each in enumerate(systems)]
     return {
         "split": first.evaluations[0].result["split"],
+        "text": first.evaluations[0].text,
         "sentences": len(references),
         "settings": {key: {each.label: each.differences[key] for each in systems} for key in first.differences},
         "systems": [_describe_system(each) for each in scored],
         "differences": [_compare(scored[0], other, metrics["chrf"], references, sentences) for other in scored[1:]],
+        "worst": _worst(scored[0], metrics["chrf"], references, sentences) if len(scored) == 1 else [],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
         "signatures": _signatures(first.evaluations[0].signatures, list(metrics), samples),
     }
@@ -118,6 +122,25 @@ def _compare(
     ]
     tested = {name: significance.compare(first.estimates[name], other.estimates[name]) for name in first.estimates}
     return {"system": other.system.label, "baseline": first.system.label, **tested, "sentences": sentences}
+
+
+def _worst(scored: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:
+    scores = chrf.score(scored.statistics["chrf"]).mean(0)
+    runs = scored.system.evaluations
+    sources, model_scores = runs[0].sources, [run.model_scores for run in runs]
+    return [
+        {
+            "line": int(i) + 1,
+            "chrf": float(scores[i]),
+            "source": sources[i] if sources else None,
+            "reference": references[i],
+            "reference_length": len(references[i]),
+            "hypotheses": [run.hypotheses[i] for run in runs],
+            "hypothesis_lengths": [len(run.hypotheses[i]) for run in runs],
+            "model_scores": [values[i] if values else None for values in model_scores],
+        }
+        for i in np.argsort(scores, kind="stable")[:count]
+    ]
 
 
 def _bleu_by_length(metric: CorpusMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from scripts.evaluations import SCORES, describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
+from transformer.data.sources.lines import counted
 
 
 class Table(NamedTuple):
@@ -19,6 +20,7 @@ def make_text(result: dict[str, Any]) -> str:
     tables = [setting_table(result), score_table(result), run_table(result), difference_table(result)]
     parts = [[describe_decoding(result)], *map(_as_text, [*tables, length_table(result)])]
     parts += [_sentences(result, each) for each in result["differences"]]
+    parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -33,7 +35,7 @@ def describe_decoding(result: dict[str, Any]) -> str:
         parts = [found[result["systems"][0]["label"]]]
     else:
         parts = [f"{label}: {how}" for label, how in found.items()]
-    return "; ".join([f"{result['split'] or 'one file'}, {result['sentences']} sentences", *parts])
+    return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *parts])
 
 
 def setting_table(result: dict[str, Any]) -> Table:
@@ -64,7 +66,7 @@ def run_table(result: dict[str, Any]) -> Table:
 
 def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
-        return Table("All runs are seeds of one system; there is no other system to compare it with.", [])
+        return Table("There is only one system, so there are no differences.", [])
     rows = [["", "bleu", "p", "chrf", "p"]]
     for each in result["differences"]:
         cells = [f"{each['system']} - {each['baseline']}"]
@@ -99,6 +101,21 @@ def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
         for label in labels:
             for seed, hypothesis in zip(seeds[label], sentence["hypotheses"][label], strict=True):
                 rows.append([f"  {label} seed {seed}", hypothesis])
+        lines += _aligned(rows)
+    return lines
+
+
+def _worst(result: dict[str, Any]) -> list[str]:
+    lines = ["Worst sentences, by chrF"] if result["worst"] else []
+    for sentence in result["worst"]:
+        lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
+        rows = [["  source", "", "", sentence["source"]]] if sentence["source"] is not None else []
+        rows.append(["  reference", "", f"{sentence['reference_length']} characters", sentence["reference"]])
+        seeds = (run["seed"] for run in result["systems"][0]["runs"])
+        found = (sentence["model_scores"], sentence["hypothesis_lengths"], sentence["hypotheses"])
+        for seed, score, length, hypothesis in zip(seeds, *found, strict=True):
+            shown = "" if score is None else f"model score {score:.2f}"
+            rows.append([f"  seed {seed}", shown, f"{length} characters", hypothesis])
         lines += _aligned(rows)
     return lines
 

@@ -19,16 +19,17 @@ FOLDER = Path(__file__).parent / "templates"
 NAMED = 3  # runs in the title, at most
 
 
-def make_page(paths: Sequence[Path], split: str | None, texts: Sequence[str], count: int) -> str:
+def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int) -> str:
     """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
 
     Args:
       split: whose evaluations are compared. None: the one that most runs were evaluated on, or valid if several tie.
+      data: the workdir of another run, whose split that is.
       texts: source sentences whose attention is shown.
       count: of how many sentences of the split it is shown as well.
     """
     runs = read_runs(paths)
-    compared = scores.compare(runs, split)
+    compared = scores.compare(runs, split, data)
     shown = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %d sentences with each model.", len(shown))
     inspected = inspection.inspect(runs, compared.chosen, shown)

@@ -10,7 +10,7 @@ from scripts.charts import bars
 from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
-from scripts.evaluations import Evaluation
+from scripts.evaluations import Evaluation, name_split
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from scripts.reporting.words import Group, f1_by_frequency
@@ -41,8 +41,11 @@ class Comparison:
         return self.systems[0].evaluations[0]
 
 
-def compare(runs: Sequence[Run], split: str | None) -> Comparison:
-    """Compares an evaluation of each run on one split. None: that of most runs, or valid if several tie."""
+def compare(runs: Sequence[Run], split: str | None, data: str | None) -> Comparison:
+    """Compares an evaluation of each run on one split, of another run's data if given.
+
+    Without a split it is that of most runs, or valid if several tie.
+    """
     notes, evaluations = [], {}
     for run in runs:
         try:
@@ -50,18 +53,19 @@ def compare(runs: Sequence[Run], split: str | None) -> Comparison:
         except UserError as error:
             notes.append(str(error))
             evaluations[run] = []
-    splits = collections.Counter(
-        name for found in evaluations.values() for name in {each.result["split"] for each in found}
-    )
-    split = split or max(SPLITS, key=lambda name: (splits[name], name == "valid"))
+    splits = collections.Counter(name for found in evaluations.values() for name in {each.split for each in found})
+    names = [name_split(name, data) for name in ([split] if split else SPLITS)]
+    names += [] if split or data else splits
+    split = max(names, key=lambda name: (splits[name], name.startswith("valid")))
     chosen: dict[str, Evaluation] = {}
     for run, found in evaluations.items():
         if not OBJECTIVES[run.config.training.objective].translates:
             notes.append(f"{run.label} is a language model, which has no scores of translations.")
-        elif own := [each for each in found if each.result["split"] == split]:
+        elif own := [each for each in found if each.split == split]:
             chosen[run.label] = max(own, key=lambda each: _preference(each, run.best_step))
         else:
-            command = f"python -m transformer.evaluate --workdir={run.workdir.path} --split={split}"
+            flags = f"--workdir={run.workdir.path} --split={split.replace(' of ', ' --data=', 1)}"
+            command = f"python -m transformer.evaluate {flags}"
             notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
     if not chosen:
         return Comparison([], None, notes, chosen)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from scripts.comparison.metrics import make_metrics
 from scripts.reporting.scores import Comparison
 from scripts.reporting.section import Section
 from scripts.reporting.words import mark_differences
@@ -12,7 +15,10 @@ def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("sentences", "Sentences", None, ["There are no translations."])
     pairs = [_pair(each, compared.first.sources) for each in compared.result["differences"]]
-    return Section("sentences", "Sentences", {"pairs": pairs}, data={"translations": _translations(compared)})
+    translations = _translations(compared)
+    measures = [each["name"] for each in translations["measures"]]
+    content = {"pairs": pairs, "measures": measures}
+    return Section("sentences", "Sentences", content, data={"translations": translations})
 
 
 def _pair(difference: dict[str, Any], sources: Sequence[str] | None) -> dict[str, Any]:
@@ -34,13 +40,33 @@ def _translations(compared: Comparison) -> dict[str, Any]:
     for system in compared.systems:
         for each in system.evaluations:
             columns[f"{system.label} seed {each.config.seed}"] = each.hypotheses
-    return {"names": list(columns), "lines": list(map(list, zip(*columns.values(), strict=True)))}
+    lines = list(map(list, zip(*columns.values(), strict=True)))
+    return {"names": list(columns), "lines": lines, "measures": _measures(compared)}
+
+
+def _measures(compared: Comparison) -> list[dict[str, Any]]:
+    """Returns the measures by which the translations of a single run can be sorted, with the lines, worst first."""
+    evaluation, references = compared.first, compared.first.references
+    if sum(len(system.evaluations) for system in compared.systems) > 1:
+        return []
+    metric = make_metrics(evaluation.bleu_tokenizer)["chrf"]
+    chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
+    pairs = zip(evaluation.hypotheses, references, strict=True)
+    longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])
+    found = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
+    if (scores := evaluation.model_scores) is not None:
+        found.insert(1, ("model score", np.array(scores), np.array(scores)))
+    return [
+        {"name": name, "values": np.round(values, 2).tolist(), "order": np.argsort(key, kind="stable").tolist()}
+        for name, values, key in found
+    ]
 
 
 def most_different_sources(compared: Comparison, count: int) -> list[str]:
-    """Returns sources of the split: of the lines in which the first two systems differ most, or the first lines."""
+    """Returns sources of the split: of the lines in which the first two systems differ most, or the worst lines."""
     if compared.result is None or compared.first.sources is None:
         return []
     differing = [each["line"] for pair in compared.result["differences"][:1] for each in pair["sentences"]]
-    lines = differing or range(1, len(compared.first.sources) + 1)
+    worst = [each["line"] for each in compared.result["worst"]]
+    lines = differing or worst or range(1, len(compared.first.sources) + 1)
     return [compared.first.sources[line - 1] for line in lines[:count]]

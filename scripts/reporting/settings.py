@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from configs.rules import HOST, MESH, PATH
-from scripts.evaluations import differing_keys
+from scripts.evaluations import NEUTRAL, differing_keys
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from transformer.config.keys import flatten, keys_of, show
@@ -19,9 +18,9 @@ class Setting(NamedTuple):
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Returns all keys but those of the place where a run ran. Those in which the runs differ come first."""
-    places = keys_of(PATH, MESH, HOST)
-    each = [{key: value for key, value in flatten(run.config).items() if key not in places} for run in runs]
+    """Returns all keys but those that do not change what a run computes. Those in which the runs differ come first."""
+    neutral = keys_of(*NEUTRAL)
+    each = [{key: value for key, value in flatten(run.config).items() if key not in neutral} for run in runs]
     differing = differing_keys(each)
     rows = [Setting(key, tuple(show(values.get(key)) for values in each), key in differing) for key in each[0]]
     return sorted(rows, key=lambda row: not row.differs)

@@ -24,7 +24,7 @@ COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are le
 
 
 def read_results(path: Path) -> list[Evaluation]:
-    """Returns the evaluations of a run on its own splits. Raises UserError if it is not complete or has none."""
+    """Returns the evaluations of a run on splits. Raises UserError if it is not complete or has none."""
     workdir, config = open_existing(path)
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
@@ -56,7 +56,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     devices, cpus = first.environment["devices"], first.environment["cpu_count"]
     return (
         ", ".join(config),
-        result["split"],
+        first.text,
         str(result["sentences"]),
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(each.config.seed for each in system.evaluations)),

@@ -4,16 +4,19 @@ import json
 import os
 import secrets
 import urllib.parse
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from optuna.distributions import CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
 from transformer import locks
 from transformer.errors import UserError
+from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 2  # of sweep.json
 LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
@@ -91,6 +94,31 @@ class Folder:
         if version != SCHEMA_VERSION:
             raise UserError(f"{self.record}: schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
         return record
+
+    def complete_runs(self) -> list[Path]:
+        """Returns the workdirs of the complete trials. Raises UserError if there is none, or trials are evaluations."""
+        record = self.read()
+        if "from" in record["task"]:
+            source = record["task"]["from"]
+            raise UserError(
+                f"{self.path}: its trials are evaluations of one run; give {source}, or .json files in its evaluations"
+            )
+        trials = [self.workdir(trial) for trial in range(len(record["trials"]))]
+        complete = [path for path in trials if Workdir(path).is_complete()]
+        if not complete:
+            raise UserError(
+                f"{self.path}: none of its {len(trials)} trials is complete; run the same scripts.sweep command to "
+                "continue it"
+            )
+        left_out = len(trials) - len(complete)
+        logging.info("%s: %d of %d trials are complete, %d left out.", self.path, len(complete), len(trials), left_out)
+        return complete
+
+
+def expand_sweeps(names: Sequence[str]) -> list[Path]:
+    """Returns the paths, with the complete trials in place of a sweep's folder."""
+    folders = map(Folder, map(Path, names))
+    return [path for each in folders for path in (each.complete_runs() if each.record.exists() else [each.path])]
 
 
 def recorded_sweep(record: dict[str, Any]) -> Sweep:

@@ -8,6 +8,7 @@ from typing import Any
 
 from configs import base
 from scripts import compare
+from scripts.sweeping import folder
 from tests.checkpoints.workdirs import run
 from transformer.config import loading
 from transformer.decoding import bleu
@@ -53,6 +54,14 @@ def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references:
     for kind, lines in (("hypotheses", hypotheses), ("references", references)):
         file.with_name(f"{name}.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return file
+
+
+def make_sweep(path: Path, trials: int, **task: str) -> Path:
+    """Writes the record of a sweep with so many listed trials; `task` is what they share."""
+    path.mkdir(exist_ok=True)
+    record = {"schema_version": folder.SCHEMA_VERSION, "trials": [{"seed": seed} for seed in range(trials)]}
+    (path / "sweep.json").write_text(json.dumps(record | {"task": task}))
+    return path
 
 
 def file(path: Path, name: str = "valid-step9") -> Path:

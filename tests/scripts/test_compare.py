@@ -5,19 +5,21 @@ import json
 from pathlib import Path
 
 import pytest
+from sacrebleu.metrics import CHRF
 
 from scripts import compare
 from tests.checkpoints import workdirs as untrained
 from tests.checkpoints.workdirs import run
-from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, result
+from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, make_sweep, result
 from transformer import evaluate
+from transformer.workdir import Workdir
 
 
 def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsys):
     argv = [
         evaluated("b", 0.2, model__dropout="0.3"),
         evaluated("a", 0.1, seed="1"),
-        evaluated("aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2"),
+        evaluated("aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2", training__log_every="7"),
     ]
     found = result(capsys, *argv)
     assert found["settings"] == {"model.dropout": {"A": 0.3, "B": 0.1}}
@@ -40,6 +42,28 @@ def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsy
 def test_one_system_has_no_difference(evaluated, capsys):
     found = result(capsys, evaluated("a", seed="1"), evaluated("aa", seed="2"))
     assert len(found["systems"]) == 1 and found["settings"] == {} and found["differences"] == []
+
+
+def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
+    sweep = make_sweep(tmp_path / "sweep", 5)
+    trials = [("0", "0.1"), ("0", "0.3"), ("1", "0.1"), ("1", "0.3")]  # the fifth has not begun
+    paths = [
+        evaluated(f"sweep/trials/{number:04}", 0.1 * number, seed=seed, model__dropout=dropout)
+        for number, (seed, dropout) in enumerate(trials)
+    ]
+    assert f"{sweep}: none of its 5 trials is complete" in error(capsys, sweep)
+    for path in paths[:3]:
+        Workdir(path).mark_complete(9)
+    assert run(compare, str(sweep), "--samples=40", "--format=json") == 0
+    captured = capsys.readouterr()
+    systems = json.loads(captured.out)["systems"]
+    assert [[each["workdir"] for each in system["runs"]] for system in systems] == [
+        [str(paths[0]), str(paths[2])],
+        [str(paths[1])],
+    ]
+    assert f"{sweep}: 3 of 5 trials are complete, 2 left out." in captured.err
+    make_sweep(sweep, 5, **{"from": "/runs/a"})
+    assert "its trials are evaluations of one run; give /runs/a" in error(capsys, sweep)
 
 
 def run_with(path: Path, commit: str, changes: bool = False) -> None:
@@ -105,6 +129,27 @@ def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
     assert "reference  " not in capsys.readouterr().out
 
 
+def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
+    path = evaluated("a", 0.3)
+    found = result(capsys, path, "--sentences=3")
+    assert found["differences"] == [] and [each["model_scores"] for each in found["worst"]] == [[None]] * 3
+    scores = path / "evaluations" / "valid-step9.sentences.jsonl"
+    scores.write_text("".join(f'{{"score": {-number / 4}}}\n' for number in range(20)))
+    found = result(capsys, path, "--sentences=20")["worst"]
+    hypotheses = file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
+    expected = [CHRF().sentence_score(*pair) for pair in zip(hypotheses, ([text] for text in SENTENCES), strict=True)]
+    assert [each["chrf"] for each in found] == pytest.approx(sorted(each.score for each in expected), rel=1e-5)
+    for each in found:
+        text = hypotheses[each["line"] - 1]
+        assert each["hypotheses"] == [text] and each["hypothesis_lengths"] == [len(text)]
+        assert each["model_scores"] == [-(each["line"] - 1) / 4]
+    assert run(compare, str(path), "--samples=40", "--sentences=1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"line {found[0]['line']}: chrF {found[0]['chrf']:.1f}" in lines and "There is only one system" in str(lines)
+    scores.write_text("{}\n")
+    assert "valid-step9.sentences.jsonl: cannot be read (KeyError: 'score')" in error(capsys, path)
+
+
 def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):
     seeds = [
         evaluated("a", seed="1", saved={"averaged": 5}),
@@ -141,7 +186,6 @@ def test_bad_flags_are_refused(pair, capsys, flags, message):
 
 def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys):
     first, _ = pair
-    assert "at least two" in error(capsys, first)
     assert "given twice" in error(capsys, first, file(first))
     others = [*SENTENCES[:7], "anders", *SENTENCES[8:]]
     add_evaluation(make_run(tmp_path / "o"), "valid-step9", SENTENCES, others)

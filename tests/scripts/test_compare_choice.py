@@ -2,6 +2,7 @@
 
 import json
 
+from scripts import compare
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.evaluated import error, file, result
 from transformer import evaluate
@@ -33,6 +34,24 @@ def test_flags_choose_among_several_evaluations(evaluated, capsys):
     assert compared(found) == ["valid-step9", WIDE]
     assert found["settings"] == {"decoding.beam_size": {"A": 4, "B": 8}}
     assert compared(result(capsys, a, wide, "--decoding.beam_size=8")) == [WIDE] * 2
+
+
+def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, data in (("a", "lo"), ("b", tmp_path / "lo")):
+        path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
+        evaluated(name, evaluation="test-of-lo-step9", saved={"split": None, "data": f"test of {data}"})
+    flags = ["--split=test", "--data=lo"]
+    found = result(capsys, "a", "b", *flags)
+    assert compared(found) == ["test-of-lo-step9"] * 2 and compared(result(capsys, "a", "b")) == ["valid-step9"] * 2
+    assert found["text"] == "test of lo" and list(found["settings"]) == ["model.dropout"]
+    line = error(capsys, "a", "b", "--split=test", "--data=other")
+    assert "a: has no evaluation with --split=test --data=other (it has test-of-lo-step9, valid-step9)" in line
+    # The name of a file is in the first line.
+    for name in ("a", "b"):
+        evaluated(name, evaluation="set", saved={"split": None, "data": None, "source": "texts/set.en"})
+    assert run(compare, str(file(path, "set")), str(file(path.with_name("a"), "set")), "--samples=40") == 0
+    assert capsys.readouterr().out.startswith("texts/set.en, 20 sentences; ")
 
 
 def test_a_file_names_its_evaluation(evaluated, capsys):

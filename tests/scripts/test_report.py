@@ -8,6 +8,7 @@ import pytest
 from configs import base
 from scripts import report
 from scripts.evaluations import describe_search
+from tests.scripts.evaluated import make_sweep
 from transformer import cli
 from transformer.workdir import Workdir, create_workdir
 
@@ -80,6 +81,16 @@ def test_the_papers_bleu_is_a_column_if_an_evaluation_has_it(finished, capsys):
     assert "bleu_paper=high" in capsys.readouterr().err
 
 
+def test_a_sweep_stands_for_its_complete_trials(finished, tmp_path, capsys):
+    sweep = make_sweep(tmp_path / "sweep", 3)
+    for number, bleu in enumerate((30.0, 33.0)):
+        finished(f"sweep/trials/{number:04}", number, bleu)
+    assert cli.execute(report.make_parser(), report.main, [str(sweep)]) == 0
+    captured = capsys.readouterr()
+    assert [row[4] for row in rows(captured.out)[2:]] == ["0, 1"]
+    assert f"{sweep}: 2 of 3 trials are complete, 1 left out." in captured.err
+
+
 @pytest.mark.parametrize(
     ("strategy", "beam_size", "text"),
     [("ctc", 1, "ctc greedy"), ("ctc", 4, "ctc beam 4, alpha 0.6"), ("beam", 1, "beam 1, alpha 0.6")],
@@ -104,13 +115,16 @@ def test_other_settings_and_steps_make_other_rows(finished, capsys):
         "mean": whole | {"averaged": 3, "bleu": 22.0},
         "sample": whole | {"decoding": sampled | {"seed": 0}, "bleu": 23.0},
         "typed": whole,
+        "of-lo": whole | {"split": None, "data": "test of runs/lo", "bleu": 26.0},
+        "file": whole | {"split": None, "data": None, "source": "set.en", "bleu": 27.0},
         "again": whole | {"decoding": sampled | {"seed": 1}, "bleu": 24.0},
     }
     for name, evaluation in others.items():
         (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
     assert cli.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
-    found = {(row[3], row[4]): row[6] for row in rows(capsys.readouterr().out)[2:]}
+    found = {(row[3], row[4]) if row[1] == "test" else row[1]: row[6] for row in rows(capsys.readouterr().out)[2:]}
     assert found == {
+        "test of runs/lo": "26.00",
         ("beam 5, alpha 0.6, seed=0, step 6", "0"): "20.00",
         ("beam 5, alpha 0.6, seed=0, step 9", "0, 1"): "31.50 ± 2.12",
         ("beam 5, alpha 0.6, seed=0, mean of 3 checkpoints, step 9", "0"): "22.00",

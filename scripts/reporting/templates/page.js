@@ -101,8 +101,9 @@ let matches = [];
 
 function search() {
   const query = document.getElementById("query").value.toLocaleLowerCase();
-  const { lines } = data.translations;
-  matches = lines.flatMap((line, i) => (line.some((text) => text.toLocaleLowerCase().includes(query)) ? [i] : []));
+  const { lines, measures } = data.translations;
+  const order = measures[document.getElementById("order")?.value]?.order ?? lines.map((_, i) => i);
+  matches = order.filter((i) => lines[i].some((text) => text.toLocaleLowerCase().includes(query)));
   document.getElementById("found").textContent = `${matches.length} of ${lines.length} lines`;
   document.getElementById("translations").replaceChildren();
   showMore();
@@ -110,13 +111,17 @@ function search() {
 
 function showMore() {
   const list = document.getElementById("translations");
-  const { names, lines } = data.translations;
+  const { names, lines, measures } = data.translations;
   const shown = list.childElementCount;
   for (const i of matches.slice(shown, shown + PAGE)) {
     const entry = document.createElement("dl");
     entry.className = "translation";
     add(entry, "dt", "line");
     add(entry, "dd", String(i + 1));
+    for (const { name, values } of measures) {
+      add(entry, "dt", name);
+      add(entry, "dd", String(values[i]));
+    }
     names.forEach((name, column) => {
       add(entry, "dt", name);
       add(entry, "dd", lines[i][column]);
@@ -136,6 +141,7 @@ function add(parent, kind, text) {
 if (data.translations) {
   document.getElementById("search").addEventListener("submit", (event) => event.preventDefault());
   document.getElementById("query").addEventListener("input", search);
+  document.getElementById("order")?.addEventListener("change", search);
   document.getElementById("more").addEventListener("click", showMore);
   search();
 }

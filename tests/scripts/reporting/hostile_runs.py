@@ -20,9 +20,10 @@ def make_runs(folder: Path, patch: pytest.MonkeyPatch) -> list[Path]:
     patch.setattr(workdirs, "SOURCES", SOURCES)
     patch.setattr(workdirs, "REFERENCES", REFERENCES)
     settings = SETTINGS | {"data.cache_dir": str(folder / "cache"), "data.name": "<i>data</i>"}
+    changes = {"model.dropout": "0.3", "training.log_every": "7"}
     runs = [
         make_workdir(folder / "<b>bold", seed=0, steps=(10, 20), **settings),
-        make_workdir(folder / "plain", seed=1, steps=(10, 20), **settings, **{"model.dropout": "0.3"}),
+        make_workdir(folder / "plain", seed=1, steps=(10, 20), **settings, **changes),
         make_workdir(folder / "begun", seed=2, steps=(), **settings),
     ]
     for number, path in enumerate(runs):

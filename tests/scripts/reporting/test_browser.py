@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ def opened(browser, page) -> Iterator:
     """Returns a function that opens the report. At the end there must be no error, warning or request."""
     problems, contexts = [], []
 
-    def open_page(width: int = 1600, scheme: str = "light"):
+    def open_page(width: int = 1600, scheme: str = "light", path: Path = page):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         tab = context.new_page()
@@ -36,7 +37,7 @@ def opened(browser, page) -> Iterator:
         tab.on(
             "request", lambda request: None if request.url.startswith(("file:", "data:")) else problems.append(request)
         )
-        tab.goto(page.as_uri())
+        tab.goto(path.as_uri())
         return tab
 
     yield open_page
@@ -72,6 +73,22 @@ def test_the_search_finds_lines_and_says_how_many(opened):
     tab.fill("#query", "absent")
     assert tab.locator("#found").text_content() == "0 of 5 lines"
     assert tab.locator("#translations").text_content() == "" and tab.locator("#more").is_hidden()
+
+
+def test_the_translations_of_one_run_can_be_sorted(opened, page_of_one):
+    tab = opened(path=page_of_one)
+
+    def column(term: str) -> list[float]:
+        return [float(text) for text in tab.locator(f"dt:text-is('{term}') + dd").all_text_contents()]
+
+    assert len(column("chrF")) == 5 and column("chrF") == sorted(column("chrF"))  # at first
+    tab.select_option("#order", label="model score, worst first")
+    assert column("line") == [3, 5, 1, 4, 2] and column("model score") == [-5, -4, -3, -2, -1]
+    tab.select_option("#order", label="characters more than the reference, worst first")
+    sizes = [abs(number) for number in column("characters more than the reference")]
+    assert sizes == sorted(sizes, reverse=True)
+    tab.select_option("#order", label="line")
+    assert column("line") == [1, 2, 3, 4, 5]
 
 
 def test_heads_parts_and_sentences_can_be_chosen_by_keyboard(opened):

@@ -10,8 +10,9 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import attention, model
+from scripts.reporting import attention, model, scores
 from scripts.reporting.inspection import Inspected, Inspection
+from scripts.reporting.runs import read_runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
 from transformer.decoding.inspection import Attention
@@ -124,6 +125,21 @@ def test_runs_have_the_names_of_their_systems(html):
 def test_entropy_is_that_of_the_distribution():
     weights = np.array([[[[1, 0, 0, 0], [0.25] * 4], [[0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0]]]])
     np.testing.assert_allclose(attention.entropy(weights), [[1.0, 1.25]])
+
+
+def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path):
+    path = next((runs[1] / "evaluations").glob("*.json"))
+    saved = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(saved) | {"split": None, "data": f"test of {tmp_path}/lo"}))
+        read = read_runs(runs[:2])
+        for flags in ((None, f"{tmp_path}/lo"), ("test", f"{tmp_path}/lo")):
+            compared = scores.compare(read, *flags)
+            assert list(compared.chosen) == ["plain"] and compared.result["text"] == f"test of {tmp_path}/lo"
+            assert f"--workdir={runs[0]} --split=test --data={tmp_path}/lo" in compared.notes[0]
+    finally:
+        path.write_text(saved)
+    assert list(scores.compare(read_runs(runs[:2]), None, None).chosen) == ["<b>bold", "plain"]
 
 
 def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
