@@ -1,6 +1,8 @@
 """The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its errors."""
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -116,6 +118,42 @@ def test_the_data_of_another_run(workdir, tmp_path, capsys):
     assert "--data=nowhere: no such folder" in error(capsys, f"--workdir={workdir}", "--data=nowhere")
     files = ("--source=a", "--reference=b", f"--data={other}")
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
+
+
+def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
+    before = sorted(workdir.rglob("*"))
+    found = result(capsys, f"--workdir={workdir}", f"--output={tmp_path}/new/folder")
+    written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
+    assert {"test-step20.json", "test-step20.hypotheses.txt"} < written
+    assert Path(found["hypotheses"]).parent == tmp_path / "new" / "folder"
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "translate", None)
+    (tmp_path / "file").touch()
+    message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
+    assert message.endswith(
+        "file/folder: cannot be written to (Not a directory); name another folder with --output=FOLDER"
+    )
+
+    def fail(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    assert f"{workdir}/evaluations: cannot be written to (Read-only" in error(capsys, f"--workdir={workdir}")
+
+
+def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypatch, capsys):
+    def fail(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("transformer.files.write_bytes", fail)
+    assert run(evaluate, f"--workdir={workdir}", f"--output={tmp_path}") == 2
+    captured = capsys.readouterr()
+    assert set(json.loads(captured.out)) >= CONTRACT
+    assert "error: " in captured.err and "No space left on device" in captured.err
+    assert "--output=FOLDER" in captured.err.splitlines()[-1] and "Traceback" not in captured.err
 
 
 def test_files_instead_of_a_split(workdir, tmp_path, capsys):

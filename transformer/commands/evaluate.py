@@ -23,27 +23,31 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.progress_bar import bar
-from transformer.run.evaluations import save_means, save_translations
+from transformer.run.evaluations import Show, check_writable, save_means, save_translations
 from transformer.run.held_out import held_out_means
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing, split_names
 
 
 def main(arguments: argparse.Namespace) -> None:
-    print(json.dumps(evaluate(arguments)))
+    evaluate(arguments, lambda result: print(json.dumps(result), flush=True))
 
 
-def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs the evaluation of these flags. Logs the scores, writes the files, and returns the result."""
+def evaluate(arguments: argparse.Namespace, show: Show = lambda result: None) -> dict[str, Any]:
+    """Runs the evaluation of these flags. Logs the scores, writes the files, and returns the result.
+
+    `show` is called with the result even if the files cannot be written, which raises UserError.
+    """
     check_flags(arguments)
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     workdir, config = models.workdir, models.config
     if not OBJECTIVES[config.training.objective].translates:
-        return evaluate_language_model(arguments, models)
+        return evaluate_language_model(arguments, models, show)
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
+    check_writable(arguments, models)
     devices = jax.local_devices()
     translator = Translator(models.graphs, models.tokenizer, models.config.decoding, 1, devices, models.shortlist)
     replicas = Replicas(models.graphs, models.parameters, devices[0])
@@ -52,12 +56,12 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
         translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
-    result = save_translations(arguments, models, texts, references, translated)
+    result = save_translations(arguments, models, texts, references, translated, show)
     log_scores(result)
     return result
 
 
-def evaluate_language_model(arguments: argparse.Namespace, models: Trained) -> dict[str, Any]:
+def evaluate_language_model(arguments: argparse.Namespace, models: Trained, show: Show) -> dict[str, Any]:
     """Returns and writes the loss and perplexity of a split. Raises UserError for flags that are for translations."""
     objective = f"a model of training.objective={models.config.training.objective}"
     if arguments.source is not None or arguments.data is not None or len(models.graphs) > 1:
@@ -68,7 +72,8 @@ def evaluate_language_model(arguments: argparse.Namespace, models: Trained) -> d
     if arguments.overrides:
         key, text = arguments.overrides[0]
         raise UserError(f"--{key}={text}: has no meaning for the perplexity of {objective}; leave it out")
-    result = save_means(arguments, models, held_out_means(models, arguments.split))
+    check_writable(arguments, models)
+    result = save_means(arguments, models, held_out_means(models, arguments.split), show)
     logging.info(
         "%s: perplexity %.3f, accuracy %.1f %%", arguments.split, result["perplexity"], 100 * result["accuracy"]
     )

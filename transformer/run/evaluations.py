@@ -1,17 +1,46 @@
-"""The files of evaluations, in the workdir's folder `evaluations`."""
+"""The files of evaluations, in the workdir's folder `evaluations` or another one."""
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer import files
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.evaluation import ScoredTranslations
+from transformer.errors import UserError
 from transformer.training.metrics import Record
+
+Show = Callable[[dict[str, Any]], None]
+
+
+def check_writable(arguments: argparse.Namespace, models: Trained) -> None:
+    """Creates the folder for the files. Raises UserError, before the work, if they cannot be written there."""
+    with _writing(arguments, models) as folder, tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+@contextlib.contextmanager
+def _writing(arguments: argparse.Namespace, models: Trained) -> Iterator[Path]:
+    """Yields the folder for the files. Raises UserError if the block cannot write to it."""
+    folder = _folder(arguments, models)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except OSError as error:
+        name = f"--output={arguments.output}" if arguments.output else folder
+        raise UserError(
+            f"{name}: cannot be written to ({error.strerror}); name another folder with --output=FOLDER"
+        ) from error
+
+
+def _folder(arguments: argparse.Namespace, models: Trained) -> Path:
+    return files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
 
 
 def save_translations(
@@ -20,10 +49,10 @@ def save_translations(
     sources: Sequence[str],
     references: Sequence[str],
     translated: ScoredTranslations,
+    show: Show,
 ) -> dict[str, Any]:
-    """Writes all texts and the result, and returns the result. Repeating an evaluation overwrites it."""
-    folder = models.workdir.evaluations
-    folder.mkdir(exist_ok=True)
+    """Writes all texts and the result, shows the result, and returns it. Repeating an evaluation overwrites it."""
+    folder = _folder(arguments, models)
     described = describe_models(models)
     evaluated = {
         "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
@@ -51,18 +80,34 @@ def save_translations(
             **{kind: str(path) for kind, path in paths.items()},
         }
     )
-    for kind, lines in texts.items():
-        files.write_text(paths[kind], "".join(f"{' '.join(line.splitlines())}\n" for line in lines))
-    files.write_json(folder / f"{name}.json", result)
+    contents = {paths[kind]: "".join(f"{' '.join(line.splitlines())}\n" for line in texts[kind]) for kind in texts}
+    _save(arguments, models, contents, name, result, show)
     return result
 
 
-def save_means(arguments: argparse.Namespace, models: Trained, means: Record) -> dict[str, Any]:
-    """Writes the result of a language model on a split, and returns it. Repeating an evaluation overwrites it."""
+def save_means(arguments: argparse.Namespace, models: Trained, means: Record, show: Show) -> dict[str, Any]:
+    """Does what `save_translations` does for the result of a language model on a split."""
     result = files.six_digits(means) | {"split": arguments.split} | describe_models(models)
-    models.workdir.evaluations.mkdir(exist_ok=True)
-    files.write_json(models.workdir.evaluations / f"{evaluation_name(arguments, models)}.json", result)
+    _save(arguments, models, {}, evaluation_name(arguments, models), result, show)
     return result
+
+
+def _save(
+    arguments: argparse.Namespace,
+    models: Trained,
+    contents: Mapping[Path, str],
+    name: str,
+    result: dict[str, Any],
+    show: Show,
+) -> None:
+    """Writes the texts and NAME.json. Shows the result afterwards, or before it raises UserError if that fails."""
+    try:
+        with _writing(arguments, models) as folder:
+            for path, content in contents.items():
+                files.write_text(path, content)
+            files.write_json(folder / f"{name}.json", result)
+    finally:
+        show(result)
 
 
 def describe_models(models: Trained) -> dict[str, Any]:
