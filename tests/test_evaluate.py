@@ -179,6 +179,23 @@ def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     assert hypotheses.count("\n") == 3 and hypotheses.splitlines()[1] == ""
 
 
+def test_several_references(workdir, tmp_path, capsys):
+    hypotheses = Path(result(capsys, f"--workdir={workdir}")["hypotheses"]).read_text()
+    names = [tmp_path / name for name in ("source", "first", "second")]
+    for path, text in zip(names, ("\n".join(SOURCES) + "\n", "0\n" * 5, hypotheses), strict=True):
+        path.write_text(text)
+    flags = [f"--workdir={workdir}", f"--source={names[0]}", *(f"--reference={path}" for path in names[1:])]
+    assert run(evaluate, *flags) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["reference"] == [str(path) for path in names[1:]]
+    assert [Path(path).read_text() for path in found["references"]] == ["0\n" * 5, hypotheses]
+    assert (found["exact_match"], found["chrf"]) == (1.0, 100.0) and "nrefs:2|" in found["chrf_signature"]
+    assert "each sentence has 2 references" in captured.err
+    names[2].write_text("1\n")
+    assert re.search("source has 5 lines and .*second has 1", error(capsys, *flags))
+
+
 def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     other = make_workdir(tmp_path / "other", seed=1, **{"model.d_model": "12"})
     found = result(capsys, f"--workdir={workdir},{other}")

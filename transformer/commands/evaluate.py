@@ -82,9 +82,9 @@ def evaluate_language_model(arguments: argparse.Namespace, models: Trained, show
 
 def check_flags(arguments: argparse.Namespace) -> None:
     """Sets the split to test if neither it nor files are given. Raises UserError for flags that exclude each other."""
-    if arguments.source is None and arguments.reference is not None:
-        raise UserError(f"--reference={arguments.reference}: needs --source=FILE, the sentences to translate")
-    if arguments.source is not None and arguments.reference is None:
+    if arguments.source is None and arguments.reference:
+        raise UserError(f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate")
+    if arguments.source is not None and not arguments.reference:
         command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
         raise UserError(
             f"--source={arguments.source}: scores need --reference=FILE; to translate without one: {command}"
@@ -97,21 +97,23 @@ def check_flags(arguments: argparse.Namespace) -> None:
         arguments.split = "test"
 
 
-def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[str]]:
-    """Returns the source texts and the raw references of the files, or of a split of the data of `workdir`.
+def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[list[str]]]:
+    """Returns the source texts and the lists of raw references: of the files, or of a split of the data of `workdir`.
 
     Raises UserError if there are none or their numbers differ.
     """
     if arguments.source is None:
         try:
-            return source.read_pairs(data, arguments.split)
+            texts, references = source.read_pairs(data, arguments.split)
+            return texts, [references]
         except UserError as error:
             files_instead = "or evaluate files with --source=FILE --reference=FILE"
             raise UserError(f"{error}{cli.moved_data(workdir.path)}, {files_instead}") from error
-    texts, references = read_parallel_files(Path(arguments.source), Path(arguments.reference))
+    files = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
+    texts = files[0][0]
     if not texts:
         raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
-    return texts, references
+    return texts, [references for _, references in files]
 
 
 def warn_about_unknown(arguments: argparse.Namespace, models: Trained, texts: list[str]) -> None:
@@ -132,6 +134,8 @@ def log_scores(result: Mapping[str, Any]) -> None:
         *(result["split"] or result["data"] or result["source"], result["bleu"]),
         *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
     )
+    if isinstance(result["reference"], list):
+        logging.info("each sentence has %d references; every measure takes all of them", len(result["reference"]))
     logging.info(
         "exact match %.1f %% of %d sentences; %.0f tokens/s for %.1f s, after %.1f s of compilation",
         *(100 * result["exact_match"], result["sentences"]),

@@ -28,7 +28,7 @@ def translate_and_score(
     translator: Translator | SharedTranslator,
     replicas: Replicas,
     texts: Sequence[str],
-    references: Sequence[str],
+    references: bleu.References,
     language: bleu.Language,
     measures: Iterable[str],
     report: Callable[[int], None],
@@ -36,7 +36,7 @@ def translate_and_score(
     """Translates the texts and scores the best translation of each.
 
     Args:
-      language, measures: see `bleu.score`.
+      references, language, measures: see `bleu.score`.
       report: see `Translator.translate`.
     """
     began, compiled = time.perf_counter(), translator.compile_seconds

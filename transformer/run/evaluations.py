@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer import files
 from transformer.checkpoints.trained import Trained
+from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.errors import UserError
 from transformer.training.metrics import Record
@@ -47,7 +48,7 @@ def save_translations(
     arguments: argparse.Namespace,
     models: Trained,
     sources: Sequence[str],
-    references: Sequence[str],
+    references: References,
     translated: ScoredTranslations,
     show: Show,
 ) -> dict[str, Any]:
@@ -58,11 +59,12 @@ def save_translations(
         "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
         "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
         "source": arguments.source,
-        "reference": arguments.reference,
+        "reference": _one_or_list(arguments.reference),
         "models": described["models"],
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
-    texts = {"sources": sources, "references": references, "hypotheses": translated.hypotheses}
+    kinds = ["references", *(f"references.{number}" for number in range(2, len(references) + 1))]
+    texts = {"sources": sources, **dict(zip(kinds, references, strict=True)), "hypotheses": translated.hypotheses}
     paths = {kind: folder / f"{name}.{kind}.txt" for kind in texts}
     measured = translated.scores | {
         "seconds": translated.seconds,
@@ -73,11 +75,13 @@ def save_translations(
         files.six_digits(measured)
         | evaluated
         | {
-            "sentences": len(references),
+            "sentences": len(sources),
             **described,
             "decoding": models.config.decoding.to_dict(),
             "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
-            **{kind: str(path) for kind, path in paths.items()},
+            "sources": str(paths["sources"]),
+            "references": _one_or_list([str(paths[kind]) for kind in kinds]),
+            "hypotheses": str(paths["hypotheses"]),
         }
     )
     contents = {paths[kind]: "".join(f"{' '.join(line.splitlines())}\n" for line in texts[kind]) for kind in texts}
@@ -108,6 +112,11 @@ def _save(
             files.write_json(folder / f"{name}.json", result)
     finally:
         show(result)
+
+
+def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
+    """Returns the only name, as all results had it before they could have several references; None for no names."""
+    return list(names) if len(names) > 1 else next(iter(names), None)
 
 
 def describe_models(models: Trained) -> dict[str, Any]:
