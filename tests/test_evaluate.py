@@ -5,16 +5,21 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+import sacrebleu
 
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.decoding.bleu import Language
+from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 
@@ -58,7 +63,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     assert set(found) >= CONTRACT
     assert (found["split"], found["step"], found["averaged"], found["sentences"]) == ("test", 20, 1, 5)
     assert found["decoding"]["beam_size"] == 2
-    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0
+    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0 and found["compile_seconds"] > 0
     assert all(value == float(f"{value:.6g}") for value in found.values() if isinstance(value, float))
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
@@ -66,9 +71,37 @@ def test_result_and_files_of_a_split(workdir, capsys):
     models = trained.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
+    sentences = [json.loads(line) for line in Path(found["sentence_scores"]).read_text().splitlines()]
+    assert Path(found["sentence_scores"]).name == "test-step20.sentences.jsonl"
+    for line, (sentence, (best,)) in enumerate(zip(sentences, expected, strict=True), start=1):
+        source, reference = SOURCES[line - 1], REFERENCES[line - 1]
+        assert sentence == {
+            **{"line": line, "source": source, "hypothesis": best.text, "references": [reference]},
+            "chrf": pytest.approx(sacrebleu.sentence_chrf(best.text, [reference]).score, rel=1e-5),
+            "score": pytest.approx(best.log_probability / ((5 + len(best.tokens)) / 6) ** 0.6, rel=1e-5),
+            **{"source_length": len(source), "hypothesis_length": len(best.text), "reference_length": len(reference)},
+        }
     records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
     assert records == [found]
     assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
+
+
+def test_compilation_is_not_in_the_seconds(monkeypatch):
+    class Slow(SharedTranslator):
+        compile_seconds = 1.0  # of an earlier translation
+
+        def __init__(self):
+            pass
+
+        def translate(self, replicas, texts, first_line, report):
+            self.compile_seconds += 3.0
+            return [[Translation(text, (4, 2), (), (), 0.0, 0.0)] for text in texts]
+
+    clock = iter((10.0, 15.0))
+    monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    replicas = object.__new__(Replicas)
+    found = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
+    assert (found.compile_seconds, found.seconds, found.output_tokens) == (3.0, 2.0, 10)
 
 
 def test_scores_are_logged_for_people(workdir, capsys):

@@ -100,6 +100,13 @@ def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Ref
     return value, str(metric.get_signature())
 
 
+def sentence_chrf(hypotheses: Sequence[str], references: References) -> list[float]:
+    """Returns the chrF of each hypothesis against its references, from 0 to 100."""
+    metric = CHRF()
+    sentences = zip(hypotheses, *references, strict=True)
+    return [metric.sentence_score(hypothesis, known).score for hypothesis, *known in sentences]
+
+
 def make_bleu(tokenizer: str) -> BLEU:
     """Returns sacreBLEU's BLEU with one of its tokenizers, or over characters if that is not installed."""
     try:

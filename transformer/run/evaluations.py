@@ -12,8 +12,9 @@ from typing import Any
 
 from transformer import files
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.bleu import References
+from transformer.decoding.bleu import References, sentence_chrf
 from transformer.decoding.evaluation import ScoredTranslations
+from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.training.metrics import Record
 
@@ -63,9 +64,11 @@ def save_translations(
         "models": described["models"],
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
+    sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
     kinds = ["references", *(f"references.{number}" for number in range(2, len(references) + 1))]
     texts = {"sources": sources, **dict(zip(kinds, references, strict=True)), "hypotheses": translated.hypotheses}
     paths = {kind: folder / f"{name}.{kind}.txt" for kind in texts}
+    sentences = folder / f"{name}.sentences.jsonl"
     measured = translated.scores | {
         "seconds": translated.seconds,
         "compile_seconds": translated.compile_seconds,
@@ -82,11 +85,34 @@ def save_translations(
             "sources": str(paths["sources"]),
             "references": _one_or_list([str(paths[kind]) for kind in kinds]),
             "hypotheses": str(paths["hypotheses"]),
+            "sentence_scores": str(sentences),
         }
     )
-    contents = {paths[kind]: "".join(f"{' '.join(line.splitlines())}\n" for line in texts[kind]) for kind in texts}
+    contents = {paths[kind]: "".join(f"{line}\n" for line in texts[kind]) for kind in texts}
+    contents[sentences] = "".join(_sentence_lines(sources, references, translated.translations))
     _save(arguments, models, contents, name, result, show)
     return result
+
+
+def _sentence_lines(
+    sources: Sequence[str], references: References, translations: Sequence[Translation]
+) -> Iterator[str]:
+    """Yields a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
+    chrf = sentence_chrf([translation.text for translation in translations], references)
+    rows = zip(sources, translations, chrf, *references, strict=True)
+    for line, (source, translation, score, *known) in enumerate(rows, start=1):
+        sentence = {
+            "line": line,
+            "chrf": score,
+            "score": translation.score,
+            "source_length": len(source),
+            "hypothesis_length": len(translation.text),
+            "reference_length": len(known[0]),
+            "source": source,
+            "hypothesis": translation.text,
+            "references": known,
+        }
+        yield json.dumps(files.six_digits(sentence), ensure_ascii=False) + "\n"
 
 
 def save_means(arguments: argparse.Namespace, models: Trained, means: Record, show: Show) -> dict[str, Any]:
