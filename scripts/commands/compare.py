@@ -12,6 +12,7 @@ from scripts.comparison.result import make_result
 from scripts.comparison.text import make_text
 from scripts.systems import System, group_systems
 from transformer import files
+from transformer.data.sources.lines import counted
 from transformer.errors import UserError
 
 MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
@@ -29,7 +30,8 @@ def main(arguments: argparse.Namespace) -> None:
     first = evaluations[0]
     systems = group_systems(evaluations)
     warn_of_different_code(systems)
-    logging.info("Scoring %d evaluations of %d sentences.", len(evaluations), len(first.references))
+    sentences = counted(len(first.references), "sentence")
+    logging.info("Scoring %s of %s.", counted(len(evaluations), "evaluation"), sentences)
     result = make_result(systems, first.references, arguments.samples, arguments.sentences)
     text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
