@@ -56,6 +56,7 @@ def evaluate(arguments: argparse.Namespace, show: Show = lambda result: None) ->
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
         translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
+    translator.log_cut_lines()
     result = save_translations(arguments, models, texts, references, translated, show)
     log_scores(result)
     return result
@@ -137,8 +138,8 @@ def log_scores(result: Mapping[str, Any]) -> None:
     if isinstance(result["reference"], list):
         logging.info("each sentence has %d references; every measure takes all of them", len(result["reference"]))
     logging.info(
-        "exact match %.1f %% of %d sentences; %.0f tokens/s for %.1f s, after %.1f s of compilation",
-        *(100 * result["exact_match"], result["sentences"]),
+        "exact match %.1f %% of %s; %.0f tokens/s for %.1f s, after %.1f s of compilation",
+        *(100 * result["exact_match"], counted(result["sentences"], "sentence")),
         *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
     )
     logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
