@@ -1,18 +1,25 @@
 """The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its errors."""
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+import sacrebleu
 
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.decoding.bleu import Language
+from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.sharing import SharedTranslator
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 
@@ -56,7 +63,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     assert set(found) >= CONTRACT
     assert (found["split"], found["step"], found["averaged"], found["sentences"]) == ("test", 20, 1, 5)
     assert found["decoding"]["beam_size"] == 2
-    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0
+    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0 and found["compile_seconds"] > 0
     assert all(value == float(f"{value:.6g}") for value in found.values() if isinstance(value, float))
     hypotheses = Path(found["hypotheses"]).read_text().splitlines()
     assert Path(found["references"]).read_text().splitlines() == REFERENCES
@@ -64,9 +71,37 @@ def test_result_and_files_of_a_split(workdir, capsys):
     models = trained.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
+    sentences = [json.loads(line) for line in Path(found["sentence_scores"]).read_text().splitlines()]
+    assert Path(found["sentence_scores"]).name == "test-step20.sentences.jsonl"
+    for line, (sentence, (best,)) in enumerate(zip(sentences, expected, strict=True), start=1):
+        source, reference = SOURCES[line - 1], REFERENCES[line - 1]
+        assert sentence == {
+            **{"line": line, "source": source, "hypothesis": best.text, "references": [reference]},
+            "chrf": pytest.approx(sacrebleu.sentence_chrf(best.text, [reference]).score, rel=1e-5),
+            "score": pytest.approx(best.log_probability / ((5 + len(best.tokens)) / 6) ** 0.6, rel=1e-5),
+            **{"source_length": len(source), "hypothesis_length": len(best.text), "reference_length": len(reference)},
+        }
     records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
     assert records == [found]
     assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
+
+
+def test_compilation_is_not_in_the_seconds(monkeypatch):
+    class Slow(SharedTranslator):
+        compile_seconds = 1.0  # of an earlier translation
+
+        def __init__(self):
+            pass
+
+        def translate(self, replicas, texts, first_line, report):
+            self.compile_seconds += 3.0
+            return [[Translation(text, (4, 2), (), (), 0.0, 0.0)] for text in texts]
+
+    clock = iter((10.0, 15.0))
+    monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    replicas = object.__new__(Replicas)
+    found = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
+    assert (found.compile_seconds, found.seconds, found.output_tokens) == (3.0, 2.0, 10)
 
 
 def test_scores_are_logged_for_people(workdir, capsys):
@@ -118,6 +153,42 @@ def test_the_data_of_another_run(workdir, tmp_path, capsys):
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
 
 
+def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
+    before = sorted(workdir.rglob("*"))
+    found = result(capsys, f"--workdir={workdir}", f"--output={tmp_path}/new/folder")
+    written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
+    assert {"test-step20.json", "test-step20.hypotheses.txt"} < written
+    assert Path(found["hypotheses"]).parent == tmp_path / "new" / "folder"
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "translate", None)
+    (tmp_path / "file").touch()
+    message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
+    assert message.endswith(
+        "file/folder: cannot be written to (Not a directory); name another folder with --output=FOLDER"
+    )
+
+    def fail(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    assert f"{workdir}/evaluations: cannot be written to (Read-only" in error(capsys, f"--workdir={workdir}")
+
+
+def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypatch, capsys):
+    def fail(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("transformer.files.write_bytes", fail)
+    assert run(evaluate, f"--workdir={workdir}", f"--output={tmp_path}") == 2
+    captured = capsys.readouterr()
+    assert set(json.loads(captured.out)) >= CONTRACT
+    assert "error: " in captured.err and "No space left on device" in captured.err
+    assert "--output=FOLDER" in captured.err.splitlines()[-1] and "Traceback" not in captured.err
+
+
 def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -139,6 +210,23 @@ def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     assert result(capsys, f"--workdir={workdir}", *pair)["hypotheses"] == results[1]["hypotheses"]  # again
     hypotheses = Path(results[0]["hypotheses"]).read_text()
     assert hypotheses.count("\n") == 3 and hypotheses.splitlines()[1] == ""
+
+
+def test_several_references(workdir, tmp_path, capsys):
+    hypotheses = Path(result(capsys, f"--workdir={workdir}")["hypotheses"]).read_text()
+    names = [tmp_path / name for name in ("source", "first", "second")]
+    for path, text in zip(names, ("\n".join(SOURCES) + "\n", "0\n" * 5, hypotheses), strict=True):
+        path.write_text(text)
+    flags = [f"--workdir={workdir}", f"--source={names[0]}", *(f"--reference={path}" for path in names[1:])]
+    assert run(evaluate, *flags) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["reference"] == [str(path) for path in names[1:]]
+    assert [Path(path).read_text() for path in found["references"]] == ["0\n" * 5, hypotheses]
+    assert (found["exact_match"], found["chrf"]) == (1.0, 100.0) and "nrefs:2|" in found["chrf_signature"]
+    assert "each sentence has 2 references" in captured.err
+    names[2].write_text("1\n")
+    assert re.search("source has 5 lines and .*second has 1", error(capsys, *flags))
 
 
 def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):

@@ -98,7 +98,10 @@ class Model:
                 self._translators[n_best] = Translator(
                     self._graphs, self._tokenizer, self.config.decoding, n_best, self._devices, self._shortlist
                 )
-            return self._translators[n_best].translate(self._replicas, texts, 1, lambda count: None)
+            translator = self._translators[n_best]
+            translations = translator.translate(self._replicas, texts, 1, lambda count: None)
+            translator.log_cut_lines()
+            return translations
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each pair with its log-probability in nats, in total and of each token.

@@ -16,7 +16,7 @@ from transformer.api import Model
 from transformer.commands.translate import decode_stream
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources import source as sources
-from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.inspection import Attention
 from transformer.errors import UserError
 
@@ -74,7 +74,8 @@ def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
         with contextlib.suppress(UserError):  # too long
             read.append(model.attention(*pair))
     best, agreement = most_consistent({head: [word_links(each, [head]) for each in read] for head in known})
-    logging.info("Head %s agrees with the others in %.0f %% of links (%d sentences).", best, 100 * agreement, len(read))
+    share, sentences = 100 * agreement, counted(len(read), "sentence")
+    logging.info("Head %s agrees with the others in %.0f %% of links (%s).", best, share, sentences)
     return [best]
 
 

@@ -14,6 +14,7 @@ from scripts.alignment import ibm_model_1
 from transformer import fingerprints
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
+from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
@@ -53,7 +54,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     """Returns the shortlist of at most `most` pairs of a corpus, which are evenly spaced."""
     count = min(most, len(train))
     pairs = np.arange(count) * len(train) // count
-    logging.info("Learning from %d of %d pairs.", count, len(train))
+    logging.info("Learning from %d of %s.", count, counted(len(train), "pair"))
     iterations = ibm_model_1.iterate(lambda: ibm_model_1.read_chunks(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)

@@ -84,6 +84,8 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
     """Raises UserError if the evaluations have different references or signatures."""
     first = evaluations[0]
     for each in evaluations:
+        if isinstance(each.result.get("references"), list):
+            raise UserError(f"{each.path}: has several references, must have one; evaluate with one --reference=FILE")
         if each.references != first.references:
             raise UserError(f"{first.path} and {each.path}: have different references, must have the same")
         if each.signatures != first.signatures:

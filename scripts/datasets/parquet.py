@@ -10,6 +10,7 @@ from absl import logging
 from pyarrow import compute, parquet
 
 from scripts.datasets.folder import SPLITS, Pair, write_record
+from transformer.data.sources.lines import counted
 from transformer.errors import UserError
 from transformer.workdir import new_folder
 
@@ -29,7 +30,7 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
         dropped = {split: write_split(paths, pair, folder / split) for split, paths in found.items()}
         for split, count in dropped.items():
             if count:
-                logging.warning("%s: %d pairs have a missing side; dropped.", split, count)
+                logging.warning("%s: %s with a missing side dropped.", split, counted(count, "pair"))
         read = {split: [str(path) for path in paths] for split, paths in found.items()}
         return write_record(folder, pair, {"by": "parquet", "read": read, "dropped": dropped})
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from scripts.reporting import attention, beams, curves, inspection, model, overview, scores, sentences, settings
 from scripts.reporting.runs import read_runs
 from scripts.reporting.section import Section
+from transformer.data.sources.lines import counted
 
 FOLDER = Path(__file__).parent / "templates"
 NAMED = 3  # runs in the title, at most
@@ -31,7 +32,7 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
     runs = read_runs(paths)
     compared = scores.compare(runs, split, data)
     shown = [*texts, *sentences.most_different_sources(compared, count)]
-    logging.info("Reading %d sentences with each model.", len(shown))
+    logging.info("Reading %s with each model.", counted(len(shown), "sentence"))
     inspected = inspection.inspect(runs, compared.chosen, shown)
     sections = [
         overview.section(runs, compared.systems),

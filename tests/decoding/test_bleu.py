@@ -13,11 +13,13 @@ HYPOTHESES = ["Der Hund, „Rex“, läuft.", "Ein Mann schläft."]
 REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 
-def score(hypotheses: list[str], references: list[str], language: str | None, tokenizer: str = "auto") -> dict:
-    """Returns all measures."""
+def score(
+    hypotheses: list[str], references: list[str], language: str | None, tokenizer: str = "auto", others: tuple = ()
+) -> dict:
+    """Returns all measures. `others`: more lists of references."""
     data = ml_collections.ConfigDict({"source": "text" if language else "ids", "target_language": language or "out"})
     data.bleu_tokenizer = tokenizer
-    return bleu.score(hypotheses, references, bleu.bleu_language(data), bleu.MEASURES)
+    return bleu.score(hypotheses, [references, *others], bleu.bleu_language(data), bleu.MEASURES)
 
 
 def test_preparation_by_hand():
@@ -108,9 +110,21 @@ def test_perfect_translations():
     assert score(HYPOTHESES, [HYPOTHESES[0], "other"], "de")["exact_match"] == 0.5
 
 
+def test_several_references_by_hand():
+    hypotheses, references = ["a b c d e", "X y z w"], ["a b c d x x x x x x", "x y z v"]
+    scores = score(hypotheses, references, "fr", others=(["q r c d e", "X y z w"],))
+    # All n-grams match one reference or the other but the two of "b c d e". The closest references have 5 and 4 tokens.
+    precisions = [9 / 9, 7 / 7, 5 / 5, 2 / 3]
+    expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
+    assert scores["bleu"] == scores["bleu_paper"] == pytest.approx(expected)
+    assert scores["bleu_lowercase_tokenized"] == pytest.approx(expected)
+    assert scores["exact_match"] == 0.5 and score(hypotheses, references, "fr")["exact_match"] == 0.0
+    assert all(scores[f"{name}_signature"].startswith("nrefs:2|") for name in bleu.MEASURES)
+
+
 def test_only_the_measures_that_are_named_are_computed(monkeypatch):
     monkeypatch.setitem(bleu.MEASURES, "bleu_paper", None)
-    found = bleu.score(HYPOTHESES, REFERENCES, bleu.Language("de", "13a"), ("chrf",))
+    found = bleu.score(HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), ("chrf",))
     assert set(found) == {"chrf", "chrf_signature", "exact_match"}
 
 

@@ -128,6 +128,18 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
     assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 tokens" in warnings_logged[0]
 
 
+def test_lines_that_are_cut_are_named_once_and_counted_at_the_end(warnings_logged):
+    translator, texts = make_translator(), [" ".join(["1"] * count) for count in (20, 19, 25)]
+    translator.compilations([MODEL.parameters], texts)
+    for first_line in (1, 4, 7):
+        translator._encode(texts, first_line, translator._warn_once)
+    translator.log_cut_lines()
+    translator.log_cut_lines()
+    named, count = warnings_logged
+    assert named.startswith("Line 1 has 21 tokens")
+    assert count == "6 lines are cut to decoding.max_source_length=20."
+
+
 def test_many_texts_share_a_few_shapes():
     translator = make_translator()
     for seed in range(3):

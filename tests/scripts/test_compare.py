@@ -192,6 +192,9 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
     assert "different references" in error(capsys, first, tmp_path / "o")
     add_evaluation(make_run(tmp_path / "s"), "valid-step9", SENTENCES[1:], SENTENCES[1:])
     assert "different references" in error(capsys, first, tmp_path / "s")
+    path = add_evaluation(make_run(tmp_path / "n"), "valid-step9", SENTENCES, SENTENCES)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"references": ["a", "b"]}))
+    assert "has several references, must have one" in error(capsys, first, tmp_path / "n")
     other = evaluated("t", saved={"bleu_signature": "another version"}, model__dropout="0.3")
     assert "different signatures" in error(capsys, first, other)
 

@@ -168,7 +168,7 @@ def test_parquet_files_become_a_folder_of_text(dataset, tmp_path, capsys):
     assert pairs == [(f"sentence  {n}\u2028x".encode(), f"Satz {n}".encode()) for n in range(40)]
     assert sources.read_pairs(data, "valid") == (["one"], ["Eins"])
     assert record["dropped"] == {"train": 0, "validation": 2}
-    assert "validation: 2 pairs have a missing side; dropped." in captured.err
+    assert "validation: 2 pairs with a missing side dropped." in captured.err
     assert [Path(path).name for path in record["read"]["train"]] == [
         "train-00000-of-00002.parquet",
         "train-00001-of-00002.parquet",

@@ -73,7 +73,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
-    assert rest == [texts[:5], references[:5], ("de", "13a"), ("bleu", "chrf")]
+    assert rest == [texts[:5], [references[:5]], ("de", "13a"), ("bleu", "chrf")]
     expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.

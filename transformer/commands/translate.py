@@ -49,6 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
     for output in translate_stream(sys.stdin.buffer, translator, replicas, arguments, chunk_lines):
         sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
+    translator.log_cut_lines()
 
 
 def translate_stream(

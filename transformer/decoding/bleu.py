@@ -29,6 +29,8 @@ TOKENIZERS = {
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "thai", "laoo", "khmr", "mymr", "tibt"), "char"),
 }
 
+References = Sequence[Sequence[str]]  # one or several lists with a reference of every sentence
+
 
 class Language(NamedTuple):
     """The language of the texts that are scored.
@@ -42,40 +44,42 @@ class Language(NamedTuple):
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[str], language: Language, measures: Iterable[str]
+    hypotheses: Sequence[str], references: References, language: Language, measures: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the scores of at least one hypothesis, with one reference each.
+    """Returns the scores of at least one hypothesis, with one or several references each.
 
     Args:
+      references: one or several lists, each with a reference for every hypothesis. Every measure takes all of them, as
+        sacreBLEU and multi-bleu.perl do.
       measures: names of MEASURES, each from 0 to 100 and computed only if it is named.
 
     Returns:
       For each measure NAME its value and, as NAME_signature, how it was computed; and `exact_match`, the fraction of
-      sentences equal to their references.
+      sentences equal to one of their references.
     """
     scores: dict[str, float | str] = {}
     for name in measures:
         scores[name], scores[f"{name}_signature"] = MEASURES[name](hypotheses, references, language)
-    pairs = zip(hypotheses, references, strict=True)
-    equal = [hypothesis.strip() == reference.strip() for hypothesis, reference in pairs]
+    sentences = zip(hypotheses, *references, strict=True)
+    equal = [hypothesis.strip() in [text.strip() for text in known] for hypothesis, *known in sentences]
     scores["exact_match"] = sum(equal) / len(equal)
     return scores
 
 
 def lowercase_tokenized_score(
-    hypotheses: Sequence[str], references: Sequence[str], language: Language
+    hypotheses: Sequence[str], references: References, language: Language
 ) -> tuple[float, str]:
     """Returns `bleu_lowercase_tokenized` and its signature."""
-    prepared = [lowercase_tokenize(texts, language.code) for texts in (hypotheses, references)]
-    value, signature = corpus_score(BLEU(tokenize="none", force=True), *prepared)
+    prepared, *others = (lowercase_tokenize(texts, language.code) for texts in (hypotheses, *references))
+    value, signature = corpus_score(BLEU(tokenize="none", force=True), prepared, others)
     return value, f"{signature}|{lowercase_preparation(language.code)}"
 
 
-def paper_score(hypotheses: Sequence[str], references: Sequence[str], language: Language) -> tuple[float, str]:
+def paper_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
     """Returns `bleu_paper` and its signature."""
-    tokenized = [paper_tokenize(texts, language.code) for texts in (hypotheses, references)]
+    tokenized, *others = (paper_tokenize(texts, language.code) for texts in (hypotheses, *references))
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
-    value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), *tokenized)
+    value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), tokenized, others)
     return value, f"{signature}|{paper_preparation(language.code)}"
 
 
@@ -90,10 +94,17 @@ MEASURES = {
 }
 
 
-def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: References) -> tuple[float, str]:
     """Returns the score and sacreBLEU's signature."""
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    value = metric.corpus_score(list(hypotheses), [list(texts) for texts in references]).score
     return value, str(metric.get_signature())
+
+
+def sentence_chrf(hypotheses: Sequence[str], references: References) -> list[float]:
+    """Returns the chrF of each hypothesis against its references, from 0 to 100."""
+    metric = CHRF()
+    sentences = zip(hypotheses, *references, strict=True)
+    return [metric.sentence_score(hypothesis, known).score for hypothesis, *known in sentences]
 
 
 def make_bleu(tokenizer: str) -> BLEU:

@@ -7,28 +7,37 @@ from dataclasses import dataclass
 from transformer.decoding import bleu
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.sharing import SharedTranslator
+from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """Translations with their scores. `output_tokens` count EOS.
+    """The best translation of each text, and the scores of all.
 
     `seconds` are from text to text, without `compile_seconds`: the time of compiling programs, or of loading them.
     """
 
-    hypotheses: list[str]
+    translations: list[Translation]
     scores: dict[str, float | str]
     seconds: float
     compile_seconds: float
-    output_tokens: int
+
+    @property
+    def hypotheses(self) -> list[str]:
+        return [translation.text for translation in self.translations]
+
+    @property
+    def output_tokens(self) -> int:
+        """The number of tokens, with EOS."""
+        return sum(len(translation.tokens) for translation in self.translations)
 
 
 def translate_and_score(
     translator: Translator | SharedTranslator,
     replicas: Replicas,
     texts: Sequence[str],
-    references: Sequence[str],
+    references: bleu.References,
     language: bleu.Language,
     measures: Iterable[str],
     report: Callable[[int], None],
@@ -36,14 +45,12 @@ def translate_and_score(
     """Translates the texts and scores the best translation of each.
 
     Args:
-      language, measures: see `bleu.score`.
+      references, language, measures: see `bleu.score`.
       report: see `Translator.translate`.
     """
     began, compiled = time.perf_counter(), translator.compile_seconds
     best = [found[0] for found in translator.translate(replicas, texts, 1, report)]
     compile_seconds = translator.compile_seconds - compiled
     seconds = time.perf_counter() - began - compile_seconds
-    hypotheses = [translation.text for translation in best]
-    tokens = sum(len(translation.tokens) for translation in best)
-    scores = bleu.score(hypotheses, references, language, measures)
-    return ScoredTranslations(hypotheses, scores, seconds, compile_seconds, tokens)
+    scores = bleu.score([translation.text for translation in best], references, language, measures)
+    return ScoredTranslations(best, scores, seconds, compile_seconds)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.corpus.workers import num_workers
+from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
@@ -33,17 +34,19 @@ FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
 SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common
 
 
-def encode_source(vocabulary: Vocabulary, name: str, text: str, longest: int) -> list[int]:
+def encode_source(
+    vocabulary: Vocabulary, name: str, text: str, longest: int, warn: Callable[..., None] = logging.warning
+) -> list[int]:
     """Returns the tokens of a text and EOS, cut to `longest` with a warning; [] for a text without tokens.
 
-    Raises UserError, with the text's name, if the vocabulary cannot encode it.
+    Calls `warn` as a method of a logger. Raises UserError, with the text's name, if the vocabulary cannot encode it.
     """
     try:
         (tokens,) = vocabulary.encode([text])
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     if len(tokens) >= longest:
-        logging.warning(
+        warn(
             "%s has %d tokens including end-of-sentence; only the first %d are translated "
             "(decoding.max_source_length=%d).",
             *(name.capitalize(), len(tokens) + 1, longest - 1, longest),
@@ -87,7 +90,7 @@ class Translator:
         self.pieces, self.shortlist = tokenizer.target.pieces, shortlist
         self.num_found = 1 if n_best == 1 else self.num_hypotheses  # spare ones replace those of equal text
         self.search = DeviceQueues(self._search, devices, static_argnames=["extra_length"])
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.cut_lines = 0.0, 0
 
     def translate(
         self,
@@ -104,7 +107,7 @@ class Translator:
           first_line: line number of the first text, for warnings and for the samples' random numbers.
           report: called with the number of texts that have just been finished.
         """
-        sources = self._encode(texts, first_line)
+        sources = self._encode(texts, first_line, self._warn_once)
         translations = [[EMPTY] * self.n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
@@ -138,7 +141,7 @@ class Translator:
         `parameters` are those of each model before their conversion by `Replicas`; arrays may be abstract.
         """
         abstract = Replicas.abstract(self.graphs, parameters)
-        lengths = {i: len(source) for i, source in enumerate(self._encode(texts, first_line=1)) if source}
+        lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1, lambda *_: None)) if source}
         return [job for extra_length in self.extra_lengths for job in self._jobs(abstract, lengths, extra_length)]
 
     def _jobs(
@@ -160,11 +163,24 @@ class Translator:
                 future.result()
         self.compile_seconds += time.perf_counter() - began
 
-    def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
+    def log_cut_lines(self) -> None:
+        """Logs how many lines `translate` has cut, if it has not named all of them, and counts from 0 again."""
+        if self.cut_lines > 1:
+            longest = self.config.max_source_length
+            logging.warning("%s are cut to decoding.max_source_length=%d.", counted(self.cut_lines, "line"), longest)
+        self.cut_lines = 0
+
+    def _warn_once(self, message: str, *values: object) -> None:
+        """Logs the warning of the first line that is cut, and counts them."""
+        self.cut_lines += 1
+        if self.cut_lines == 1:
+            logging.warning(message, *values)
+
+    def _encode(self, texts: Sequence[str], first_line: int, warn: Callable[..., None]) -> list[list[int]]:
         """Returns the result of `encode_source` for each text."""
         vocabulary, longest = self.tokenizer.source, self.config.max_source_length
         lines = enumerate(texts, start=first_line)
-        return [encode_source(vocabulary, f"line {line}", text, longest) for line, text in lines]
+        return [encode_source(vocabulary, f"line {line}", text, longest, warn) for line, text in lines]
 
     def _decode(
         self,

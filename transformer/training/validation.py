@@ -88,7 +88,7 @@ class Validation:
             language, replicas = bleu_language(self.config.data), self._replicas(parameters)
             with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                 translated = translate_and_score(
-                    *(self.translator, replicas, self.texts, self.references, language, MEASURES),
+                    *(self.translator, replicas, self.texts, [self.references], language, MEASURES),
                     lambda _: between_batches(),
                 )
             values |= {name: translated.scores[name] for name in (*MEASURES, "exact_match")}
