@@ -90,8 +90,8 @@ def test_swapping_systems_only_flips_the_signs(result):
 )
 def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(seeds, over_seeds, sentences, both):
     random, count, repeats, rejected = np.random.default_rng(1), 100, 300, 0
+    weights = random.multinomial(count, np.full(count, 1 / count), size=100).T / count
     for _ in range(repeats):
-        weights = random.multinomial(count, np.full(count, 1 / count), size=100).T / count
         samples = []
         for system, deviation in zip(seeds, over_seeds, strict=True):
             scores = random.normal(0, deviation, (system, 1)) + random.normal(0, 10 * sentences, count)
