@@ -121,6 +121,11 @@ def report(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     if decoding := results.describe_decoding(folder, sweep, complete[0]):
         table += f"\n{decoding}\n"
     if importances := results.importances(study):
-        listed = ", ".join(f"{key} {importance:.0%}" for key, importance in importances.items())
-        table += f"\nImportance for {sweep.objective} (fANOVA main effects, normalized): {listed}.\n"
+        listed = ", ".join(f"{key} {100 * importance:.3g}%" for key, importance in importances.items())
+        table += f"\nImportance for {sweep.objective} (fANOVA main effects): {listed}.\n"
+    else:
+        table += (
+            f"\nNo importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
+            f"or {results.FOREST_TRIALS} complete trials.\n"
+        )
     markdown.publish(table, "sweep", readme)

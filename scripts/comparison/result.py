@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from scripts.comparison import significance
 from scripts.comparison.metrics import REFERENCE_LENGTH, CorpusMetric, make_metrics
-from scripts.comparison.significance import Estimate
+from scripts.comparison.significance import Sample
 from scripts.evaluations import SCORES
 from scripts.systems import System
 
@@ -20,11 +20,11 @@ MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """A system with, by metric, its sufficient statistics (seeds, sentences, numbers) and the estimate of its score."""
+    """A system with, by metric, its sufficient statistics (seeds, sentences, numbers) and its scores."""
 
     system: System
     statistics: dict[str, np.ndarray]
-    estimates: dict[str, Estimate]
+    samples: dict[str, Sample]
 
 
 def make_result(systems: Sequence[System], references: Sequence[str], samples: int, sentences: int) -> dict[str, Any]:
@@ -36,8 +36,9 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
       systems: the label; the runs; the keys of config.decoding; and for each score the mean over seeds, the spread
         (sample standard deviation; None for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
       differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
-        interval and its p-value; and the `sentences` whose chrF differs most. Their line numbers start at 1, their chrF
-        is the mean over seeds, and they have one hypothesis for each seed.
+        interval and its p-value; `method`, how both are computed and what they leave out; and the `sentences` whose
+        chrF differs most. Their line numbers start at 1, their chrF is the mean over seeds, and they have one
+        hypothesis for each seed.
       worst: with a single system, the `sentences` of the lowest chrF, the mean over seeds; and by seed the
         hypothesis, its model score (None: not kept) and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
@@ -47,7 +48,7 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     first = systems[0]
     metrics = make_metrics(first.evaluations[0].bleu_tokenizer)
     drawn = significance.draw_sentences(len(references), samples)
-    scored = [_score(each, number, references, metrics, drawn) for number, each in enumerate(systems)]
+    scored = [_score(each, references, metrics, drawn) for each in systems]
     return {
         "split": first.evaluations[0].result["split"],
         "text": first.evaluations[0].text,
@@ -63,18 +64,17 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
 
 def _score(
     system: System,
-    number: int,
     references: Sequence[str],
     metrics: dict[str, CorpusMetric],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
-    sufficient, estimates = {}, {}
+    sufficient, samples = {}, {}
     for name, metric in metrics.items():
         sufficient[name] = np.array([metric.statistics(each.hypotheses, references) for each in system.evaluations])
         resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
         scores = np.array([each.result[name] for each in system.evaluations])
-        estimates[name] = significance.estimate(scores, resampled, number)
-    return ScoredSystem(system, sufficient, estimates)
+        samples[name] = Sample(scores, resampled)
+    return ScoredSystem(system, sufficient, samples)
 
 
 def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None
         described[name] = {"mean": statistics.mean(values), "spread": spread}
-        if name in scored.estimates:
-            described[name]["interval"] = scored.estimates[name].interval
+        if name in scored.samples:
+            described[name]["interval"] = scored.samples[name].interval
     return described
 
 
@@ -120,8 +120,10 @@ def _compare(
         }
         for i in most
     ]
-    tested = {name: significance.compare(first.estimates[name], other.estimates[name]) for name in first.estimates}
-    return {"system": other.system.label, "baseline": first.system.label, **tested, "sentences": sentences}
+    tested = {name: significance.compare(first.samples[name], other.samples[name]) for name in first.samples}
+    method = significance.describe(*(len(each.system.evaluations) for each in pair.values()))
+    labels = {"system": other.system.label, "baseline": first.system.label}
+    return {**labels, **tested, "method": method, "sentences": sentences}
 
 
 def _worst(scored: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:

@@ -1,42 +1,92 @@
-"""The significance of differences, by sacreBLEU's paired bootstrap (Koehn 2004) extended to several seeds.
+"""Intervals and p-values of scores and their differences, from the variance over sentences and over seeds.
 
 Sentences. A resample draws all n sentences with replacement, the same ones for every run, so that the difficulty of a
-sentence cancels in differences. The score of a system in a resample is the mean over its seeds.
+sentence cancels in differences (paired bootstrap, Koehn 2004).
 
-Seeds. A system with k > 1 seeds also resamples these: its score in each resample is shifted by the mean of k - 1 seeds,
-drawn with replacement, minus the mean of all k, both on the whole text. Drawing k - 1 makes the variance over seeds
-right on average; drawing k would give (k - 1) / k of it (Rao and Wu 1988). With one seed that variance is unknown, and
-the interval holds only for these trained models.
+One seed a system. All results equal `sacrebleu.significance.PairedTest`, which uses the same resamples. It has no
+interval for the difference; here it is `estimate_ci` of the differences in the resamples. The p-value compares the
+absolute difference with the scatter of absolute differences in the resamples. For a clear difference this is the
+one-sided p-value, so that the 95 % interval excludes zero from about p = 0.025 on. The variance over seeds is unknown:
+both hold only for these trained models.
 
-The interaction of seeds and sentences is counted twice, which widens intervals by at most a factor of sqrt(2). Two or
-three seeds are a small sample, which narrows them. Compare them with the spread.
+Several seeds. The variance of a difference of means is the sum of two parts.
 
-With one seed a system, all results equal those of `sacrebleu.significance.PairedTest`, which uses the same resamples.
-It has no interval for the difference; here it is `estimate_ci` of the differences in the resamples. The p-value
-compares the absolute difference with the scatter of absolute differences in the resamples. For a clear difference this
-is the one-sided p-value, so that the 95 % interval excludes zero from about p = 0.025 on. It is not corrected for the
-number of systems.
+- Seeds: s^2 / k of each system, with the degrees of freedom of Welch's t-test. A system with one seed has the variance
+  of the other one.
+- Sentences: the variance in the resamples, minus the interaction of seeds and sentences, which s^2 already contains.
+
+The interval is the difference ± sqrt(t^2 seeds + z^2 sentences), with the quantiles t of Student's distribution and z
+of the normal distribution (Banerjee 1960). Its coverage is a concave function of the ratio of the parts, so it is at
+least that of the two limits: Welch's t-test, and the normal interval of the paired bootstrap. Satterthwaite's degrees
+of freedom of the sum would be too many where the seeds happen to agree. The p-value is two-sided: the level at which
+the interval reaches zero.
+
+No p-value is corrected for the number of systems.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Num
 from sacrebleu.significance import estimate_ci
+from scipy.optimize import brentq
+from scipy.special import ndtri, stdtrit
 
 from scripts.comparison.metrics import CorpusMetric
 
 SEED = 12345  # sacreBLEU's default
+LEVEL = 0.05  # of a 95 % interval
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A score, its 95 % interval, and its values in the resamples."""
+class Sample:
+    """The corpus scores of a system: one a seed, and those of each seed in the resamples."""
 
-    score: float
-    interval: tuple[float, float]
-    resampled: Float[np.ndarray, "samples"]
+    scores: Float[np.ndarray, "seeds"]
+    resampled: Float[np.ndarray, "seeds samples"]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean over seeds."""
+        noise = _noise([self], self.resampled.mean(0))
+        return noise.interval(float(self.scores.mean())) if noise else _interval(self.resampled.mean(0))
+
+
+class Noise(NamedTuple):
+    """The variance of an estimate over seeds, the degrees of freedom of this variance, and the one over sentences."""
+
+    seeds: float
+    freedom: float
+    sentences: float
+
+    def half_width(self, level: float) -> float:
+        t, z = stdtrit(self.freedom, level / 2), ndtri(level / 2)
+        return math.sqrt(t**2 * self.seeds + z**2 * self.sentences)
+
+    def interval(self, estimate: float) -> tuple[float, float]:
+        half = self.half_width(LEVEL)
+        return estimate - half, estimate + half
+
+    def p_value(self, estimate: float) -> float:
+        smallest = 1e-9  # p-values below it are no different
+        if estimate == 0:
+            return 1.0
+        if self.half_width(smallest) <= abs(estimate):
+            return smallest
+        return brentq(lambda level: self.half_width(level) - abs(estimate), smallest, 1.0)
+
+
+def describe(*seeds: int) -> str:
+    """Returns how differences between systems with these numbers of seeds are tested, and what the test leaves out."""
+    if max(seeds) == 1:
+        return (
+            "paired bootstrap over sentences, which does not include the variation between seeds: "
+            "train several seeds of each system"
+        )
+    borrowed = "; the system with one seed is taken to vary as much as the other" if min(seeds) == 1 else ""
+    return f"Student's t over seeds and paired bootstrap over sentences{borrowed}"
 
 
 def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sentences"]:
@@ -54,31 +104,42 @@ def resample(
     return metric.score(np.stack([statistics[row].sum(0) for row in drawn]))
 
 
-def estimate(
-    scores: Float[np.ndarray, "seeds"], resampled: Float[np.ndarray, "seeds samples"], number: int
-) -> Estimate:
-    """Returns a system's score, the mean over its seeds.
+def compare(first: Sample, other: Sample) -> dict[str, Any]:
+    """Returns the difference of the other score from the first, its 95 % interval, and its p-value."""
+    difference = float(other.scores.mean() - first.scores.mean())
+    differences = other.resampled.mean(0) - first.resampled.mean(0)
+    if noise := _noise([first, other], differences):
+        interval, p_value = noise.interval(difference), noise.p_value(difference)
+    else:
+        sizes = np.abs(differences)
+        # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value possible.
+        larger = int((sizes - sizes.mean() > abs(difference)).sum())
+        interval, p_value = _interval(differences), (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
+    return {"difference": difference, "interval": interval, "p_value": p_value}
+
+
+def _noise(systems: list[Sample], resampled: Float[np.ndarray, "samples"]) -> Noise | None:
+    """Returns the noise of the sum or difference of the systems' means, or None if every system has one seed.
 
     Args:
-      scores: score of each seed.
-      resampled: score of each seed in each resample.
-      number: index of the system; systems draw their seeds independently.
+      resampled: the sum or difference in the resamples.
     """
-    seeds, samples = resampled.shape
-    drawn = np.random.default_rng((SEED, number)).integers(seeds, size=(max(1, seeds - 1), samples))
-    means = resampled.mean(0) + scores[drawn].mean(0) - scores.mean()
-    return Estimate(float(scores.mean()), _interval(means), means)
-
-
-def compare(first: Estimate, other: Estimate) -> dict[str, Any]:
-    """Returns the difference of the other score from the first, its 95 % interval, and its p-value."""
-    difference = other.score - first.score
-    differences = other.resampled - first.resampled
-    sizes = np.abs(differences)
-    # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value possible.
-    larger = int((sizes - sizes.mean() > abs(difference)).sum())
-    p_value = (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
-    return {"difference": difference, "interval": _interval(differences), "p_value": p_value}
+    several = [system for system in systems if len(system.scores) > 1]
+    if not several:
+        return None
+    if len(several) == len(systems):
+        weights = [1 / len(system.scores) for system in systems]
+    else:
+        weights = [sum(1 / len(system.scores) for system in systems)]
+    seeds, squares, interaction = 0.0, 0.0, 0.0
+    for system, weight in zip(several, weights, strict=True):
+        freedom = len(system.scores) - 1
+        variance = weight * system.scores.var(ddof=1)
+        seeds += variance
+        squares += variance**2 / freedom
+        interaction += weight * (system.resampled - system.resampled.mean(0)).var(axis=1).sum() / freedom
+    freedom = seeds**2 / squares if squares else 1.0
+    return Noise(float(seeds), float(freedom), max(0.0, float(resampled.var() - interaction)))
 
 
 def _interval(resampled: Float[np.ndarray, "samples"]) -> tuple[float, float]:

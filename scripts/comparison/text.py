@@ -51,7 +51,10 @@ def score_table(result: dict[str, Any]) -> Table:
         cells = [mean_and_spread([run[name] for run in system["runs"]]) for name in SCORES]
         intervals = [_interval(system[name], "") if "interval" in system[name] else "" for name in SCORES]
         rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
-    return Table("Scores: mean ± standard deviation over seeds [95 % interval]", rows)
+    title = "Scores: mean ± standard deviation over seeds [95 % interval]"
+    if single := [system["label"] for system in result["systems"] if len(system["runs"]) == 1]:
+        title += f", which does not include the variation between seeds for {', '.join(single)}"
+    return Table(title, rows)
 
 
 def run_table(result: dict[str, Any]) -> Table:
@@ -74,7 +77,11 @@ def difference_table(result: dict[str, Any]) -> Table:
             found = each[name]
             cells += [f"{found['difference']:+.2f} {_interval(found, '+')}", f"{found['p_value']:.4f}"]
         rows.append(cells)
-    return Table("Differences [95 % interval], p by paired bootstrap", rows)
+    methods = dict.fromkeys(each["method"] for each in result["differences"])
+    parts = methods
+    if len(methods) > 1:
+        parts = [f"{each['system']} - {each['baseline']}: {each['method']}" for each in result["differences"]]
+    return Table(f"Differences [95 % interval], p by {'. '.join(parts)}", rows)
 
 
 def length_table(result: dict[str, Any]) -> Table:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+import math
 import statistics
 import warnings
 from collections import Counter, defaultdict
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
@@ -21,6 +24,8 @@ from transformer.config.keys import show
 from transformer.training.validation import validation_strategy
 
 SEED = "seed"
+INTERACTIONS = "interactions"
+FOREST_TRIALS = 20  # of fewer trials a forest cannot tell the keys apart
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
@@ -102,14 +107,23 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
 
 
 def importances(study: SweepStudy) -> dict[str, float]:
-    """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects, normalized to sum to 1.
+    """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects.
 
-    Empty if fewer than two complete trials differ in their objective, or in a key that all of them have.
+    For a complete grid they are exact shares of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
+    forest estimates them, normalized to sum to 1. Empty if fewer than two complete trials differ in their objective, or
+    in a key that all of them have, and for less than `FOREST_TRIALS` trials that are not a complete grid.
     """
     complete = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
     common = [key for key in study.sweep.keys if all(key in trial.params for trial in complete)]
     varied = [key for key in common if len({trial.params[key] for trial in complete}) > 1]
     if len({trial.value for trial in complete}) < 2 or not varied:
+        return {}
+    axes = [list(dict.fromkeys(trial.params[key] for trial in complete)) for key in varied]
+    cells = {tuple(trial.params[key] for key in varied): trial.value for trial in complete}
+    if len(cells) == len(complete) == math.prod(map(len, axes)):
+        means = np.array([cells[cell] for cell in itertools.product(*axes)]).reshape([len(axis) for axis in axes])
+        return _grid_importances(dict(zip(varied, range(len(varied)), strict=True)), means)
+    if len(complete) < FOREST_TRIALS:
         return {}
     # Optuna does not mix distributions, and those of trials from before an extension of the sweep are narrower.
     distributions = {key: study.sweep.distribution(key) for key in varied}
@@ -121,6 +135,16 @@ def importances(study: SweepStudy) -> dict[str, float]:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         evaluator = FanovaImportanceEvaluator(seed=0)
         return optuna.importance.get_param_importances(unified, evaluator=evaluator, params=varied)
+
+
+def _grid_importances(axes: dict[str, int], objective: np.ndarray) -> dict[str, float]:
+    """Returns the share of the variance of a complete grid that is the main effect of each key."""
+    main = {
+        key: float(objective.mean(tuple(other for other in axes.values() if other != axis)).var() / objective.var())
+        for key, axis in axes.items()
+    }
+    shares = dict(sorted(main.items(), key=lambda item: -item[1]))
+    return shares | ({INTERACTIONS: max(0.0, 1 - sum(main.values()))} if len(axes) > 1 else {})
 
 
 def show_values(values: Values) -> str:

@@ -7,6 +7,7 @@ from sacrebleu.significance import PairedTest
 
 from scripts.comparison import significance
 from scripts.comparison.result import length_bins, make_result
+from scripts.comparison.text import difference_table, score_table
 from scripts.evaluations import read_evaluation
 from scripts.systems import group_systems
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
@@ -82,25 +83,62 @@ def test_swapping_systems_only_flips_the_signs(result):
         assert one[name]["p_value"] == other[name]["p_value"]
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_variance_over_seeds_is_that_of_a_mean(seeds):
-    scores = np.random.default_rng(seeds).normal(30.0, 1.0, seeds)
-    same_on_any_sentences = np.repeat(scores[:, None], 40_000, axis=1)
-    found = significance.estimate(scores, same_on_any_sentences, 0)
-    # The unbiased estimate of the variance of a mean of k values is s^2 / k.
-    assert found.resampled.var() == pytest.approx(scores.var(ddof=1) / seeds, rel=0.03)
-    assert found.resampled.mean() == pytest.approx(found.score, abs=0.02)
-    other = significance.estimate(scores + 1.0, same_on_any_sentences + 1.0, 1)
-    # Systems draw their seeds independently: the variances add.
-    variance = (other.resampled - found.resampled).var()
-    assert variance == pytest.approx(2 * scores.var(ddof=1) / seeds, rel=0.03)
+@pytest.mark.parametrize("seeds", [(2, 2), (3, 3), (5, 5), (2, 5), (1, 3)])
+@pytest.mark.parametrize(
+    ("over_seeds", "sentences", "both"),
+    [((1.0, 1.0), 0.01, 0.01), ((1.0, 1.0), 1.0, 1.0), ((0.01, 0.01), 1.0, 0.01), ((1.0, 3.0), 0.01, 0.3)],
+)
+def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(seeds, over_seeds, sentences, both):
+    random, count, repeats, rejected = np.random.default_rng(1), 100, 300, 0
+    weights = random.multinomial(count, np.full(count, 1 / count), size=100).T / count
+    for _ in range(repeats):
+        samples = []
+        for system, deviation in zip(seeds, over_seeds, strict=True):
+            scores = random.normal(0, deviation, (system, 1)) + random.normal(0, 10 * sentences, count)
+            scores = scores + random.normal(0, 10 * both, (system, count))
+            samples.append(significance.Sample(scores.mean(1), scores @ weights))
+        found = significance.compare(*samples)
+        low, high = found["interval"]
+        assert (found["p_value"] < 0.05) == (not low <= 0 <= high)
+        rejected += found["p_value"] < 0.05
+    # The standard deviation of the rate is 1.3 %.
+    assert rejected / repeats <= 0.08
+
+
+def sample(scores: list[float], over_sentences: float = 0.0) -> significance.Sample:
+    noise = np.random.default_rng(0).normal(0, over_sentences, 10_000)
+    return significance.Sample(np.array(scores), np.array(scores)[:, None] + noise)
+
+
+def test_without_noise_of_sentences_the_test_is_welch_s():
+    found = significance.compare(sample([5.58, 4.94]), sample([0.0, 4.37]))
+    # Variances of the means: 0.64^2 / 4 = 0.1024 and 4.37^2 / 4 = 4.7742; t = 3.075 / 2.2084 = 1.3924 with 1.043
+    # degrees of freedom. scipy.stats.ttest_ind gives the p-value.
+    assert found["p_value"] == pytest.approx(0.3895, abs=1e-4)
+    low, high = sample([5.58, 4.94]).interval
+    assert high - low == pytest.approx(2 * 12.7062 * 0.32, abs=1e-4)  # t of one degree of freedom
+
+
+def test_without_variation_between_seeds_the_test_is_the_paired_bootstrap():
+    many, one = (
+        significance.compare(sample([30.0] * seeds), sample([31.0] * seeds, over_sentences=0.6)) for seeds in (3, 1)
+    )
+    assert many["interval"] == pytest.approx(one["interval"], abs=0.04)
+    assert many["interval"] == pytest.approx((1 - 1.96 * 0.6, 1 + 1.96 * 0.6), abs=0.03)
 
 
 def test_difficulty_of_sentences_cancels_in_differences():
-    of_sentences = np.random.default_rng(0).normal(30.0, 5.0, (2, 1, 1000)).mean(0)
-    estimates = [significance.estimate(np.array([30.0 + gap]), of_sentences + gap, 0) for gap in (0.0, 0.5)]
-    assert significance.compare(*estimates)["interval"] == pytest.approx((0.5, 0.5))
-    assert estimates[0].interval[1] - estimates[0].interval[0] > 10
+    systems = [sample([30.0 + gap], over_sentences=5.0) for gap in (0.0, 0.5)]
+    assert significance.compare(*systems)["interval"] == pytest.approx((0.5, 0.5))
+    assert systems[0].interval[1] - systems[0].interval[0] > 10
+
+
+def test_one_seed_says_that_seeds_are_not_included(result):
+    single, several = (result([GOOD], seeds) for seeds in ([BAD], [BAD, GOOD]))
+    assert "does not include the variation between seeds" in difference_table(single).title
+    assert score_table(single).title.endswith("the variation between seeds for A, B")
+    assert "the system with one seed is taken to vary as much as the other" in difference_table(several).title
+    assert score_table(several).title.endswith("the variation between seeds for A")
 
 
 def test_several_seeds_widen_the_interval_by_their_spread(result):
