@@ -5,11 +5,14 @@ import time
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from tests.training.tiny import at_step, run
 from transformer.run import compilation
 from transformer.run.compilation import compile_all
 from transformer.training.validation import Validation
+
+CACHE_DIR, CACHED_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 
 
 def test_all_jobs_run_in_parallel_and_are_reported(monkeypatch, caplog):
@@ -68,3 +71,23 @@ def test_the_loop_itself_compiles_no_program_after_the_first_step(tmp_path, monk
     assert not [name for name in by_loop if name.startswith("jit(_")], compiled  # sums of scalars are
     assert "jit(_sums)" in [name for name, is_loop in compiled if not is_loop]  # in a thread, for the validation
     assert not [name for name, is_loop in compiled if not is_loop and "accumulate" in name]
+
+
+def test_a_fine_tuning_with_another_seed_and_rate_compiles_only_its_start(tmp_path):
+    kept = {name: getattr(jax.config, name) for name in (CACHE_DIR, CACHED_SECONDS)}
+    (tmp_path / "compiled").mkdir()
+    jax.config.update(CACHE_DIR, str(tmp_path / "compiled"))
+    jax.config.update(CACHED_SECONDS, 0.0)
+    compilation_cache.reset_cache()
+    try:
+        assert run(tmp_path / "parent", training__steps=2) == 0
+        before = set((tmp_path / "compiled").glob("*-cache"))
+        child = {"seed": 3, "optimizer__learning_rate": 0.3, "training__init_from": str(tmp_path / "parent")}
+        assert run(tmp_path / "child", training__steps=2, **child) == 0
+        names = [path.name.split("-")[0] for path in set((tmp_path / "compiled").glob("*-cache")) - before]
+    finally:
+        for name, value in kept.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert before
+    assert set(names) <= {"jit_start_from", "jit__lambda"}  # the initial state and the learning rate

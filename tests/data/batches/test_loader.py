@@ -181,6 +181,20 @@ def test_held_out_pairs_beyond_max_length_are_left_out():
         assert all(array.size <= config.batch.tokens for array in arrays.values())
 
 
+def test_held_out_batches_have_at_most_four_shapes_with_little_padding():
+    sizes = np.random.default_rng(0).integers(1, 99, 2000)
+    config = small_config(tokens=1024, max_buckets=12)
+    config.data.max_length = 100
+    plan = loader.plan_in_order(MemorySentences([(np.full(size, 9),) * 2 for size in sizes]), config)
+    batches = [plan[number] for number in range(len(plan))]
+    assert len({batch.bucket for batch in batches}) <= 4
+    for batch in batches:
+        assert len(batch.sentences) <= batch.bucket.rows
+        assert sizes[batch.sentences].max() < min(batch.bucket.source_length, batch.bucket.target_length)
+    # Four equal intervals pad lengths uniform up to L to 5 L / 8, whose mean is L / 2. Filler rows come on top.
+    assert sum(batch.bucket.positions for batch in batches) < 1.3 * 2 * (sizes + 1).sum()
+
+
 def test_held_out_sentences_appear_once_and_in_order():
     sentences = random_sentences(100, longest=12)
     sources = []
