@@ -160,4 +160,4 @@ def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: s
             for plan in folder.glob("[0-9]*-*"):
                 if int(plan.name.partition("-")[0]) < epoch - KEPT:
                     shutil.rmtree(plan, ignore_errors=True)
-    return EpochPlan.load(path)
+        return EpochPlan.load(path)  # before another thread, of an earlier loader that is ahead, deletes it
