@@ -69,7 +69,8 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
 def test_a_trial_of_a_killed_sweep_is_resumed_to_the_same_metrics(tmp_path):
     folder, steps = tmp_path / "sweep", 200
     what = sweep_file(tmp_path, LISTED.format(values=[0.5, 0.25]))
-    argv = [*tiny_flags(tmp_path), f"--config.training.steps={steps}", what, f"--workdir={folder}"]
+    others = [flag for flag in tiny_flags(tmp_path) if "training.steps" not in flag]
+    argv = [*others, f"--config.training.steps={steps}", what, f"--workdir={folder}"]
     command = [sys.executable, "-m", "scripts.sweep", *argv]
     killed, other = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
     while not (checkpoints := steps_in(folder / "trials" / "0000" / "checkpoints")):
