@@ -69,8 +69,7 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
 def test_a_trial_of_a_killed_sweep_is_resumed_to_the_same_metrics(tmp_path):
     folder, steps = tmp_path / "sweep", 200
     what = sweep_file(tmp_path, LISTED.format(values=[0.5, 0.25]))
-    others = [flag for flag in tiny_flags(tmp_path) if "training.steps" not in flag]
-    argv = [*others, f"--config.training.steps={steps}", what, f"--workdir={folder}"]
+    argv = [*tiny_flags(tmp_path, training__steps=steps), what, f"--workdir={folder}"]
     command = [sys.executable, "-m", "scripts.sweep", *argv]
     killed, other = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
     while not (checkpoints := steps_in(folder / "trials" / "0000" / "checkpoints")):
@@ -131,10 +130,9 @@ def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
 
 def test_a_failed_trial_is_reported_and_run_again_on_request(tmp_path, capsys):
     folder = tmp_path / "sweep"
-    nowhere = ["--config.data.source=text", f"--config.data.path={tmp_path / 'nowhere'}"]
-    others = [flag for flag in tiny_flags(tmp_path) if not flag.startswith("--config.data.source")]
+    nowhere = {"data__source": "text", "data__path": tmp_path / "nowhere"}
     what = sweep_file(tmp_path, LISTED.format(values=[0.5]))
-    argv = [*others, *nowhere, what, f"--workdir={folder}"]
+    argv = [*tiny_flags(tmp_path, **nowhere), what, f"--workdir={folder}"]
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "Trial 0 failed: exit code 2" in captured

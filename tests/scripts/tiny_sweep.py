@@ -19,9 +19,10 @@ def rates_file(folder: Path, rates: list[float]) -> str:
     return sweep_file(folder, LISTED.format(values=rates).replace("loss", "nll"))
 
 
-def tiny_flags(tmp_path: Path) -> list[str]:
-    """Returns the flags of training, without the workdir."""
-    return [flag for flag in flags(tmp_path / "run", training__steps=8) if not flag.startswith("--workdir")]
+def tiny_flags(tmp_path: Path, **changes: object) -> list[str]:
+    """Returns the flags of training, without the workdir. `changes` are those of `flags`."""
+    given = flags(tmp_path / "run", **{"training__steps": 8} | changes)
+    return [flag for flag in given if not flag.startswith("--workdir")]
 
 
 def error(capsys) -> str:

@@ -25,7 +25,7 @@ Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 class DeviceQueues:
     """A function of (parameters, arrays of a batch) that the devices apply to batches from one shared queue.
 
-    A device that is slow with a batch delays no other. Each shape is traced and lowered once, and compiled for each
+    A slow device does not delay the rest. Each shape is traced and lowered once, and compiled for each
     device that meets it.
 
     Attributes:
