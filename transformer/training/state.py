@@ -35,7 +35,7 @@ def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -
     The parameters are a nested dict of float32 arrays.
     """
     make_model = OBJECTIVES[config.training.objective].make_model
-    model = make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(config.seed))
+    model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
     return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
