@@ -12,8 +12,8 @@ from transformer.special_tokens import BOS, PAD, SPECIAL
 from transformer.training.programs import Batch
 
 MASK = BOS  # the input in place of a masked token; no source has BOS
-# Of the chosen tokens, the shares that become MASK and a random token; the others stay (Devlin et al. 2019, 3.1).
-MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
+# The fractions of the chosen tokens that become MASK and a random token; the rest stays (Devlin et al. 2019, 3.1).
+MASKED_FRACTION, RANDOM_FRACTION = 0.8, 0.1
 
 
 def make_masking(training: Config, pieces: Sequence[str]) -> Callable[[Batch, jax.Array], Batch]:
@@ -42,8 +42,8 @@ def mask_tokens(
     is_chosen = (draws < fraction) & (tokens >= SPECIAL)
     kinds = jax.random.uniform(kind_key, tokens.shape)
     random_tokens = jax.random.randint(token_key, tokens.shape, SPECIAL, len(starts))
-    kept_or_random = jnp.where(kinds < MASKED_SHARE + RANDOM_SHARE, random_tokens, tokens)
-    replaced = jnp.where(kinds < MASKED_SHARE, MASK, kept_or_random)
+    kept_or_random = jnp.where(kinds < MASKED_FRACTION + RANDOM_FRACTION, random_tokens, tokens)
+    replaced = jnp.where(kinds < MASKED_FRACTION, MASK, kept_or_random)
     return jnp.where(is_chosen, replaced, tokens), jnp.where(is_chosen, tokens, PAD)
 
 

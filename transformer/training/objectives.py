@@ -1,5 +1,6 @@
 """The objectives that `training.objective` can name: a model, its loss, and what other parts ask about it."""
 
+import functools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -13,12 +14,15 @@ from transformer.config_types import Config
 from transformer.model.ctc import CtcTransformer
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
-from transformer.training.ctc_loss import CtcLoss
+from transformer.training.ctc_loss import ctc_loss
+from transformer.training.loss import LossSums
 from transformer.training.masked_lm import make_masking
 from transformer.training.programs import Batch
 from transformer.training.projected_loss import ProjectedLoss
 
 Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to the model's inputs and `target_output`
+# (model, inputs and targets, rngs of dropout; None: evaluation) to the summed criterion and what a step reports
+Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]]
 
 
 def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
@@ -27,7 +31,7 @@ def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
 
 
 class TrainingObjective(NamedTuple):
-    """One way to train. All that distinguishes an objective from the others is in its entry of `OBJECTIVES`.
+    """One way to train: all that distinguishes it is in its entry of `OBJECTIVES`.
 
     sides: whether the pairs have a source and a target; the absent side of monolingual text has an empty language.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs): a module with `hidden` and
@@ -36,8 +40,8 @@ class TrainingObjective(NamedTuple):
       and attention if it has `translate` and `attention`.
     options: the optional parts of the configuration that the objective supports, of packed (batch.plan),
       label_smoothing, r_drop, word_vectors (model.source_vectors and target_vectors) and shortlist.
-    strategy: the decoding strategy that only this objective's models have; None: any that is no other objective's.
-    make_loss(config.training, mesh): the loss as a function of the model and its inputs and targets.
+    strategy: the decoding strategy that its models need and no others have; None: any that no objective needs.
+    make_loss(config.training, mesh): the loss.
     make_inputs(config.training, pieces): see `inputs_of`.
     stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0
       in a stack that the model does not have.
@@ -48,7 +52,7 @@ class TrainingObjective(NamedTuple):
     methods: AbstractSet[str] = frozenset()
     options: AbstractSet[str] = frozenset()
     strategy: str | None = None
-    make_loss: Callable[[Config, Mesh], ProjectedLoss | CtcLoss] = ProjectedLoss.from_config
+    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss.from_config
     make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 
@@ -97,7 +101,7 @@ OBJECTIVES = {
         CtcTransformer,
         {"translate"},
         strategy="ctc",
-        make_loss=lambda training, mesh: CtcLoss(mesh),
+        make_loss=lambda training, mesh: functools.partial(ctc_loss, mesh),
         stack_lengths=lambda model, source, target: (model.ctc_frames * source, 0),
     ),
 }
