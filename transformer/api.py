@@ -19,6 +19,7 @@ from transformer.decoding.scoring import Scorer, longest_text
 from transformer.decoding.translation import Translation
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
 
@@ -92,7 +93,7 @@ class Model:
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
-        self._check("translate", ("translation", "causal_lm", "ctc"))
+        self._check("translate")
         with self._lock, _python_names():
             if n_best not in self._translators:
                 self._translators[n_best] = Translator(
@@ -117,7 +118,7 @@ class Model:
             max_source_length + max_extra_length of `config.decoding`. The message names the item.
         """
         pairs = _pairs(pairs)
-        self._check("score", ("translation",))
+        self._check("score")
         with self._lock:
             return self._scorer.score(self._replicas, pairs)
 
@@ -138,7 +139,7 @@ class Model:
         """
         source, target = check_text(source, "source"), check_text(target, "target")
         self._check_single("attention")
-        self._check("attention", ("translation",))
+        self._check("attention")
         with self._lock:
             return self._inspector.attention(self._replicas, source, target)
 
@@ -151,7 +152,7 @@ class Model:
           UserError: the argument is not a text, or the strategy is not a beam search.
         """
         text = check_text(text, "text")
-        self._check("beam_tree", ("translation", "causal_lm"))
+        self._check("beam_tree")
         if self.config.decoding.strategy != "beam":
             raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
         with self._lock:
@@ -168,15 +169,15 @@ class Model:
         """
         texts = _texts(texts)
         self._check_single("encode")
-        self._check("encode", ("translation", "masked_lm"))
+        self._check("encode")
         with self._lock:
             return self._inspector.encode(self._replicas, texts)
 
-    def _check(self, method: str, allowed: tuple[str, ...]) -> None:
-        """Raises UserError unless this process can run the method, and the model's objective is an allowed one."""
+    def _check(self, method: str) -> None:
+        """Raises UserError unless this process can run the method, and a model of this objective has it."""
         _refuse_fork(method)
         objective = self.config.training.objective
-        if objective not in allowed:
+        if method not in OBJECTIVES[objective].methods:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
 
     def _check_single(self, method: str) -> None:

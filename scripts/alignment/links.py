@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer.decoding.inspection import Attention
-from transformer.training.objectives import word_starts
+from transformer.training.masked_lm import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 

@@ -15,7 +15,7 @@ from absl import logging
 from scripts.benchmarking.processes import Failed, System, Worker, running
 from scripts.benchmarking.report import Report, describe_machine, processor_kind
 from transformer.errors import UserError
-from transformer.model.products import computes_bfloat16
+from transformer.model.kernels import computes_bfloat16
 
 EMULATED = "this processor has no instructions for bfloat16"
 by_rate = attrgetter("rate")

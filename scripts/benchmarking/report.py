@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scripts import markdown
-from transformer.model import products
+from transformer.model import kernels
 
 
 class Report(NamedTuple):
@@ -42,10 +42,10 @@ def describe_machine(threads: int) -> str:
 
 def processor_kind() -> str:
     """Returns how this processor computes in bfloat16: by a matrix unit, by vector instructions, or not at all."""
-    if not products.computes_bfloat16():
+    if not kernels.computes_bfloat16():
         return "no-bfloat16"
     return "amx" if "amx_bf16" in _cpuinfo().split() else "bfloat16"
 
 
 def _cpuinfo() -> str:
-    return products.PROCESSOR.read_text(encoding="utf-8") if products.PROCESSOR.exists() else ""
+    return kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""

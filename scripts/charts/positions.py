@@ -14,6 +14,7 @@ from scripts.charts import theme
 from scripts.charts.heat_map import Axis, heat_map
 from scripts.charts.lines import Line, lines
 from transformer.checkpoints import trained
+from transformer.config_types import head_widths
 from transformer.decoding.ensemble import build_models
 from transformer.errors import UserError
 from transformer.model.positions import POSITIONS, rotate
@@ -95,8 +96,9 @@ def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 
     _, config = open_existing(Path(workdir))
     model = config.model
     if model.positions != "learned":
-        head = model.d_k or model.d_model // model.num_heads
-        return encodings(length, head if model.positions == "rotary" else model.d_model, model.positions)
+        return encodings(
+            length, head_widths(model)[0] if model.positions == "rotary" else model.d_model, model.positions
+        )
     if length > model.max_positions:
         raise UserError(f"length={length}: {workdir} has learned only {model.max_positions} positions")
     loaded = trained.load([str(workdir)], checkpoint, average, [])

@@ -58,7 +58,7 @@ def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, sup
     The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the distribution q.
     Equal logits give p = 1 / V.
     """
-    criterion = Criterion(smoothing, support, r_drop=0.0, reads_once=False)
+    criterion = Criterion(smoothing, support, r_drop=0.0)
     logits, labels = jnp.zeros((1, len(targets), vocab_size)), jnp.asarray([targets])
     _, _, gradient = criterion.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
     p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient

@@ -19,6 +19,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
 ITERATIONS = 5  # of EM
@@ -30,10 +31,10 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.pairs < 1:
         raise UserError(f"--pairs={arguments.pairs}: must be at least 1")
     workdir, config = open_existing(Path(arguments.workdir))
-    if config.training.objective != "translation":
+    if "shortlist" not in OBJECTIVES[config.training.objective].options:
         raise UserError(
             f"--workdir={workdir.path}: training.objective={config.training.objective} has no shortlist, which is for "
-            "objective=translation"
+            "models that translate token by token"
         )
     tokenizer = Tokenizer.load(workdir.path, config)
     fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})

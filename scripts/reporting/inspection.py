@@ -10,6 +10,7 @@ from scripts.reporting.runs import Run
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.inspection import Attention
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def inspect(runs: Sequence[Run], chosen: Mapping[str, Evaluation], texts: Sequen
     for run in runs:
         if not run.has_checkpoint:
             continue  # the overview says so
-        if run.config.training.objective != "translation":
+        if not {"translate", "attention", "beam_tree"} <= OBJECTIVES[run.config.training.objective].methods:
             notes.append(f"{run.label} is no translation model with a decoder.")
         else:
             try:

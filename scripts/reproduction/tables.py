@@ -17,7 +17,7 @@ from scripts.reproduction.claims import (
 )
 from scripts.reproduction.runs import Run, count_parameters, scores
 from transformer.config.keys import flatten
-from transformer.config_types import Config
+from transformer.config_types import Config, head_widths
 
 SETTINGS = {  # the columns of the paper's Table 3, and positions, which its row (E) changes
     "N": "model.num_layers",
@@ -62,8 +62,7 @@ def _row(
 
 def _settings(config: Config) -> dict[str, object]:
     values = {column: flatten(config)[key] for column, key in SETTINGS.items()}
-    for width in ("d_k", "d_v"):
-        values[width] = values[width] or config.model.d_model // config.model.num_heads
+    values["d_k"], values["d_v"] = head_widths(config.model)
     return values
 
 

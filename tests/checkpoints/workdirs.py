@@ -12,7 +12,7 @@ from transformer import cli, fingerprints
 from transformer.checkpoints.manager import Checkpoints, Progress
 from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
-from transformer.training.state import TrainState, init_parameters
+from transformer.training.state import TrainState, init_model
 from transformer.workdir import create_workdir
 
 SOURCES = ["1 2 3", "4 5", "6", "7 7 7 1", "2 3 4 5 6"]
@@ -50,7 +50,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     vocabulary = tokenizer.prepare(config, path)
     fingerprints.record(path, {fingerprints.VOCABULARY: vocabulary.fingerprint})
     sizes = vocabulary.vocab_sizes
-    shapes = jax.eval_shape(lambda: init_parameters(config, *sizes))
+    shapes = jax.eval_shape(lambda: init_model(config, *sizes)[1])
     with Checkpoints(workdir, config) as checkpoints:
         for step in steps:
             random = np.random.default_rng((seed, step))

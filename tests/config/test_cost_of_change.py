@@ -1,18 +1,25 @@
 """The number of places that a change takes: one table entry for an implementation, one declaration for a key."""
 
 import importlib
+import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import ml_collections
 import optax
 import pytest
 from flax import nnx
 
+import transformer
 from configs import base
-from configs.rules import Key, at_least
+from configs.rules import Key, at_least, implementations
+from scripts.reporting.inspection import inspect
+from scripts.reporting.runs import read_runs
 from tests.data.sentences import random_sentences
 from tests.model.models import cross_entropy
+from tests.training import tiny
+from transformer import cli, evaluate
 from transformer.config import loading
 from transformer.config.checking import checked
 from transformer.config.keys import declared_keys, flatten
@@ -26,9 +33,12 @@ from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
 from transformer.model.encoder import Encoder
 from transformer.model.feed_forward import FeedForward
+from transformer.model.language_models import MaskedLanguageModel
 from transformer.model.masks import Mask
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import SPECIAL, UNK
 from transformer.training import optimizer as optimizers
+from transformer.training.objectives import OBJECTIVES, TrainingObjective
 
 BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
@@ -41,6 +51,7 @@ TABLES = {
     "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
     "model.positions": "transformer.model.positions:POSITIONS",
     "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",
+    "training.objective": "transformer.training.objectives:OBJECTIVES",
     "training.label_smoothing_support": "transformer.training.loss:LABEL_SMOOTHING_SUPPORTS",
     "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
@@ -65,7 +76,7 @@ def add(monkeypatch):
 def test_the_allowed_names_are_those_of_the_table(key, add):
     with pytest.raises(UserError, match=f"config.{key}=added: must be one of "):
         checked(flatten(BASE) | {key: "added"})
-    assert flatten(add(key, None))[key] == "added"
+    assert flatten(add(key, implementations(TABLES[key])[flatten(BASE)[key]]))[key] == "added"
 
 
 def test_an_optimizer_takes_one_table_entry(add):
@@ -125,6 +136,39 @@ def test_a_support_of_label_smoothing_takes_one_table_entry(add):
     ).training.label_smoothing_support
     sums = cross_entropy(jnp.ones((1, 1, 9)), jnp.asarray([[5]]), 0.5, support)
     assert float(sums.loss) == pytest.approx(float(sums.nll))
+
+
+def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
+    """A denoising autoencoder: an encoder that reads a text with unknown tokens and predicts all its tokens."""
+
+    def make_noise(training, pieces):
+        def inputs(batch, key):
+            is_dropped = (jax.random.uniform(key, batch["source"].shape) < 0.1) & (batch["source"] >= SPECIAL)
+            return {"source": jnp.where(is_dropped, UNK, batch["source"]), "target_output": batch["source"]}
+
+        return inputs
+
+    added = TrainingObjective(
+        sides=(True, False),
+        make_model=lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
+        methods={"encode"},
+        make_inputs=make_noise,
+    )
+    monkeypatch.setitem(OBJECTIVES, "added", added)
+    changes = {"training__objective": "added", "data__target_language": "", "training__label_smoothing": 0.0}
+    assert tiny.run(tmp_path / "run", **changes, training__steps=8) == 0
+    flags = [f"--workdir={tmp_path / 'run'}", "--split=valid"]
+    assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
+    last = [line for line in tiny.record(tmp_path / "run") if line["split"] == "valid"][-1]
+    assert json.loads(capsys.readouterr().out)["perplexity"] == pytest.approx(last["perplexity"], rel=1e-4)
+    model = transformer.load(tmp_path / "run")
+    assert model.encode(["a"])[0].states.shape[1] == model.config.model.d_model
+    with pytest.raises(UserError, match="translate: is not defined for a model of training.objective=added"):
+        model.translate(["a"])
+    with pytest.raises(UserError, match="objective=added, config.training.r_drop=1.0: "):
+        checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
+    inspection = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
+    assert inspection.notes == ["run is no translation model with a decoder."]
 
 
 def test_a_data_source_takes_one_table_entry(add):

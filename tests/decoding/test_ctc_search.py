@@ -13,7 +13,7 @@ from transformer.decoding import ctc_search
 from transformer.distributed.mesh import one_device
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
-from transformer.training.ctc_loss import CtcLoss, needed_frames
+from transformer.training.ctc_loss import ctc_loss, needed_frames
 
 TOKENS, FRAMES = 3, 6
 VOCAB = 4 + TOKENS
@@ -141,7 +141,7 @@ def test_the_loss_sums_over_all_alignments(logits):
         [EOS, *[PAD] * 4],
     ]
     batch = {"source": SOURCE, "target_output": jnp.array(targets)}
-    loss, sums = CtcLoss(one_device()).of_batch(model_of(logits), batch, None)
+    loss, sums = ctc_loss(one_device(), model_of(logits), batch, None)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     expected = 0.0
     for row, target in enumerate(targets):
@@ -156,7 +156,7 @@ def test_targets_that_need_too_many_frames_have_no_loss(logits):
     impossible = possible.at[3].set(jnp.array([4, 4, 4, EOS]))  # five frames of four
     assert needed_frames(jnp.where(impossible == EOS, PAD, impossible)).tolist() == [3, 3, 3, 5, 3]
     losses = [
-        CtcLoss(one_device()).of_batch(model_of(logits), {"source": SOURCE, "target_output": targets}, None)
+        ctc_loss(one_device(), model_of(logits), {"source": SOURCE, "target_output": targets}, None)
         for targets in (possible, impossible)
     ]
     assert losses[1][1].tokens == losses[0][1].tokens - 3 == 12

@@ -1,6 +1,7 @@
 """A gradient and translations on a mesh of given shape: `eight_devices.py` compares them with those of one device."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -19,9 +20,10 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
 from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
-from transformer.training import ctc_loss
+from transformer.model import kernels
+from transformer.training.loss import Criterion
 from transformer.training.optimizer import make_optimizer
-from transformer.training.projected_loss import ProjectedLoss
+from transformer.training.projected_loss import projected_loss
 from transformer.training.state import TrainState
 
 Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor
@@ -59,14 +61,14 @@ def muon_update(shape: Shape) -> TrainState:
 def ctc_update(shape: Shape) -> TrainState:
     """Returns the state after an update by CTC, in chunks of the fewest rows that the devices can share."""
     config = tiny_config(model__dropout=0.2, training__objective="ctc")
-    ctc_loss.CHUNK_BYTES["cpu"] = 1
+    kernels.CHUNK_BYTES["cpu"] = 1
     return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
 def r_drop_loss(shape: Shape) -> float:
     """Returns the loss of six sentences with two rows each: four devices can share the rows only."""
-    config, random = tiny_config(training__r_drop=5.0), np.random.default_rng(0)
-    loss = ProjectedLoss.from_config(config.training, mesh_of(shape, config))
+    criterion, random = Criterion(0.1, "uniform", r_drop=5.0), np.random.default_rng(0)
+    loss = functools.partial(projected_loss, criterion, mesh_of(shape, base.get_config()))
     hidden, table = (random.normal(size=size).astype(np.float32) for size in ((12, 3, 8), (16, 8)))
     return float(jax.jit(loss)(hidden, table, random.integers(1, 16, (12, 3)))[0])
 

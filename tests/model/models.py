@@ -24,7 +24,7 @@ from transformer.training.loss import Criterion, LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
 VOCAB = 20
-LOSS = ProjectedLoss(Criterion(0.1, "uniform", 0.0, reads_once=False), one_device())
+LOSS = ProjectedLoss(Criterion(0.1, "uniform", 0.0), one_device())
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
 ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 
@@ -83,7 +83,7 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
     """Returns the LossSums of the batch, its logits, and the gradients of the summed loss, without dropout."""
 
     def loss(parameters):
-        return LOSS.of_batch(nnx.merge(model.graph, nnx.State(parameters)), batch, None)
+        return LOSS(nnx.merge(model.graph, nnx.State(parameters)), batch, None)
 
     gradients, sums = jax.grad(loss, has_aux=True)(model.parameters)
     return sums, np.asarray(logits_of(model.graph, model.parameters, batch)), gradients
@@ -92,7 +92,7 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
 def cross_entropy(
     logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.1, support: str = "uniform"
 ) -> LossSums:
-    criterion, vocab_size = Criterion(label_smoothing, support, 0.0, reads_once=False), logits.shape[-1]
+    criterion, vocab_size = Criterion(label_smoothing, support, 0.0), logits.shape[-1]
     return criterion.with_gradient(logits, targets, jnp.arange(vocab_size), vocab_size)[1]
 
 

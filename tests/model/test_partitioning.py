@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from transformer.distributed.mesh import AXES, AXIS_TYPES
-from transformer.model.layers import materialize
+from transformer.model.kernels import materialize
 from transformer.model.partitioning import target_platform
 
 X = jnp.ones((2, 3, 4))

@@ -18,9 +18,7 @@ def differentiate(remat: str, dtype: str) -> tuple[jax.Array, dict, int]:
     model = tiny_transformer(remat=remat, dtype=dtype, **DROPOUT)
 
     def loss(parameters: dict) -> jax.Array:
-        return LOSS.of_batch(nnx.merge(model.graph, nnx.State(parameters)), BATCH, nnx.Rngs(dropout=jax.random.key(0)))[
-            0
-        ]
+        return LOSS(nnx.merge(model.graph, nnx.State(parameters)), BATCH, nnx.Rngs(dropout=jax.random.key(0)))[0]
 
     value, backward = jax.vjp(jax.jit(loss), model.parameters)
     return value, backward(jnp.ones(()))[0], sum(leaf.nbytes for leaf in jax.tree.leaves(backward))

@@ -13,7 +13,7 @@ from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.errors import UserError
-from transformer.model import products
+from transformer.model import kernels
 from transformer.run import preparation
 from transformer.workdir import Workdir
 
@@ -77,13 +77,13 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs may lack bfloat16")
 def test_a_dtype_that_the_processor_emulates_is_a_warning(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(products, "PROCESSOR", tmp_path / "none")
-    products.computes_bfloat16.cache_clear()
+    monkeypatch.setattr(kernels, "PROCESSOR", tmp_path / "none")
+    kernels.computes_bfloat16.cache_clear()
     caplog.set_level("WARNING", logger="absl")
     caplog.clear()
     for name in ("auto", "float32", "bfloat16"):
         preparation.warn_about_dtype(name)
-    products.computes_bfloat16.cache_clear()
+    kernels.computes_bfloat16.cache_clear()
     (warning,) = caplog.messages
     assert warning.startswith("config.model.dtype=bfloat16: this processor has no instructions for it")
 

@@ -8,9 +8,9 @@ from flax import nnx
 
 from tests.training.tiny import make_batch, tiny_config
 from transformer.distributed.mesh import one_device
+from transformer.model import kernels
 from transformer.model.ctc import CtcTransformer
-from transformer.training import ctc_loss
-from transformer.training.ctc_loss import CtcLoss, chunk_sums
+from transformer.training.ctc_loss import chunk_sums, ctc_loss
 
 VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
 ONE_ROW = 4 * FRAMES * VOCAB  # bytes of float32 logits
@@ -25,7 +25,7 @@ def gradients(share: str):
     graph, state = nnx.split(CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0)))
 
     def chunked(state):
-        return CtcLoss(one_device()).of_batch(nnx.merge(graph, state), BATCH, nnx.Rngs(dropout=1))
+        return ctc_loss(one_device(), nnx.merge(graph, state), BATCH, nnx.Rngs(dropout=1))
 
     def whole(state):
         model = nnx.merge(graph, state)
@@ -39,7 +39,7 @@ def gradients(share: str):
 @pytest.mark.parametrize("share", ["all", "none"])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):
-    monkeypatch.setitem(ctc_loss.CHUNK_BYTES, "cpu", rows * ONE_ROW)
+    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", rows * ONE_ROW)
     (chunked, whole), state = gradients(share)
     found, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
@@ -49,7 +49,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(ctc_loss.CHUNK_BYTES, "cpu", 2 * ONE_ROW)
+    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", 2 * ONE_ROW)
     (chunked, whole), state = gradients("all")
     of_chunk, of_all = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
     texts = [function.lower(state).compile().as_text() for function in (chunked, whole)]

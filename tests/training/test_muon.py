@@ -7,7 +7,7 @@ import pytest
 
 from tests.training.tiny import VOCAB_SIZE, distance, tiny_config
 from transformer.training.optimizer import make_optimizer
-from transformer.training.state import init_parameters
+from transformer.training.state import init_model
 
 RATE = optax.constant_schedule(0.1)
 
@@ -31,7 +31,7 @@ def by_optax(config) -> optax.GradientTransformation:
 @pytest.mark.parametrize("epsilon", [1e-9, 0.5])
 def test_updates_and_state_are_those_of_optax(epsilon):
     config = tiny_config(model__share_embeddings="none", optimizer__name="muon", optimizer__epsilon=epsilon)
-    parameters = init_parameters(config, VOCAB_SIZE, VOCAB_SIZE)
+    parameters = init_model(config, VOCAB_SIZE, VOCAB_SIZE)[1]
     transformations = make_optimizer(config.optimizer, RATE), by_optax(config.optimizer)
     # Checkpoints of either restore into the other.
     ours, expected = (transformation.init(parameters) for transformation in transformations)

@@ -24,7 +24,7 @@ from transformer.errors import UserError
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
 from transformer.run.held_out import held_out_means
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
-from transformer.training.objectives import MASK, make_masking, mask_tokens, word_starts
+from transformer.training.masked_lm import MASK, make_masking, mask_tokens, word_starts
 
 VOCAB = 50
 STARTS = np.arange(VOCAB) % 2 == 0  # tokens of even numbers begin words
@@ -253,4 +253,4 @@ def test_ctc_runs_from_text_to_bleu(tmp_path, capsys):
     assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 200
     assert cli.execute(evaluate.make_parser(), evaluate.main, [*flags, "--decoding.strategy=beam"]) == 2
-    assert "objective=ctc needs strategy=ctc" in capsys.readouterr().err
+    assert "an objective and a strategy of the same name need each other" in capsys.readouterr().err

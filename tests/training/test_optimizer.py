@@ -12,7 +12,7 @@ import pytest
 from configs import base
 from tests.training.tiny import VOCAB_SIZE, tiny_config
 from transformer.training.optimizer import OPTIMIZERS, SCHEDULES, count_updates, make_optimizer, make_schedule
-from transformer.training.state import init_parameters
+from transformer.training.state import init_model
 
 
 def optimizer_config(**changes) -> ml_collections.ConfigDict:
@@ -170,7 +170,7 @@ def test_an_unknown_name_is_an_error_and_not_another_optimizer_or_schedule():
 def test_muon_updates_the_matrices_between_activations_and_adam_all_others(share):
     changes = {"model__share_embeddings": share, "model__positions": "learned", "model__attention": "additive"}
     parameters = jax.eval_shape(
-        lambda: init_parameters(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)
+        lambda: init_model(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)[1]
     )
     state = jax.eval_shape(make_optimizer(optimizer_config(name="muon"), lambda _: 0.1).init, parameters)
     taken = jax.tree_util.tree_leaves_with_path(state.inner_states["muon"].inner_state[0].mu)

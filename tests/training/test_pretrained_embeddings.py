@@ -29,7 +29,7 @@ def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(wr
     path = write("3 4\nthe 1 2 3 4\nHaus -1 0 0.5 2\nthe 9 9 9 9\n\u00fcber 0 0 0 0\n")
     with caplog.at_level(logging.INFO, logger="absl"):
         rows = read_rows(path, PIECES, 4)
-    np.testing.assert_array_equal(rows.found, [False] * 4 + [True, True, True, False])
+    np.testing.assert_array_equal(rows.has_vector, [False] * 4 + [True, True, True, False])
     # Divided by sqrt(4), by which the model multiplies; the first of two lines for a word is used.
     np.testing.assert_array_equal(rows.table[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]])
     assert f"{path} has vectors for 3 of 8 pieces." in caplog.text
@@ -37,7 +37,7 @@ def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(wr
 
 def test_the_header_is_optional(write):
     without = read_rows(write("the 1 2 3 4\nHaus 1 1 1 1"), PIECES, 4)
-    assert without.found.sum() == 3 and without.table[4, 0] == 0.5
+    assert without.has_vector.sum() == 3 and without.table[4, 0] == 0.5
 
 
 @pytest.mark.parametrize(

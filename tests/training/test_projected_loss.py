@@ -1,15 +1,17 @@
 """The loss of hidden vectors and a table equals that of their logits, for any chunks. Meshes: tests/distributed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer.distributed.mesh import one_device
+from transformer.model import kernels
 from transformer.special_tokens import EOS, PAD
-from transformer.training import projected_loss
 from transformer.training.loss import Criterion
-from transformer.training.projected_loss import ProjectedLoss
+from transformer.training.projected_loss import projected_loss
 
 ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # in multiples of 128 columns, the table gets 56 rows of padding
 HIDDEN, TABLE = (np.random.default_rng(n).normal(size=(*size, D_MODEL)) for n, size in enumerate([(10, 3), (200,)]))
@@ -24,10 +26,11 @@ ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, sentences, column_multiple):
     """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence in one chunk."""
-    monkeypatch.setitem(projected_loss._COLUMN_MULTIPLE, "cpu", column_multiple)
-    criterion = Criterion(0.1, "uniform", r_drop, reads_once=False)
-    monkeypatch.setitem(projected_loss._CHUNK_BYTES, "cpu", sentences * criterion.passes * ONE_SENTENCE)
-    loss, arrays = ProjectedLoss(criterion, one_device()), (jnp.float32(HIDDEN), jnp.float32(TABLE))
+    monkeypatch.setitem(kernels.COLUMN_MULTIPLE, "cpu", column_multiple)
+    criterion = Criterion(0.1, "uniform", r_drop)
+    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * criterion.passes * ONE_SENTENCE)
+    loss = functools.partial(projected_loss, criterion, one_device())
+    arrays = (jnp.float32(HIDDEN), jnp.float32(TABLE))
 
     def scaled(hidden, table):  # a cotangent other than 1
         value, sums = loss(hidden, table, jnp.asarray(TARGETS))
@@ -35,11 +38,11 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
 
     (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1), has_aux=True))(*arrays)
     logits = (arrays[0] @ arrays[1].T, jnp.asarray(TARGETS), jnp.arange(VOCAB), VOCAB)
-    whole, whole_sums, of_logits = criterion.with_gradient(*logits)
+    whole, whole_sums, d_logits = criterion.with_gradient(*logits)
     assert float(value) == pytest.approx(3 * float(whole), rel=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(whole_sums), rtol=1e-5)
-    np.testing.assert_allclose(gradients[0], 3 * of_logits @ arrays[1], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(gradients[1], 3 * jnp.einsum("btv,btd->vd", of_logits, arrays[0]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradients[0], 3 * d_logits @ arrays[1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradients[1], 3 * jnp.einsum("btv,btd->vd", d_logits, arrays[0]), rtol=1e-4, atol=1e-4)
     evaluated, evaluated_sums = jax.jit(loss)(*arrays, jnp.asarray(TARGETS))
     assert float(evaluated) == pytest.approx(float(whole), rel=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(whole_sums), rtol=1e-5)
@@ -47,7 +50,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
 
 def test_the_tables_gradient_is_summed_in_float32():
     """3,000 equal rows: a sum in bfloat16 would stop growing at 256 of them."""
-    loss = ProjectedLoss(Criterion(0.0, "uniform", 0.0, reads_once=False), one_device())
+    loss = functools.partial(projected_loss, Criterion(0.0, "uniform", 0.0), one_device())
     hidden, targets = jnp.ones((1000, 3, 1), jnp.bfloat16), jnp.ones((1000, 3), int)
     gradient = jax.jit(jax.grad(lambda table: loss(hidden, table, targets)[0]))(jnp.zeros((4, 1)))
     np.testing.assert_allclose(gradient[:, 0], [750.0, -2250.0, 750.0, 750.0], rtol=1e-6)
@@ -55,8 +58,8 @@ def test_the_tables_gradient_is_summed_in_float32():
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(projected_loss._CHUNK_BYTES, "cpu", ONE_SENTENCE)
-    loss = ProjectedLoss(Criterion(0.1, "uniform", 0.0, reads_once=False), one_device())
+    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", ONE_SENTENCE)
+    loss = functools.partial(projected_loss, Criterion(0.1, "uniform", 0.0), one_device())
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in (

@@ -1,12 +1,7 @@
 """Combinations of the keys of the model, and of these with others, that no run can have."""
 
 from transformer.config.combinations import Combination
-from transformer.config_types import Config
-
-
-def _head_widths(c: Config) -> tuple[int, int]:
-    share = c.model.d_model // c.model.num_heads
-    return c.model.d_k or share, c.model.d_v or share
+from transformer.config_types import Config, head_widths
 
 
 def _is_fused(c: Config) -> bool:
@@ -31,7 +26,7 @@ COMBINATIONS = (
     ),
     Combination(
         ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: c.model.positions == "rotary" and _head_widths(c)[0] % 2 != 0,
+        lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0,
         "rotary positions need an even head width; make d_k, or d_model / num_heads, even",
     ),
     Combination(
@@ -44,13 +39,14 @@ COMBINATIONS = (
     ),
     Combination(
         ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
-        lambda c: _is_fused(c) and len(set(_head_widths(c))) > 1,
+        lambda c: _is_fused(c) and len(set(head_widths(c.model))) > 1,
         "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain",
     ),
     Combination(
         ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k"),
         lambda c: (
-            c.model.attention_implementation == "cudnn" and (_head_widths(c)[0] % 8 != 0 or _head_widths(c)[0] > 128)
+            c.model.attention_implementation == "cudnn"
+            and (head_widths(c.model)[0] % 8 != 0 or head_widths(c.model)[0] > 128)
         ),
         "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto",
     ),

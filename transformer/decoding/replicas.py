@@ -8,8 +8,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Sharding
 
+from transformer.model.kernels import decoding_weight, product_dtype
 from transformer.model.linear import Linear
-from transformer.model.products import decoding_weight, product_dtype
 
 
 class Replicas:

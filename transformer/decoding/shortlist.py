@@ -20,7 +20,7 @@ from transformer import files
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.model.cache import DecodingCache
-from transformer.model.products import FLOAT32, batched_dtype, product_dtype
+from transformer.model.kernels import FLOAT32, batched_dtype, product_dtype
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import SPECIAL
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
+from transformer.config_types import Config, head_widths
 from transformer.model.dropout import dropout
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
@@ -29,7 +29,7 @@ class MultiHeadAttention(nnx.Module):
         self.key = Linear(d_model, num_heads * d_k, **options)
         self.value = Linear(d_model, num_heads * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
-        self.num_heads = num_heads
+        self.d_k, self.d_v = d_k, d_v
         self.dropout_rate = config.attention_dropout
         self.kernels = ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
         self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
@@ -54,14 +54,14 @@ class MultiHeadAttention(nnx.Module):
     def project_queries(
         self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None
     ) -> Float[Array, "B T H dk"]:
-        queries = self._split_heads(self.query(x))
+        queries = _split_heads(self.query(x), self.d_k)
         return queries if positions is None else rotate(queries, positions)
 
     def project_keys_values(
         self, x: Float[Array, "B S D"], positions: Int[Array, "#B S"] | None = None
     ) -> tuple[Float[Array, "B S H dk"], Float[Array, "B S H dv"]]:
-        keys = self._split_heads(self.key(x))
-        return keys if positions is None else rotate(keys, positions), self._split_heads(self.value(x))
+        keys, values = _split_heads(self.key(x), self.d_k), _split_heads(self.value(x), self.d_v)
+        return keys if positions is None else rotate(keys, positions), values
 
     def attend(
         self,
@@ -81,17 +81,12 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B H T S"]:
         return masked_softmax(self.score(queries, keys), mask)
 
-    def _split_heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L H d"]:
-        return x.reshape(*x.shape[:2], self.num_heads, -1)
-
     def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
         return self.output(heads.reshape(*heads.shape[:2], -1))
 
 
-def head_widths(config: Config) -> tuple[int, int]:
-    """Returns d_k and d_v, the widths of a head's queries and keys, and of its values."""
-    equal_share = config.d_model // config.num_heads
-    return config.d_k or equal_share, config.d_v or equal_share
+def _split_heads(x: Float[Array, "B L width"], head_width: int) -> Float[Array, "B L H d"]:
+    return x.reshape(*x.shape[:2], -1, head_width)
 
 
 def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:

@@ -1,4 +1,4 @@
-"""The keys and values that decoding keeps, and self-attention over them. K hypotheses ("beams") per sentence."""
+"""The keys and values that decoding keeps, and attention over them. K hypotheses ("beams") per sentence."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.products import batched_dtype, product_dtype
+from transformer.model.kernels import batched_dtype, product_dtype
+from transformer.model.layers import DecoderLayer
 
 
 @struct.dataclass
@@ -21,6 +22,45 @@ class LayerCache:
     self_values: Float[Array, "B H LK dv"]
     memory_keys: Float[Array, "B H dk S"] | None
     memory_values: Float[Array, "B H S dv"] | None
+
+    @classmethod
+    def start(
+        cls, layer: DecoderLayer, d_model: int, memory: Float[Array, "B S D"] | None, rows: int, entries: int
+    ) -> "LayerCache":
+        """Returns a cache with room for `entries` keys and values of self-attention in each row."""
+        attention, memory_keys, memory_values = layer.self_attention, None, None
+        vector = jax.ShapeDtypeStruct((1, 1, d_model), product_dtype(attention.key.dtype))
+        keys, values = jax.eval_shape(attention.project_keys_values, vector)
+        (_, _, heads, d_k), d_v, dtype = keys.shape, values.shape[3], batched_dtype(keys.dtype)
+        empty = jnp.zeros((rows, heads, d_k, entries), dtype), jnp.zeros((rows, heads, entries, d_v), dtype)
+        if memory is not None:
+            memory_keys, memory_values = _to_layout(*layer.cross_attention.project_keys_values(memory))
+            # Without a barrier XLA changes the layout at each step, and not once.
+            memory_keys, memory_values = jax.lax.optimization_barrier((memory_keys, memory_values))
+        return cls(*empty, memory_keys, memory_values)
+
+    def attend_self(
+        self,
+        attention: MultiHeadAttention,
+        x: Float[Array, "B K D"],
+        position: Int[Array, ""],
+        rotary_positions: Int[Array, "1 K"] | None,
+        mask: Bool[Array, "B 1 K LK"],
+    ) -> tuple[Float[Array, "B K D"], "LayerCache"]:
+        """Adds the new token of each hypothesis to the cache and attends to the entries that `mask` gives it."""
+        keys, values = _to_layout(*attention.project_keys_values(x, rotary_positions))
+        begin = position * x.shape[1]
+        cache = self.replace(
+            self_keys=jax.lax.dynamic_update_slice_in_dim(self.self_keys, keys, begin, axis=3),
+            self_values=jax.lax.dynamic_update_slice_in_dim(self.self_values, values, begin, axis=2),
+        )
+        return _attend(attention, x, cache.self_keys, cache.self_values, mask, rotary_positions), cache
+
+    def attend_memory(
+        self, attention: MultiHeadAttention, x: Float[Array, "B K D"], mask: Bool[Array, "B 1 1 S"]
+    ) -> Float[Array, "B K D"]:
+        """Attends to the encoder's output."""
+        return _attend(attention, x, self.memory_keys, self.memory_values, mask, None)
 
 
 @struct.dataclass
@@ -52,52 +92,14 @@ class DecodingCache:
         return jax.nn.one_hot(self.slots, beams, dtype=bool).reshape(rows, 1, beams, length * beams)
 
 
-def empty_entries(
-    attention: MultiHeadAttention, d_model: int, rows: int, count: int
-) -> tuple[Float[Array, "B H dk LK"], Float[Array, "B H LK dv"]]:
-    """Returns keys and values of self-attention for `count` entries in each row."""
-    one = jax.ShapeDtypeStruct((1, 1, d_model), product_dtype(attention.key.dtype))
-    keys, values = jax.eval_shape(attention.project_keys_values, one)
-    heads, d_k, d_v, dtype = attention.num_heads, keys.shape[3], values.shape[3], batched_dtype(keys.dtype)
-    return jnp.zeros((rows, heads, d_k, count), dtype), jnp.zeros((rows, heads, count, d_v), dtype)
-
-
-def memory_entries(
-    attention: MultiHeadAttention, memory: Float[Array, "B S D"]
-) -> tuple[Float[Array, "B H dk S"], Float[Array, "B H S dv"]]:
-    """Returns keys and values of the encoder's output."""
-    keys, values = _to_layout(*attention.project_keys_values(memory))
-    # Without a barrier XLA changes the layout at each step, and not once.
-    return jax.lax.optimization_barrier((keys, values))
-
-
-def cached_self_attention(
-    attention: MultiHeadAttention,
-    x: Float[Array, "B K D"],
-    position: Int[Array, ""],
-    rotary_positions: Int[Array, "1 K"] | None,
-    cache: LayerCache,
-    mask: Bool[Array, "B 1 K LK"],
-) -> tuple[Float[Array, "B K D"], LayerCache]:
-    """Adds the new token of each hypothesis to the cache and attends to the entries that `mask` gives it."""
-    keys, values = _to_layout(*attention.project_keys_values(x, rotary_positions))
-    begin = position * x.shape[1]
-    cache = cache.replace(
-        self_keys=jax.lax.dynamic_update_slice_in_dim(cache.self_keys, keys, begin, axis=3),
-        self_values=jax.lax.dynamic_update_slice_in_dim(cache.self_values, values, begin, axis=2),
-    )
-    return attend_to_cache(attention, x, cache.self_keys, cache.self_values, mask, rotary_positions), cache
-
-
-def attend_to_cache(
+def _attend(
     attention: MultiHeadAttention,
     x: Float[Array, "B K D"],
     keys: Float[Array, "B H dk N"],
     values: Float[Array, "B H N dv"],
     mask: Bool[Array, "B 1 #K N"],
-    rotary_positions: Int[Array, "1 K"] | None = None,
+    rotary_positions: Int[Array, "1 K"] | None,
 ) -> Float[Array, "B K D"]:
-    """Attends to keys and values in the layout of the cache."""
     queries = attention.project_queries(x, rotary_positions).astype(keys.dtype)
     return attention.attend(queries, keys.transpose(0, 3, 1, 2), values.swapaxes(1, 2), mask)
 

@@ -5,17 +5,15 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.embedding import Embedding
+from transformer.model.embedding import Embedding, TokenModel, make_projection
 from transformer.model.encoder import Encoder
-from transformer.model.linear import Linear
-from transformer.model.products import FLOAT32
 from transformer.model.transformer import SHARE_EMBEDDINGS
 from transformer.special_tokens import PAD
 
 BLANK = PAD  # the label of a frame that predicts no token
 
 
-class CtcTransformer(nnx.Module):
+class CtcTransformer(TokenModel):
     """An encoder that reads each source token several times, as F frames, and predicts a target token or BLANK at each.
 
     The target is what remains after repeated labels have been merged and BLANKs removed.
@@ -25,30 +23,17 @@ class CtcTransformer(nnx.Module):
         """`config` is the group `config.model`."""
         embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
-        self.projection = (
-            None
-            if SHARE_EMBEDDINGS[config.share_embeddings].source_and_target
-            else Linear(
-                config.d_model, target_vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs
-            )
-        )
+        is_shared = SHARE_EMBEDDINGS[config.share_embeddings].source_and_target
+        self.projection = None if is_shared else make_projection(config, target_vocab_size, rngs)
         self.frames_per_token = config.ctc_frames
 
-    def __call__(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F V"]:
-        """Returns the logits of the label of each frame."""
-        return self.logits(self.hidden(source, rngs))
-
     def hidden(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F D"]:
-        """Returns the encoder's output, whose products with the rows of `output_table` are the logits."""
+        """Returns the encoder's output for each frame, from which the logits of its label follow."""
         return self.encoder(self.frames(source), rngs=rngs)
 
-    def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Returns the logits of the labels, given the output of `hidden`."""
-        return self.encoder.embedding.logits(hidden) if self.projection is None else self.projection(hidden)
-
     @property
-    def output_table(self) -> Float[Array, "V D"]:
-        return self.encoder.embedding.table[...] if self.projection is None else self.projection.transposed_kernel
+    def output_embedding(self) -> Embedding:
+        return self.encoder.embedding
 
     def frames(self, source: Int[Array, "B S"]) -> Int[Array, "B F"]:
         """Returns the token that each frame reads."""
@@ -63,6 +48,6 @@ def is_kept(labels: Int[Array, "B F"]) -> Bool[Array, "B F"]:
 
 def compact(values: Array, kept: Bool[Array, "B F"]) -> Array:
     """Returns the kept values of each row of (B, F), in their order, followed by zeros."""
-    places = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, values.shape[1])
+    columns = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, values.shape[1])
     rows = jnp.arange(len(values))[:, None]
-    return jnp.zeros_like(values).at[rows, places].set(values, mode="drop")
+    return jnp.zeros_like(values).at[rows, columns].set(values, mode="drop")

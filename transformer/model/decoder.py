@@ -6,14 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import (
-    DecodingCache,
-    LayerCache,
-    attend_to_cache,
-    cached_self_attention,
-    empty_entries,
-    memory_entries,
-)
+from transformer.model.cache import DecodingCache, LayerCache
 from transformer.model.embedding import Embedding
 from transformer.model.layers import DecoderLayer
 from transformer.model.masks import Mask, segments_of
@@ -75,15 +68,10 @@ class Decoder(Stack):
         length: int,
     ) -> DecodingCache:
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
-
-        def start_layer(layer: DecoderLayer) -> LayerCache:
-            own = empty_entries(layer.self_attention, self.embedding.table.shape[1], rows, beams * length)
-            of_memory = (None, None) if memory is None else memory_entries(layer.cross_attention, memory)
-            return LayerCache(*own, *of_memory)
-
-        slots = jnp.full((rows, beams, length), -1)
+        d_model, slots = self.embedding.table.shape[1], jnp.full((rows, beams, length), -1)
+        layers = [LayerCache.start(layer, d_model, memory, rows, beams * length) for layer in self.layers]
         mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
-        return DecodingCache(tuple(map(start_layer, self.layers)), slots, mask)
+        return DecodingCache(tuple(layers), slots, mask)
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -99,16 +87,12 @@ class Decoder(Stack):
         self_mask, layer_caches = cache.self_mask, list(cache.layers)
         for i, layer in enumerate(self.layers):
 
-            def attend_self(x, i=i, layer=layer):
-                out, layer_caches[i] = cached_self_attention(
-                    layer.self_attention, x, position, rotary_positions, layer_caches[i], self_mask
-                )
+            def attend_self(x, i=i, attention=layer.self_attention):
+                out, layer_caches[i] = layer_caches[i].attend_self(attention, x, position, rotary_positions, self_mask)
                 return out
 
-            def attend_memory(x, attention=layer.cross_attention, layer_cache=cache.layers[i]):
-                return attend_to_cache(
-                    attention, x, layer_cache.memory_keys, layer_cache.memory_values, cache.memory_mask
-                )
+            def attend_memory(x, i=i, attention=layer.cross_attention):
+                return layer_caches[i].attend_memory(attention, x, cache.memory_mask)
 
             x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))

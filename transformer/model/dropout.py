@@ -9,31 +9,31 @@ from jaxtyping import Array, Float, Key, UInt32
 def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
 
-    `rngs` needs a stream named "dropout". All places of dropout share its key and are numbered by its count; on a GPU,
-    a key for each place would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
+    `rngs` needs a stream named "dropout". Its count numbers the calls of a forward pass, which share its key: on a GPU,
+    a key for each call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
     """
     if rngs is None or rate == 0.0:
         return x
     stream = rngs.dropout
-    place = stream.count[...]
-    stream.count[...] = place + 1
+    call = stream.count[...]
+    stream.count[...] = call + 1
     threshold = jnp.uint32(round(rate * 2**32))
-    keep = random_bits(stream.key[...], place, x.shape) >= threshold
+    keep = random_bits(stream.key[...], call, x.shape) >= threshold
     # In float32: bfloat16 would round 1 - rate, and so scale every activation wrongly.
     scaled = (x / jnp.float32(1.0 - rate)).astype(x.dtype)
     return jnp.where(keep, scaled, jnp.zeros((), x.dtype))
 
 
-def random_bits(key: Key[Array, ""], place: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """Returns 32 random bits per element: a hash of the element's index, the key and the number of the place.
+def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """Returns 32 random bits per element: a hash of the element's index, the key and the number of the call.
 
     JAX's own generators take longer than the matrix product that they mask: 15 ms for 2M elements on two CPU cores,
     against 3 ms for the product and 0.9 ms for this hash. The hash is elementwise, so compilers fuse it into its use
     and recompute it in the backward pass instead of storing a mask, and the bits do not depend on the sharding.
     Two rounds of a 32-bit multiply and xor-shift mixer suffice for masks, the only use.
     """
-    # The place enters by constants that are added to arrays: any operation on the key would take another kernel.
-    offset = _mix(place + jnp.uint32(1))
+    # The call's number enters by constants that are added to arrays: an operation on the key would be another kernel.
+    offset = _mix(call + jnp.uint32(1))
     bits = jnp.full(shape, offset)
     stride = 1
     for axis in reversed(range(len(shape))):

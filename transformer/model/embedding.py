@@ -1,14 +1,16 @@
-"""Token embeddings (section 3.4)."""
+"""Token embeddings (section 3.4), and the logits of tokens."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.model.linear import flat_product
+from transformer.config_types import Config
+from transformer.model.kernels import FLOAT32, product_dtype
+from transformer.model.linear import Linear, flat_product
 from transformer.model.partitioning import shard_rows
-from transformer.model.products import FLOAT32, product_dtype
 
 
 class Embedding(nnx.Module):
@@ -26,3 +28,34 @@ class Embedding(nnx.Module):
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""
         return flat_product(x, self.table[...], product_dtype(self.dtype), FLOAT32, is_transposed=True)
+
+
+class TokenModel(nnx.Module):
+    """Base class of models that predict tokens: logits are the products of `hidden` and the rows of `output_table`.
+
+    The table is that of `output_embedding`, unless the model has a projection.
+    """
+
+    output_embedding: Embedding  # a property of the subclass
+    projection: Linear | None
+
+    def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
+        """Returns the logits of the tokens that the model predicts. The arguments are those of `hidden`."""
+        return self.logits(self.hidden(*inputs, **options))
+
+    def hidden(self, *inputs: Array, **options: Any) -> Float[Array, "*B D"]:
+        """Returns the vectors whose products with the rows of `output_table` are the logits."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Returns the logits of the tokens, given the result of `hidden`."""
+        return self.output_embedding.logits(hidden) if self.projection is None else self.projection(hidden)
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        return self.output_embedding.table[...] if self.projection is None else self.projection.transposed_kernel
+
+
+def make_projection(config: Config, vocab_size: int, rngs: nnx.Rngs) -> Linear:
+    """Returns the projection to logits of a model that shares no embedding with it. `config` is `config.model`."""
+    return Linear(config.d_model, vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs)

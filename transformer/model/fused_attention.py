@@ -36,7 +36,8 @@ class FusedAttention(NamedTuple):
     attend: Callable[[Queries, Keys, Values, Mask], Queries]
     runs_on: Callable[[AbstractDevice | jax.Device], bool]
     devices: str  # those that `runs_on` accepts, in words
-    accepts: Callable[[ArrayOrShape, ArrayOrShape, bool], bool]  # a function of (queries, keys, is_packed)
+    fits: Callable[[ArrayOrShape, ArrayOrShape], bool]  # whether it computes queries and keys of these shapes
+    computes_packed: bool  # packed rows, or else rows of one sentence each
 
 
 def fused_attention(
@@ -62,14 +63,15 @@ def choose_kernel(
     The target devices are those of the mesh that the caller activates; they need not be present. Without a mesh, as in
     decoding, there is no kernel.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16 or keys.shape != values.shape:
+    mesh, (rows, _, heads, width) = jax.sharding.get_abstract_mesh(), queries.shape
+    if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16:
         return None
-    rows, _, heads, _ = queries.shape
+    if not keys.shape[2:] == values.shape[2:] == (heads, width):
+        return None
     if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
         return None
     for kernel in kernels:
-        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, is_packed):
+        if kernel.computes_packed == is_packed and kernel.fits(queries, keys) and kernel.runs_on(mesh.abstract_device):
             return kernel
     return None
 
@@ -87,8 +89,7 @@ def cudnn_attention(
 ) -> Float[Array, "B T H d"]:
     """Attends over rows of one sentence each, by their lengths. Rows without tokens count as one token long.
 
-    Args:
-      implementation: of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
+    `implementation` is an argument of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
     """
 
     def lengths(segments: jax.Array) -> jax.Array:
@@ -96,9 +97,7 @@ def cudnn_attention(
         return jnp.maximum(jnp.sum(segments != 0, axis=1, dtype=jnp.int32), 1)
 
     return jax.nn.dot_product_attention(
-        queries,
-        keys,
-        values,
+        *(queries, keys, values),
         is_causal=mask.is_causal,
         query_seq_lengths=lengths(mask.query_segments),
         key_value_seq_lengths=lengths(mask.key_segments),
@@ -118,8 +117,7 @@ def splash_attention(
 ) -> Float[Array, "B T H d"]:
     """Attends within segments by JAX's Pallas kernel for TPUs, for lengths that are multiples of TPU_LANES.
 
-    Args:
-      interpret: whether to compute it operation by operation, as devices other than TPUs must.
+    With `interpret` it is computed operation by operation, as devices other than TPUs must.
     """
     # Here because it takes 0.2 s to import, which only programs for TPUs should spend.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
@@ -141,31 +139,29 @@ def splash_attention(
 
 
 def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
-    # The mesh does not tell the compute capability. A GPU that is not present is a target of `--plan`, all of which
-    # are recent.
+    # The mesh does not tell the compute capability. A GPU that is not present is a target of a plan, all of which are
+    # recent.
     present = jax.local_devices() if jax.default_backend() == "gpu" else []
     is_nvidia = device.platform == "gpu" and device.device_kind.startswith("NVIDIA")
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
 
 
-def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
     # JAX 0.10 refuses to differentiate attention over odd lengths.
     is_even = queries.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
-    return not is_packed and is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
+    return is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
 
 
-def _fits_cudnn_segments(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
-    return is_packed and _fits_cudnn(queries, keys, is_packed=False)
-
-
-def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
-    return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
+def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
+    return queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
 AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
-CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
-CUDNN_SEGMENTS = FusedAttention(cudnn_segment_attention, _runs_cudnn, AMPERE, _fits_cudnn_segments)
-SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
+CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn, computes_packed=False)
+CUDNN_SEGMENTS = FusedAttention(cudnn_segment_attention, _runs_cudnn, AMPERE, _fits_cudnn, computes_packed=True)
+SPLASH = FusedAttention(
+    splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash, computes_packed=True
+)
 # The kernels to try; attention that none of them can compute is plain. `auto` leaves out CUDNN_SEGMENTS, since JAX 0.10
 # also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512).
 ATTENTION_IMPLEMENTATIONS = {

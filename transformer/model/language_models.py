@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.decoder import Decoder
-from transformer.model.embedding import Embedding
+from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.encoder import Encoder
 from transformer.special_tokens import PAD, UNK
 
 
-class MaskedLanguageModel(nnx.Module):
+class MaskedLanguageModel(TokenModel):
     """An encoder that predicts the tokens at masked positions (Devlin et al. 2019).
 
     The projection to logits is the embedding's table. The parameters have the names of a Transformer's.
@@ -22,11 +22,7 @@ class MaskedLanguageModel(nnx.Module):
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder = Encoder(config, embedding, rngs=rngs)
-
-    def __call__(self, source: Int[Array, "B S"], **others: Array | nnx.Rngs | None) -> Float[Array, "B S V"]:
-        """Returns the logits of the token at each position. `others` are further arguments of `hidden`."""
-        return self.encoder.embedding.logits(self.hidden(source, **others))
+        self.encoder, self.projection = Encoder(config, embedding, rngs=rngs), None
 
     def hidden(
         self,
@@ -35,12 +31,12 @@ class MaskedLanguageModel(nnx.Module):
         source_positions: Int[Array, "#B S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
-        """Returns the encoder's output, whose products with the rows of `output_table` are the logits."""
+        """Returns the encoder's output."""
         return self.encoder(source, source_segments, source_positions, rngs)
 
     @property
-    def output_table(self) -> Float[Array, "V D"]:
-        return self.encoder.embedding.table[...]
+    def output_embedding(self) -> Embedding:
+        return self.encoder.embedding
 
 
 @struct.dataclass
@@ -55,17 +51,13 @@ class PromptedCache:
         return self.replace(cache=self.cache.reorder(parents))
 
 
-class LanguageModel(nnx.Module):
+class LanguageModel(TokenModel):
     """A decoder without an encoder, which maps tokens to the logits of each next token."""
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
-
-    def __call__(self, target_input: Int[Array, "B T"], **others: Array | nnx.Rngs | None) -> Float[Array, "B T V"]:
-        """Returns the logits of each next token. `others` are further arguments of `hidden`."""
-        return self.decoder.embedding.logits(self.hidden(target_input, **others))
+        self.decoder, self.projection = Decoder(config, embedding, cross_attention=False, rngs=rngs), None
 
     def hidden(
         self,
@@ -74,12 +66,12 @@ class LanguageModel(nnx.Module):
         target_positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the decoder's output, whose products with the rows of `output_table` are the logits."""
+        """Returns the decoder's output."""
         return self.decoder(target_input, segments=target_segments, positions=target_positions, rngs=rngs)
 
     @property
-    def output_table(self) -> Float[Array, "V D"]:
-        return self.decoder.embedding.table[...]
+    def output_embedding(self) -> Embedding:
+        return self.decoder.embedding
 
     def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> PromptedCache:
         """Starts `beams` hypotheses for each prompt (tokens and EOS), of at most `length` tokens, BOS included."""
@@ -93,7 +85,7 @@ class LanguageModel(nnx.Module):
         While the prompt lasts, its next token is the only possible one. At an unknown token, all are possible.
         """
         x, decoding = self.decoder.step(tokens, position, cache.cache)
-        logits = self.decoder.embedding.logits(x)
+        logits = self.logits(x)
         lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1
         given = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)  # the last is EOS or PAD
         is_free = (position >= lengths) | (given == UNK)

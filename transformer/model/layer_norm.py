@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.products import product_dtype
+from transformer.model.kernels import product_dtype
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -38,19 +38,19 @@ def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, dt
     return y.astype(dtype), (x, mean, inverse, scale)
 
 
-def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], gradient: jax.Array):
+def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], d_y: jax.Array):
     x, mean, inverse, scale = saved
-    wide, gradient = x.astype(jnp.float32), gradient.astype(jnp.float32)
+    wide, d_y = x.astype(jnp.float32), d_y.astype(jnp.float32)
     normalized = (wide - mean) * inverse
-    of_normalized = gradient * _as_row(scale, x)
-    along_mean = jnp.mean(of_normalized, axis=-1, keepdims=True)
-    along_x = jnp.mean(of_normalized * normalized, axis=-1, keepdims=True)
-    of_x = inverse * (of_normalized - along_mean - normalized * along_x)
-    # Sums of gradient * normalized and of gradient over all rows. From the product, XLA for GPUs would make one kernel
-    # with the normalization, which stores a float32 array; multiplied out, both sums take one pass over x and gradient.
+    d_normalized = d_y * _as_row(scale, x)
+    along_mean = jnp.mean(d_normalized, axis=-1, keepdims=True)
+    along_x = jnp.mean(d_normalized * normalized, axis=-1, keepdims=True)
+    d_x = inverse * (d_normalized - along_mean - normalized * along_x)
+    # Sums of d_y * normalized and of d_y over all rows. From the product, XLA for GPUs would make one kernel with the
+    # normalization, which stores a float32 array; multiplied out, both sums take one pass over x and d_y.
     rows = tuple(range(x.ndim - 1))
-    weighted = gradient * inverse
-    return of_x.astype(x.dtype), jnp.sum(weighted * wide - weighted * mean, rows), jnp.sum(gradient, rows)
+    weighted = d_y * inverse
+    return d_x.astype(x.dtype), jnp.sum(weighted * wide - weighted * mean, rows), jnp.sum(d_y, rows)
 
 
 normalize.defvjp(_forward, _backward)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -10,9 +9,9 @@ from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.feed_forward import FeedForward
+from transformer.model.kernels import materialize
 from transformer.model.layer_norm import LayerNorm
 from transformer.model.masks import Mask
-from transformer.model.partitioning import shard_rows, target_platform
 
 
 class SublayerConnection(nnx.Module):
@@ -36,24 +35,6 @@ NORM_POSITIONS = {
     "post": lambda x, sublayer, norm: norm(materialize(x + sublayer(x))),
     "pre": lambda x, sublayer, norm: materialize(x + sublayer(norm(x))),
 }
-
-
-def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    """Constrains x and its gradient to the devices' rows, and on CPUs makes the compiler compute both once.
-
-    XLA on CPUs fuses elementwise results into their uses. Every product of every layer would recompute the residual
-    stream of all layers before it, dropout included, and a step would take 1.5 times as long. On accelerators there
-    is no barrier: it would only add memory traffic.
-    """
-    return _compute_once(shard_rows(x)) if target_platform() == "cpu" else shard_rows(x)
-
-
-@jax.custom_vjp
-def _compute_once(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    return jax.lax.optimization_barrier(x)
-
-
-_compute_once.defvjp(lambda x: (_compute_once(x), None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
 
 
 class EncoderLayer(nnx.Module):

@@ -7,13 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.products import (
-    TransposedMatrix,
-    product,
-    product_dtype,
-    product_with_transpose,
-    transposed_product,
-)
+from transformer.model import kernels
+from transformer.model.kernels import TransposedMatrix, product_dtype
 
 
 class Linear(nnx.Linear):
@@ -39,10 +34,8 @@ class Linear(nnx.Linear):
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
         dtype = product_dtype(self.dtype)
         kernel, output_dtype = self.kernel.get_value(), self.output_dtype or dtype
-        if isinstance(kernel, TransposedMatrix):
-            y = flat_product(x, kernel.transpose, dtype, output_dtype, is_transposed=True)
-        else:
-            y = flat_product(x, kernel, dtype, output_dtype)
+        is_transposed = isinstance(kernel, TransposedMatrix)
+        y = flat_product(x, kernel.transpose if is_transposed else kernel, dtype, output_dtype, is_transposed)
         if self.bias is None:
             return y
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
@@ -62,18 +55,16 @@ def flat_product(
     output_dtype: jnp.dtype,
     is_transposed: bool = False,
 ) -> Float[Array, "*rows N"]:
-    """Returns x @ kernel as a product of two matrices in `dtype`, accumulated and returned in `output_dtype`.
+    """Returns x @ kernel, or x @ kernel.T if `is_transposed`: a product of two matrices in `dtype`.
 
-    If `is_transposed`, returns x @ kernel.T. With a transposed array XLA on CPUs would compute in float32.
-
-    The kernel's gradient is accumulated and returned in float32, so that it is not rounded before it is summed over
-    batches and devices.
+    It is accumulated and returned in `output_dtype`. The kernel's gradient is accumulated and returned in float32, so
+    that it is not rounded before it is summed over batches and devices.
 
     Flattening the rows matters on CPUs: for the kernel's gradient XLA would transpose a (B, T, N) gradient and
     recompute everything fused into it element by element. A train step of 3,072 tokens takes 0.66 s instead of 1.06 s
     on two cores.
     """
-    multiply = product_with_transpose if is_transposed else product
+    multiply = kernels.product_with_transpose if is_transposed else kernels.product
     y = multiply(_rows(x, dtype), kernel.astype(dtype), output_dtype)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -82,19 +73,13 @@ def _forward(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype, output_dtype: jn
     return flat_product(x, kernel, dtype, output_dtype, is_transposed), (x, kernel)
 
 
-def _backward(
-    dtype: jnp.dtype,
-    output_dtype: jnp.dtype,
-    is_transposed: bool,
-    saved: tuple[jax.Array, jax.Array],
-    gradient: jax.Array,
-):
+def _backward(dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool, saved: tuple, d_y: jax.Array):
     x, kernel = saved
-    rows, gradient = _rows(x, dtype), _rows(gradient, dtype)
-    multiply = product if is_transposed else product_with_transpose
-    of_x = multiply(gradient, kernel.astype(dtype), dtype)
-    of_kernel = transposed_product(gradient, rows) if is_transposed else transposed_product(rows, gradient)
-    return of_x.reshape(x.shape).astype(x.dtype), of_kernel
+    rows, d_y = _rows(x, dtype), _rows(d_y, dtype)
+    multiply = kernels.product if is_transposed else kernels.product_with_transpose
+    d_x = multiply(d_y, kernel.astype(dtype), dtype)
+    d_kernel = kernels.transposed_product(d_y, rows) if is_transposed else kernels.transposed_product(rows, d_y)
+    return d_x.reshape(x.shape).astype(x.dtype), d_kernel
 
 
 flat_product.defvjp(_forward, _backward)

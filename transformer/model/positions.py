@@ -14,25 +14,23 @@ def positions_of(tokens: Int[Array, "B L"]) -> Int[Array, "1 L"]:
     return jnp.arange(tokens.shape[1])[None]
 
 
-def angles_of(positions: Int[Array, "#B L"], width: int, base: float) -> Float[Array, "#B L planes"]:
-    """Returns the angles pos / base^(2i / width), in radians, for i = 0 ... width / 2 - 1."""
-    frequencies = base ** (-np.arange(0, width, 2) / width)
+def _angles(positions: Int[Array, "#B L"], width: int) -> Float[Array, "#B L planes"]:
+    """Returns the angles pos / BASE^(2i / width), in radians, for i = 0 ... width / 2 - 1."""
+    frequencies = BASE ** (-np.arange(0, width, 2) / width)
     return positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
 
 
 class SinusoidalPositions(nnx.Module):
-    """PE(pos, 2i) = sin(pos / base^(2i / D)), PE(pos, 2i + 1) = cos of the same (section 3.5).
+    """PE(pos, 2i) = sin(pos / BASE^(2i / D)), PE(pos, 2i + 1) = cos of the same (section 3.5).
 
     `concatenated` puts all sines before all cosines, as Marian does, instead of interleaving them.
     """
 
-    def __init__(self, d_model: int, *, concatenated: bool, base: float = BASE):
-        self.d_model = d_model
-        self.concatenated = concatenated
-        self.base = base
+    def __init__(self, d_model: int, *, concatenated: bool):
+        self.d_model, self.concatenated = d_model, concatenated
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
-        angles = angles_of(positions, self.d_model, self.base)
+        angles = _angles(positions, self.d_model)
         if self.concatenated:
             return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, self.d_model)
@@ -65,7 +63,7 @@ def rotate(x: Float[Array, "B L H d"], positions: Int[Array, "#B L"]) -> Float[A
 
     Elements i and d/2 + i form a plane, rotated by the i-th angle of a sinusoidal encoding of width d.
     """
-    angles = angles_of(positions, x.shape[-1], BASE)[:, :, None]
+    angles = _angles(positions, x.shape[-1])[:, :, None]
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

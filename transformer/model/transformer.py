@@ -9,11 +9,9 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.decoder import Decoder
-from transformer.model.embedding import Embedding
+from transformer.model.embedding import Embedding, TokenModel, make_projection
 from transformer.model.encoder import Encoder
-from transformer.model.linear import Linear
 from transformer.model.masks import segments_of
-from transformer.model.products import FLOAT32
 from transformer.model.stack import Stack
 
 
@@ -27,7 +25,7 @@ class Sharing(NamedTuple):
 SHARE_EMBEDDINGS = {"all": Sharing(True, True), "target": Sharing(False, True), "none": Sharing(False, False)}
 
 
-class Transformer(nnx.Module):
+class Transformer(TokenModel):
     """Maps source and target tokens to the logits of each next target token.
 
     Dropout is applied if `rngs` is given (with a stream named "dropout"). Packed rows need segments and positions;
@@ -50,19 +48,7 @@ class Transformer(nnx.Module):
         )
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
-        self.projection = (
-            None
-            if sharing.target_and_logits
-            else Linear(
-                config.d_model, target_vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs
-            )
-        )
-
-    def __call__(
-        self, source: Int[Array, "B S"], target_input: Int[Array, "B T"], **others: Array | nnx.Rngs | None
-    ) -> Float[Array, "B T V"]:
-        """Returns the logits of each next token. `others` are further arguments of `hidden`."""
-        return self.logits(self.hidden(source, target_input, **others))
+        self.projection = None if sharing.target_and_logits else make_projection(config, target_vocab_size, rngs)
 
     def hidden(
         self,
@@ -74,17 +60,14 @@ class Transformer(nnx.Module):
         target_positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the decoder's output, whose products with the rows of `output_table` are the logits."""
+        """Returns the decoder's output."""
         memory = self.encoder(source, source_segments, source_positions, rngs)
         source_segments = segments_of(source) if source_segments is None else source_segments
         return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
 
     @property
-    def output_table(self) -> Float[Array, "V D"]:
-        return self.decoder.embedding.table[...] if self.projection is None else self.projection.transposed_kernel
-
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        return self.decoder.embedding.logits(x) if self.projection is None else self.projection(x)
+    def output_embedding(self) -> Embedding:
+        return self.decoder.embedding
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""
@@ -102,9 +85,9 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
     """Returns the attention weights of every layer (N) and head, computed by the modules that train.
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
-    arguments, such as source and target_input. The result has those of the keys "encoder"
-    (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S) that the model has. While it runs, other threads may
-    not run or trace a module, since `nnx.capture` replaces methods of the classes.
+    arguments, such as source and target_input. The result has the keys
+    "encoder" (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S), as far as the model has these. No other thread
+    may run or trace a module at the same time, since `nnx.capture` replaces methods of the classes.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):
@@ -116,7 +99,7 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
         ("cross", "decoder", "cross_attention"),
     ):
         layers = captured[stack]["layers"] if stack in captured else {}
-        found = [layers[i][attention]["weights"].get_value()[0] for i in sorted(layers) if attention in layers[i]]
-        if found:
-            weights[name] = jnp.stack(found)
+        by_layer = [layers[i][attention]["weights"].get_value()[0] for i in sorted(layers) if attention in layers[i]]
+        if by_layer:
+            weights[name] = jnp.stack(by_layer)
     return weights

@@ -30,7 +30,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
-from transformer.model.products import FLOAT32, product_dtype
+from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.run import continuation, fine_tuning
 from transformer.run.parent import Parent
 from transformer.training.objectives import inputs_of

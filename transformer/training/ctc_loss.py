@@ -1,6 +1,5 @@
 """The loss of connectionist temporal classification: over all alignments of frames and target (Graves et al. 2006)."""
 
-import dataclasses
 import math
 
 import jax
@@ -11,41 +10,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.kernels import FLOAT32, rows_per_chunk
 from transformer.model.linear import flat_product
 from transformer.model.partitioning import row_shards
-from transformer.model.products import FLOAT32
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
 from transformer.training.programs import Batch
 
-# Float32 logits of a chunk, on each device. A few arrays of their size exist at once.
-CHUNK_BYTES = {"cpu": 2**26}
-DEFAULT_CHUNK_BYTES = 2**29
 
-
-@dataclasses.dataclass(frozen=True)
-class CtcLoss:
-    """Maps a model and a batch to -log p(target) and to what a step reports.
+def ctc_loss(
+    mesh: Mesh, model: CtcTransformer, batch: Batch, rngs: nnx.Rngs | None
+) -> tuple[Float[Array, ""], LossSums]:
+    """Returns the sum of -log p(target) and the sums that a step reports.
 
     The logits of all frames never exist at once: the backward pass computes each chunk's again. Targets that need more
     frames than there are have no loss, and their tokens do not count.
     """
-
-    mesh: Mesh
-    passes = 1
-
-    def without_r_drop(self) -> "CtcLoss":
-        return self
-
-    def of_batch(self, model: CtcTransformer, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        hidden, table = model.hidden(batch["source"], rngs), model.output_table
-        arrays = hidden, model.frames(batch["source"]), batch["target_output"]
-        chunk_bytes = CHUNK_BYTES.get(self.mesh.devices.flat[0].platform, DEFAULT_CHUNK_BYTES)
-        most_rows = max(chunk_bytes // (4 * hidden.shape[1] * len(table)), 1)
-        chunks = [_split(array, most_rows, row_shards(self.mesh)) for array in arrays]
-        sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(*chunk, table)), chunks)
-        sums = jax.tree.map(jnp.sum, sums)
-        return sums.loss, sums
+    hidden, table = model.hidden(batch["source"], rngs), model.output_table
+    arrays = hidden, model.frames(batch["source"]), batch["target_output"]
+    most_rows = rows_per_chunk(4 * hidden.shape[1] * len(table))
+    chunks = [_split(array, most_rows, row_shards(mesh)) for array in arrays]
+    sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(*chunk, table)), chunks)
+    sums = jax.tree.map(jnp.sum, sums)
+    return sums.loss, sums
 
 
 def chunk_sums(
@@ -83,10 +70,10 @@ def _greedy(logits: Float[Array, "B F V"], frames: Int[Array, "B F"], length: in
 def _split(x: Array, most_rows: int, devices: int) -> Array:
     """Splits rows into equal chunks of at most `most_rows` on each device, filled up with padding.
 
-    A chunk of N has every N-th row, so that devices which share the rows also share those of each chunk.
+    Of N chunks each has every N-th row, so that its rows are on as many devices as the batch's.
     """
-    of_device = math.ceil(len(x) / devices)
-    count = math.ceil(of_device / most_rows)
-    rows = devices * math.ceil(of_device / count)
+    rows_per_device = math.ceil(len(x) / devices)
+    count = math.ceil(rows_per_device / most_rows)
+    rows = devices * math.ceil(rows_per_device / count)
     x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
     return jnp.swapaxes(x.reshape(rows, count, *x.shape[1:]), 0, 1)

@@ -58,7 +58,7 @@ class EvalStep:
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
         """`inputs` is from `inputs_of`."""
         self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
-        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh).without_r_drop()
+        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
         self.sums = jax.jit(self._sums)
         self.programs = Programs()
 
@@ -85,4 +85,4 @@ class EvalStep:
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             batch = self.inputs(batch, jax.random.key(0))
-            return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]
+            return self.loss(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]

@@ -1,18 +1,15 @@
 """Cross-entropy with label smoothing (section 5.4), R-Drop's divergence, and their gradients with respect to logits."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.model.kernels import LOWEST, RowStatistics, row_statistics
 from transformer.special_tokens import PAD
-
-_LOWEST = float(np.finfo(np.float32).min)
 
 
 @struct.dataclass
@@ -53,12 +50,6 @@ class Criterion:
     label_smoothing: float
     support: str  # a key of LABEL_SMOOTHING_SUPPORTS
     r_drop: float  # weight of the divergence; 0: one pass
-    reads_once: bool  # computes all statistics in one reading of the logits: faster on accelerators, slower on CPUs
-
-    @classmethod
-    def from_config(cls, training: Config, platform: str) -> "Criterion":
-        """Returns the criterion of the group `config.training` for the platform of JAX devices: cpu, gpu, tpu."""
-        return cls(training.label_smoothing, training.label_smoothing_support, training.r_drop, platform != "cpu")
 
     @property
     def passes(self) -> int:
@@ -76,20 +67,15 @@ class Criterion:
         """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
 
         `columns` are the consecutive numbers of the columns in the vocabulary. Those of `vocab_size` or more are
-        ignored. The other columns are on the devices of the mesh axis `axis`; None: there are no others.
+        ignored. With `axis`, the remaining columns are on the devices of this mesh axis.
         """
         is_padded = len(columns) * (1 if axis is None else jax.lax.axis_size(axis)) > vocab_size
-        first, columns, labels = columns[0], columns[None, None], targets[..., None]
+        truths, columns, labels = targets - columns[0], columns[None, None], targets[..., None]
         smoothing = self.label_smoothing * LABEL_SMOOTHING_SUPPORTS[self.support](columns, labels, vocab_size)
         if is_padded:
-            logits = jnp.where(columns < vocab_size, logits, _LOWEST)
+            logits = jnp.where(columns < vocab_size, logits, LOWEST)
             smoothing = jnp.where(columns < vocab_size, smoothing, 0.0)
-        is_truth = columns == labels
-        if self.reads_once:
-            rows = _statistics_in_one_reading(logits, is_truth, smoothing)
-        else:
-            rows = _statistics(logits, targets - first, smoothing)
-        rows = _all_columns(rows, axis)
+        rows = _over_devices(row_statistics(logits, truths, smoothing), axis)
         normalizer = rows.maximum + jnp.log(rows.exponentials)
         weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
         sums = LossSums(
@@ -100,53 +86,22 @@ class Criterion:
         )
         # On CPUs the compiler reuses the exponentials that have been summed.
         p = jnp.exp(logits - rows.maximum[..., None]) * (1 / rows.exponentials)[..., None]
-        gradient = weights[..., None] * (p - (1.0 - self.label_smoothing) * is_truth - smoothing)
+        d_logits = weights[..., None] * (p - (1.0 - self.label_smoothing) * (columns == labels) - smoothing)
         if self.r_drop == 0.0:
-            return sums.loss, sums, gradient
+            return sums.loss, sums, d_logits
         # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
-        divergence, of_divergence = _symmetric_kl(logits, p, targets, axis)
+        divergence, d_divergence = _symmetric_kl(logits, p, targets, axis)
         weight = self.r_drop / 2
-        return sums.loss + weight * divergence, sums, gradient + weight * of_divergence
+        return sums.loss + weight * divergence, sums, d_logits + weight * d_divergence
 
 
-class _RowStatistics(NamedTuple):
-    """Reductions of each row of logits."""
-
-    maximum: Float[Array, "B T"]
-    exponentials: Float[Array, "B T"]  # sum of exp(logit - maximum)
-    truth: Float[Array, "B T"]  # the logit of the truth
-    smooth: Float[Array, "B T"]  # the logits' sum, weighted by the smoothing
-
-
-def _statistics(logits: jax.Array, truths: Int[Array, "B T"], smoothing: jax.Array) -> _RowStatistics:
-    """Computes a reduction at a time. `truths` are columns of `logits`, or beyond them."""
-    is_here = (truths >= 0) & (truths < logits.shape[-1])
-    truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
-    maximum = jnp.max(logits, axis=-1)
-    exponentials = jnp.sum(jnp.exp(logits - maximum[..., None]), axis=-1)
-    return _RowStatistics(maximum, exponentials, jnp.where(is_here, truth, 0.0), jnp.sum(smoothing * logits, axis=-1))
-
-
-def _statistics_in_one_reading(logits: jax.Array, is_truth: jax.Array, smoothing: jax.Array) -> _RowStatistics:
-    """Computes all reductions together."""
-
-    def combine(some: tuple, others: tuple) -> tuple:
-        maximum = jnp.maximum(some[0], others[0])
-        exponentials = some[1] * jnp.exp(some[0] - maximum) + others[1] * jnp.exp(others[0] - maximum)
-        return maximum, exponentials, some[2] + others[2], some[3] + others[3]
-
-    start = tuple(map(jnp.float32, (_LOWEST, 0.0, 0.0, 0.0)))
-    operands = (logits, jnp.ones_like(logits), jnp.where(is_truth, logits, 0.0), smoothing * logits)
-    return _RowStatistics(*jax.lax.reduce(operands, start, combine, (logits.ndim - 1,)))
-
-
-def _all_columns(rows: _RowStatistics, axis: str | None) -> _RowStatistics:
-    """Combines the statistics of the columns of each device."""
+def _over_devices(rows: RowStatistics, axis: str | None) -> RowStatistics:
+    """Combines the statistics of each device's columns."""
     if axis is None:
         return rows
     maximum = jax.lax.pmax(rows.maximum, axis)
     exponentials = rows.exponentials * jnp.exp(rows.maximum - maximum)
-    return _RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
+    return RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
 
 
 def _symmetric_kl(
@@ -157,13 +112,13 @@ def _symmetric_kl(
     p and q are the probabilities of rows 2i and 2i + 1 (R-Drop, equation 2).
     """
     pairs, (p, q) = logits.reshape(-1, 2, *logits.shape[1:]), jnp.moveaxis(p.reshape(-1, 2, *p.shape[1:]), 1, 0)
-    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) d_v with d_v = log p_v - log q_v, where both normalizers cancel.
-    d = pairs[:, 0] - pairs[:, 1]
-    under_p, under_q = jnp.sum(p * d, axis=-1), jnp.sum(q * d, axis=-1)
+    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) r_v with r_v = log p_v - log q_v, where both normalizers cancel.
+    log_ratio = pairs[:, 0] - pairs[:, 1]
+    mean_under_p, mean_under_q = jnp.sum(p * log_ratio, axis=-1), jnp.sum(q * log_ratio, axis=-1)
     if axis is not None:
-        under_p, under_q = jax.lax.psum((under_p, under_q), axis)
+        mean_under_p, mean_under_q = jax.lax.psum((mean_under_p, mean_under_q), axis)
     weights = (targets[::2] != PAD) / 2
-    of_first = p - q + p * (d - under_p[..., None])
-    of_second = q - p - q * (d - under_q[..., None])
-    gradient = jnp.stack([of_first, of_second], axis=1) * weights[:, None, :, None]
-    return jnp.sum(weights * (under_p - under_q)), gradient.reshape(logits.shape)
+    d_first = p - q + p * (log_ratio - mean_under_p[..., None])
+    d_second = q - p - q * (log_ratio - mean_under_q[..., None])
+    d_logits = jnp.stack([d_first, d_second], axis=1) * weights[:, None, :, None]
+    return jnp.sum(weights * (mean_under_p - mean_under_q)), d_logits.reshape(logits.shape)

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh
 
-from transformer.config_types import Config
+from transformer.config_types import Config, head_widths
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.model.attention import head_widths
 from transformer.model.decoder import decoder_layers
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, choose_kernel
-from transformer.model.products import product_dtype
+from transformer.model.kernels import product_dtype
 from transformer.training.objectives import OBJECTIVES
 
 

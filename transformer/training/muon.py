@@ -61,7 +61,7 @@ def _orthogonalize_tree(tree, epsilon: float):
 
 
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
-    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes a share."""
+    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some."""
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0, nesterov=False, eps=epsilon, weight_dimension_numbers=lambda _: STACKED
     )
@@ -71,11 +71,11 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
     count = len(stack)
     by_matrix, within_matrix = P(mesh.axis_names), P(None, "fsdp", "tensor")
     stack = jnp.pad(stack, [(0, -count % mesh.size), (0, 0), (0, 0)])
-    share = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(stack, within_matrix), by_matrix)
-    share = newton_schulz.update(share, newton_schulz.init(share))[0]
+    stack = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(stack, within_matrix), by_matrix)
+    stack = newton_schulz.update(stack, newton_schulz.init(stack))[0]
     # With the second constraint only, the partitioner would move each matrix separately.
-    share = jax.lax.with_sharding_constraint(share, by_matrix)
-    return jax.lax.with_sharding_constraint(share, within_matrix)[:count]
+    stack = jax.lax.with_sharding_constraint(stack, by_matrix)
+    return jax.lax.with_sharding_constraint(stack, within_matrix)[:count]
 
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:

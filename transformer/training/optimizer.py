@@ -90,10 +90,8 @@ def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
     matrices = optax.chain(
         scale_by_muon(config.epsilon), optax.identity(), optax.identity(), optax.scale_by_learning_rate(schedule)
     )
-    others = optax.adamw(
-        schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True
-    )
-    return optax.partition({"muon": matrices, "adam": others}, _muon_labels)
+    adam = optax.adamw(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True)
+    return optax.partition({"muon": matrices, "adam": adam}, _muon_labels)
 
 
 def _muon_labels(parameters):

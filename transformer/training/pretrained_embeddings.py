@@ -24,7 +24,7 @@ class PretrainedRows:
     """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
 
     table: Float[np.ndarray, "V D"]
-    found: Bool[np.ndarray, " V"]
+    has_vector: Bool[np.ndarray, " V"]
 
 
 def check_files(config: Config) -> None:
@@ -55,14 +55,14 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         wanted.setdefault(piece.removeprefix(WORD_MARK), []).append(index)
-    table, found = np.zeros((len(pieces), d_model), np.float32), np.zeros(len(pieces), bool)
+    table, has_vector = np.zeros((len(pieces), d_model), np.float32), np.zeros(len(pieces), bool)
     for word, vector in _read_vectors(path, d_model):
         for index in wanted.pop(word, ()):
-            table[index], found[index] = vector, True
-    logging.info("%s has vectors for %d of %d pieces.", path, found.sum(), len(pieces))
-    if not found.any():
+            table[index], has_vector[index] = vector, True
+    logging.info("%s has vectors for %d of %d pieces.", path, has_vector.sum(), len(pieces))
+    if not has_vector.any():
         raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it for this language?")
-    return PretrainedRows(table / math.sqrt(d_model), found)
+    return PretrainedRows(table / math.sqrt(d_model), has_vector)
 
 
 def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
@@ -74,7 +74,7 @@ def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
         # A shared table is a parameter of the first stack in alphabetical order: the decoder.
         owner = stack if "embedding" in parameters[stack] else "decoder"
         variable = parameters[owner]["embedding"]
-        table = jnp.where(pretrained.found[:, None], pretrained.table, variable["table"])
+        table = jnp.where(pretrained.has_vector[:, None], pretrained.table, variable["table"])
         variable["table"] = jax.device_put(table, variable["table"].sharding)
     return parameters
 

@@ -1,4 +1,4 @@
-"""The training criterion as a function of the decoder's output and the output table, a chunk of rows at a time."""
+"""The training criterion as a function of the model's output and the output table, a chunk of rows at a time."""
 
 import dataclasses
 import functools
@@ -14,26 +14,17 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.distributed.sharding import BATCH
+from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, row_shards
-from transformer.model.products import FLOAT32, product, product_with_transpose, transposed_product
 from transformer.training.loss import Criterion, LossSums
 from transformer.training.programs import Batch
-
-_COLUMN_MULTIPLE = {"cpu": 1}
-_DEFAULT_COLUMN_MULTIPLE = 128  # tiles of matrix units
-# Float32 logits of a chunk, on each device. TPUs keep small chunks in their vector memory. Each chunk adds to the whole
-# gradient of the table, which smaller ones would do more often.
-_CHUNK_BYTES = {"cpu": 2**26, "tpu": 2**26}
-_DEFAULT_CHUNK_BYTES = 2**29
 
 
 @dataclasses.dataclass(frozen=True)
 class ProjectedLoss:
-    """Maps (hidden, table, targets) to the summed criterion and to what a step reports; logits are hidden table^T.
+    """Maps a model and a batch to the summed criterion and to the sums that a step reports.
 
-    The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
-    recomputes nothing. Devices share the rows of the mesh axes "data" and "fsdp", and the columns of "tensor": only
-    statistics of rows and the gradients cross devices.
+    The model has `hidden` and `output_table`, whose products are the logits.
     """
 
     criterion: Criterion
@@ -41,116 +32,109 @@ class ProjectedLoss:
 
     @classmethod
     def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
-        return cls(Criterion.from_config(training, _platform(mesh)), mesh)
+        return cls(Criterion(training.label_smoothing, training.label_smoothing_support, training.r_drop), mesh)
 
-    @property
-    def passes(self) -> int:
-        """The number of rows for each sentence."""
-        return self.criterion.passes
+    def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
+        """R-Drop's second pass of each row is computed only with dropout: in evaluation `rngs` is None."""
+        criterion = dataclasses.replace(self.criterion, r_drop=0.0) if rngs is None else self.criterion
+        batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
+        targets = batch.pop("target_output")
+        return projected_loss(criterion, self.mesh, model.hidden(**batch, rngs=rngs), model.output_table, targets)
 
-    def without_r_drop(self) -> "ProjectedLoss":
-        """Returns the loss of single passes, as in evaluation."""
-        return dataclasses.replace(self, criterion=dataclasses.replace(self.criterion, r_drop=0.0))
 
-    def __call__(
-        self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"], targets: Int[Array, "B T"]
-    ) -> tuple[Float[Array, ""], LossSums]:
-        """Products take operands in the dtype of `hidden`. Logits and the table's gradient are float32."""
-        return _projected_loss(self, hidden, table, targets)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def projected_loss(
+    criterion: Criterion,
+    mesh: Mesh,
+    hidden: Float[Array, "B T D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array, "B T"],
+) -> tuple[Float[Array, ""], LossSums]:
+    """Returns the summed criterion of the logits hidden table^T, and the sums that a step reports.
 
-    def of_batch(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        """Returns the summed criterion of a model with `hidden` and `output_table`, whose inputs are in the batch."""
-        inputs = {name: array for name, array in batch.items() if name != "target_output"}
-        return self(model.hidden(**inputs, rngs=rngs), model.output_table, batch["target_output"])
+    The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
+    recomputes nothing. Products take operands in the dtype of `hidden`; logits and the table's gradient are float32.
+    """
+    return _with_gradients(criterion, mesh, hidden, table, targets)[0]  # the compiler removes the gradients
 
-    def over_devices(self, hidden: jax.Array, table: jax.Array, targets: jax.Array, with_gradients: bool) -> tuple:
-        """Returns (criterion, sums), and the gradients of hidden and table if requested."""
-        mesh, (vocab_size, d_model) = self.mesh.shape, table.shape
-        is_shared = len(hidden) // self.passes % row_shards(self.mesh) == 0  # R-Drop compares the rows of a sentence
-        rows = BATCH if is_shared else P()
-        columns = _COLUMN_MULTIPLE.get(_platform(self.mesh), _DEFAULT_COLUMN_MULTIPLE) * mesh["tensor"]
-        padded = jnp.pad(table.astype(hidden.dtype), ((0, -vocab_size % columns), (0, 0)))
-        splits_gradient = is_shared and mesh["fsdp"] > 1 and d_model % mesh["fsdp"] == 0
 
-        def on_device(hidden, table, targets):
-            result, gradients = self._sum_chunks(hidden, table, targets, vocab_size, with_gradients)
-            if is_shared:
-                result = self._sum_over(ROW_AXES, result)
-            if not with_gradients:
-                return result, ()
-            of_hidden, of_table = gradients
-            if is_shared:
-                of_table = self._sum_over(("data",), of_table)
-                if splits_gradient:
-                    of_table = jax.lax.psum_scatter(of_table, "fsdp", scatter_dimension=1, tiled=True)
-                else:
-                    of_table = self._sum_over(("fsdp",), of_table)
-            return result, (self._sum_over(("tensor",), of_hidden).astype(hidden.dtype), of_table)
+def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tuple) -> tuple:
+    scale, _ = cotangents  # the sums are reported, not trained on
+    d_hidden, d_table = gradients
+    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None
 
-        table_gradient = P("tensor", "fsdp" if splits_gradient else None)
-        result, gradients = jax.shard_map(
-            on_device,
-            mesh=self.mesh,
-            in_specs=(rows, P("tensor"), rows),
-            out_specs=(P(), (rows, table_gradient) if with_gradients else ()),
-            check_vma=False,
-        )(hidden, padded, targets)
-        return result, (gradients[0], gradients[1][:vocab_size]) if with_gradients else ()
 
-    def _sum_over(self, axes: tuple[str, ...], x: Any) -> Any:
-        """Sums arrays over the devices of mesh axes. XLA on CPUs copies an array even for a sum over one device."""
-        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
+def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
+    """Returns ((criterion, sums), (d_hidden, d_table)), computed by all devices of the mesh.
+
+    The devices split the rows over the axes "data" and "fsdp", and the columns of logits over "tensor". Only statistics
+    of rows and the gradients cross devices.
+    """
+    (vocab_size, d_model), sizes = table.shape, mesh.shape
+    # R-Drop compares the rows of a sentence, which are on one device.
+    splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
+    splits_d_table = splits_rows and sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0
+    rows = BATCH if splits_rows else P()
+    padding = kernels.padded_columns(vocab_size, sizes["tensor"]) - vocab_size
+    padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+
+    def sum_over(axes: tuple[str, ...], x: Any) -> Any:
+        # XLA on CPUs copies an array even for a sum over one device.
+        axes = tuple(axis for axis in axes if sizes[axis] > 1)
         return jax.lax.psum(x, axes) if axes else x
 
-    def _sum_chunks(
-        self, hidden: jax.Array, table: jax.Array, targets: jax.Array, vocab_size: int, with_gradients: bool
-    ) -> tuple:
-        """Sums over the rows and columns of this device."""
-        (rows, length, _), passes = hidden.shape, self.criterion.passes
-        count = _number_of_chunks(rows // passes, 4 * passes * length * len(table), _platform(self.mesh))
+    def on_device(hidden, table, targets):
         columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
-        axis = "tensor" if self.mesh.shape["tensor"] > 1 else None
+        axis = "tensor" if sizes["tensor"] > 1 else None
+        result, d_hidden, d_table = _sum_chunks(criterion, hidden, table, targets, columns, vocab_size, axis)
+        if splits_rows:
+            result, d_table = sum_over(ROW_AXES, result), sum_over(("data",), d_table)
+            if splits_d_table:
+                d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
+            else:
+                d_table = sum_over(("fsdp",), d_table)
+        return result, (sum_over(("tensor",), d_hidden).astype(hidden.dtype), d_table)
 
-        def add_chunk(totals, chunk):
-            hidden, targets = chunk
-            flat = hidden.reshape(-1, hidden.shape[-1])
-            logits = product_with_transpose(flat, table, FLOAT32).reshape(*targets.shape, -1)
-            *result, gradient = self.criterion.with_gradient(logits, targets, columns, vocab_size, axis)
-            if not with_gradients:
-                return jax.tree.map(jnp.add, totals, (tuple(result), ())), ()
-            gradient = gradient.reshape(len(flat), -1).astype(hidden.dtype)
-            # A sum over devices is rounded once, at its end.
-            of_hidden = product(gradient, table, hidden.dtype if axis is None else FLOAT32)
-            of_table = transposed_product(gradient, flat)
-            return jax.tree.map(jnp.add, totals, (tuple(result), of_table)), of_hidden.reshape(hidden.shape)
-
-        start = ((jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape) if with_gradients else ())
-        chunks = [_split(x, count, passes) for x in (hidden, targets)]
-        (result, of_table), of_hidden = jax.lax.scan(add_chunk, start, chunks)
-        return result, (of_hidden.reshape(-1, *hidden.shape[1:])[:rows], of_table) if with_gradients else ()
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _projected_loss(loss: ProjectedLoss, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
-    return loss.over_devices(hidden, table, targets, with_gradients=False)[0]
+    result, (d_hidden, d_table) = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(rows, P("tensor"), rows),
+        out_specs=(P(), (rows, P("tensor", "fsdp" if splits_d_table else None))),
+        check_vma=False,
+    )(hidden, padded, targets)
+    return result, (d_hidden, d_table[:vocab_size])
 
 
-def _forward(loss: ProjectedLoss, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
-    return loss.over_devices(hidden, table, targets, with_gradients=True)
+projected_loss.defvjp(_with_gradients, _backward)
 
 
-def _backward(loss: ProjectedLoss, gradients: tuple, cotangents: tuple) -> tuple:
-    scale, _ = cotangents  # the sums are reported, not trained on
-    of_hidden, of_table = gradients
-    return (scale * of_hidden).astype(of_hidden.dtype), scale * of_table, None
+def _sum_chunks(
+    criterion: Criterion,
+    hidden: Float[Array, "B T D"],
+    table: Float[Array, "C D"],
+    targets: Int[Array, "B T"],
+    columns: Int[Array, "C"],
+    vocab_size: int,
+    axis: str | None,
+) -> tuple[tuple[Float[Array, ""], LossSums], Float[Array, "B T D"], Float[Array, "C D"]]:
+    """Returns ((criterion, sums), d_hidden, d_table) of the rows and the columns of logits of one device."""
+    (rows, length, _), passes = hidden.shape, criterion.passes
+    count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
 
+    def add_chunk(totals, chunk):
+        hidden, targets = chunk
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*targets.shape, -1)
+        *result, d_logits = criterion.with_gradient(logits, targets, columns, vocab_size, axis)
+        d_logits = d_logits.reshape(len(flat), -1).astype(hidden.dtype)
+        # A sum over devices is rounded once, at its end.
+        d_hidden = kernels.product(d_logits, table, hidden.dtype if axis is None else kernels.FLOAT32)
+        d_table = kernels.transposed_product(d_logits, flat)
+        return jax.tree.map(jnp.add, totals, (tuple(result), d_table)), d_hidden.reshape(hidden.shape)
 
-_projected_loss.defvjp(_forward, _backward)
-
-
-def _number_of_chunks(sentences: int, bytes_per_sentence: int, platform: str) -> int:
-    per_chunk = max(_CHUNK_BYTES.get(platform, _DEFAULT_CHUNK_BYTES) // bytes_per_sentence, 1)
-    return math.ceil(sentences / per_chunk)
+    start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape)
+    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, [_split(x, count, passes) for x in (hidden, targets)])
+    return result, d_hidden.reshape(-1, *hidden.shape[1:])[:rows], d_table
 
 
 def _split(x: jax.Array, count: int, passes: int) -> jax.Array:
@@ -158,7 +142,3 @@ def _split(x: jax.Array, count: int, passes: int) -> jax.Array:
     rows = passes * math.ceil(len(x) / passes / count)
     x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
     return x.reshape(count, rows, *x.shape[1:])
-
-
-def _platform(mesh: Mesh) -> str:
-    return mesh.devices.flat[0].platform

@@ -12,6 +12,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.inspection import Attention, Inspector
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import longest_text
+from transformer.training.objectives import OBJECTIVES
 
 MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
 
@@ -36,7 +37,7 @@ class Samples:
         texts: Sequence[str],
         references: Sequence[str],
     ):
-        """`texts` and `references` are those that validation translates. Models without a decoder have no attention."""
+        """`texts` and `references` are those that validation translates. Some objectives' models have no attention."""
         longest = min(MAX_TOKENS, longest_text(config.decoding))
 
         def is_short(pair: tuple[int, str, str]) -> bool:
@@ -46,7 +47,7 @@ class Samples:
         pairs = zip(itertools.count(), texts, references)
         self.pairs = list(itertools.islice(filter(is_short, pairs), config.training.samples))
         self.inspector = None
-        if config.training.objective == "translation":
+        if "attention" in OBJECTIVES[config.training.objective].methods:
             self.inspector = Inspector(graph, tokenizer, config.decoding, jax.local_devices())
 
     def compilations(self, abstract: tuple[dict, ...]) -> list[Callable[[], object]]:

@@ -30,12 +30,12 @@ class TrainState:
 
 
 def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model, and its initial parameters for `config.seed`, which `nnx.merge` joins.
+    """Returns the structure of the model, and its initial parameters for `config.seed`: nested dicts of float32 arrays.
 
-    The parameters are a nested dict of float32 arrays.
+    `nnx.merge` joins the two.
     """
     make_model = OBJECTIVES[config.training.objective].make_model
-    model = make_model(config.model, source_vocab_size, target_vocab_size, nnx.Rngs(config.seed))
+    model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
     return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
@@ -44,19 +44,9 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
-def abstract_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> nnx.GraphDef:
-    """Returns the structure of the model, to be merged with its parameters by `nnx.merge`."""
-    return abstract_init(config, source_vocab_size, target_vocab_size)[0]
-
-
 def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
     """Returns the shapes of the parameters."""
     return abstract_init(config, source_vocab_size, target_vocab_size)[1]
-
-
-def init_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
-    """Returns the initial parameters for `config.seed`: a nested dict of float32 arrays."""
-    return init_model(config, source_vocab_size, target_vocab_size)[1]
 
 
 class Initializer:

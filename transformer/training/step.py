@@ -44,7 +44,7 @@ class TrainStep:
         mesh: Mesh,
         inputs: Inputs = keep_batch,
     ):
-        """`inputs` is from `inputs_of`; the default suits all objectives but masked_lm."""
+        """`inputs` is from `inputs_of`; the default suits objectives whose batches have all inputs and targets."""
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
@@ -79,18 +79,19 @@ class TrainStep:
         programs without activations are last: those that start and end an accumulation, and the learning rate's.
         """
         batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
-        rate = functools.partial(self.programs.compile, self.learning_rate, count_updates(state.optimizer_state))
+        rate = self.abstract_rate(state)
         if self.config.training.accumulation == 1:
-            return [*(functools.partial(self.executable, state, batch) for batch in batches), rate]
-        totals = self.abstract_totals(state)
-        arguments = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
-        arguments += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, self.abstract_rate(state))]
-        return [*(functools.partial(self.programs.compile, *each) for each in arguments), rate]
+            calls = [(self.update, state, batch, self.seed, rate) for batch in batches]
+        else:
+            totals = self.abstract_totals(state)
+            calls = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
+            calls += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
+        calls.append((self.learning_rate, count_updates(state.optimizer_state)))
+        return [functools.partial(self.programs.compile, *call) for call in calls]
 
     def abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
         """Returns the shape and sharding of the learning rate."""
-        count = count_updates(state.optimizer_state)
-        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
+        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count_updates(state.optimizer_state).sharding)
 
     def abstract_totals(self, state: TrainState) -> Totals:
         """Returns the shapes and shardings of the sums over batches."""
@@ -111,18 +112,15 @@ class TrainStep:
     def _zeros(self, parameters: dict) -> Totals:
         return self._constrain((jax.tree.map(jnp.zeros_like, parameters), LossSums.zeros()))
 
-    def _accumulate(
-        self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array
-    ) -> Totals:
+    def _accumulate(self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array):
         return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number, seed))
 
     def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array, seed: jax.Array) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), number)
-        rows = {name: jnp.repeat(array, self.loss.passes, axis=0) for name, array in batch.items()}
-        rows = self.inputs(rows, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
+        batch = self.inputs(batch, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
 
         def loss(parameters):
-            return self.loss.of_batch(nnx.merge(self.graph, nnx.State(parameters)), rows, nnx.Rngs(dropout=key))
+            return self.loss(nnx.merge(self.graph, nnx.State(parameters)), batch, nnx.Rngs(dropout=key))
 
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             return self._constrain(jax.grad(loss, has_aux=True)(state.parameters))

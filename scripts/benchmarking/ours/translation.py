@@ -14,7 +14,7 @@ from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.translator import Translator
 from transformer.special_tokens import SPECIAL
-from transformer.training.state import abstract_model, init_parameters
+from transformer.training.state import abstract_init, init_model
 
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
 LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
@@ -34,8 +34,8 @@ def prepare(task: dict[str, Any]) -> Prepared:
     config.decoding.update({"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0})
     config.decoding.batch_tokens = rows * task["beam_size"] * length
     sizes = (task["vocab_size"], task["vocab_size"])
-    graphs = (abstract_model(config, *sizes),)
-    parameters = jax.device_get(jax.jit(lambda: init_parameters(config, *sizes))())
+    graphs = (abstract_init(config, *sizes)[0],)
+    parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes)[1])())
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
     shortlist = random_shortlist(task["shortlist"], task["vocab_size"]) if task["shortlist"] else None

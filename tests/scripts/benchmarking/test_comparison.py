@@ -11,7 +11,7 @@ from scripts.benchmarking.processes import System, count_threads, find_interpret
 from scripts.benchmarking.report import processor_kind
 from scripts.benchmarking.worker import WARM_UPS
 from transformer.errors import UserError
-from transformer.model import products
+from transformer.model import kernels
 
 FAKE = "tests.scripts.benchmarking.fake_system"
 
@@ -103,10 +103,10 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
 )
 def test_a_processor_is_of_the_kind_that_its_flags_say(flags, kind, monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    monkeypatch.setattr(products, "PROCESSOR", tmp_path / "cpuinfo")
-    products.computes_bfloat16.cache_clear()
+    monkeypatch.setattr(kernels, "PROCESSOR", tmp_path / "cpuinfo")
+    kernels.computes_bfloat16.cache_clear()
     assert processor_kind() == kind
-    products.computes_bfloat16.cache_clear()
+    kernels.computes_bfloat16.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])

@@ -1,4 +1,4 @@
-"""Products in the form for CPUs equal the plain products."""
+"""Products in the form for CPUs equal the plain kernels."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.model import products
+from transformer.model import kernels
 from transformer.model.linear import Linear
 
 SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
@@ -18,19 +18,19 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
-    monkeypatch.setattr(products, "target_platform", lambda: platform)
+    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
     m, k, n = size
     random = np.random.default_rng(0)
     x, w = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((m, k), (k, n)))
     exact_x, exact_w = (np.asarray(array, np.float64) for array in (x, w))
     tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * np.sqrt(k)}
 
-    found = jax.jit(lambda x, w: products.product(x, w, jnp.dtype(dtype)))(x, w)
+    found = jax.jit(lambda x, w: kernels.product(x, w, jnp.dtype(dtype)))(x, w)
     assert found.dtype == dtype
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
-    found = jax.jit(lambda x, w: products.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
+    found = jax.jit(lambda x, w: kernels.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
-    found = jax.jit(lambda x, w: products.transposed_product(x.T, w))(x, w)
+    found = jax.jit(lambda x, w: kernels.transposed_product(x.T, w))(x, w)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
 
@@ -41,7 +41,7 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     linear = Linear(96, 48, dtype=dtype, rngs=nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), dtype)
     expected, kernel = linear(x), linear.kernel[...]
-    linear.kernel = nnx.Param(products.decoding_weight(kernel, jnp.dtype(dtype)))
+    linear.kernel = nnx.Param(kernels.decoding_weight(kernel, jnp.dtype(dtype)))
     np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
     found, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
     assert found.dtype == expected.dtype and found.shape == expected.shape
@@ -50,9 +50,9 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
 
 @pytest.mark.parametrize(("rows", "is_turned"), [(64, True), (65, False)])
 def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, monkeypatch):
-    monkeypatch.setattr(products, "is_for_one_cpu", lambda: True)
+    monkeypatch.setattr(kernels, "is_for_one_cpu", lambda: True)
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
-    text = str(jax.make_jaxpr(lambda x, w: products.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
+    text = str(jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned
 
 
@@ -71,9 +71,9 @@ def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expec
     file = tmp_path / "cpuinfo"
     if flags is not None:
         file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
-    monkeypatch.setattr(products, "PROCESSOR", file)
-    monkeypatch.setattr(products, "target_platform", lambda: platform)
-    products.computes_bfloat16.cache_clear()
-    assert products.product_dtype("auto") == expected
-    assert products.product_dtype("float32") == jnp.float32 and products.product_dtype("bfloat16") == jnp.bfloat16
-    products.computes_bfloat16.cache_clear()
+    monkeypatch.setattr(kernels, "PROCESSOR", file)
+    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
+    kernels.computes_bfloat16.cache_clear()
+    assert kernels.product_dtype("auto") == expected
+    assert kernels.product_dtype("float32") == jnp.float32 and kernels.product_dtype("bfloat16") == jnp.bfloat16
+    kernels.computes_bfloat16.cache_clear()

@@ -1,0 +1,179 @@
+"""Computations whose fastest form depends on the platform: products, the residual stream, reductions of the loss.
+
+XLA for CPUs needs help with all of them. The model and the loss call them by name, and do not ask for the platform.
+"""
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float, Int
+
+from transformer.model.partitioning import is_for_one_cpu, shard_rows, target_platform
+
+FLOAT32 = jnp.dtype(jnp.float32)
+LOWEST = float(np.finfo(np.float32).min)
+ROWS = Layout((0, 1))  # a row's elements are adjacent
+FEW_ROWS = 64  # the most for which x^T is reordered instead of w (docs/performance.md has the times)
+PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
+# Float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in their vector memory. Each chunk adds
+# to the whole gradient of the output table, which smaller ones would do more often.
+CHUNK_BYTES = {"cpu": 2**26, "gpu": 2**29, "tpu": 2**26}
+# The number of logits of a position is padded to a multiple of the tiles of matrix units.
+COLUMN_MULTIPLE = {"cpu": 1, "gpu": 128, "tpu": 128}
+
+
+class TransposedMatrix(NamedTuple):
+    """A weight (K, N) that is stored as its transpose, as decoding on CPUs keeps it."""
+
+    transpose: Float[Array, "N K"] | Float[np.ndarray, "N K"]
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype that `model.dtype` names; "auto" is bfloat16, but float32 on processors that lack it."""
+    if name == "auto":
+        name = "bfloat16" if target_platform() != "cpu" or computes_bfloat16() else "float32"
+    return jnp.dtype(name)
+
+
+@functools.cache
+def computes_bfloat16() -> bool:
+    """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
+    try:
+        words = PROCESSOR.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:  # not Linux
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)
+
+
+def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Returns the dtype in which a search keeps operands of batched products in `dtype`: float32 on CPUs.
+
+    XLA on CPUs computes batched products in float32, and would convert the operands at each step.
+    """
+    return FLOAT32 if target_platform() == "cpu" else dtype
+
+
+def decoding_weight(
+    w: Float[Array, "K N"] | Float[np.ndarray, "K N"], dtype: jnp.dtype
+) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix:
+    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs.
+
+    XLA on CPUs reorders the right operand of a product at each call, which takes a third of the time of a product with
+    64 rows in bfloat16. It reorders a transposed weight faster, and `product_with_transpose` need not reorder it.
+    """
+    converted = w.astype(dtype)
+    return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
+
+
+def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
+    """Returns x w, summed in float32, in `dtype`."""
+    return _dot(x, w, (1, 0), dtype)
+
+
+def product_with_transpose(x: Float[Array, "M K"], w: Float[Array, "N K"], dtype: jnp.dtype) -> Float[Array, "M N"]:
+    """Returns x w^T, summed in float32, in `dtype`.
+
+    With few rows in float32, CPUs compute (w x^T)^T, so that XLA reorders the small x^T instead of the weight.
+    """
+    if is_for_one_cpu() and len(x) <= FEW_ROWS and x.dtype == w.dtype == FLOAT32:
+        return _row_major(_dot(w, _row_major(x.T), (1, 0), dtype)).T
+    return _dot(x, w, (1, 1), dtype)
+
+
+def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    """Returns x^T y in float32, the form of the gradient of a weight matrix.
+
+    XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. A constraint
+    on the layout makes it transpose the narrower operand first. A second one, on the result, prevents XLA from folding
+    a later transpose into the product: it fails to run that form in bfloat16. Over several devices the constraints
+    would keep the partitioner from splitting the product.
+    """
+    if is_for_one_cpu():
+        if x.shape[1] > y.shape[1]:
+            return transposed_product(y, x).T
+        return _row_major(_dot(_row_major(x.T), y, (1, 0), FLOAT32))
+    return _dot(y, x, (0, 0), FLOAT32).T
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    """Makes XLA compute a matrix whose rows are contiguous, instead of folding a transpose into the products."""
+    return with_layout_constraint(x, ROWS)
+
+
+def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    # On CPUs only products with a float32 result use the instructions for bfloat16.
+    result = FLOAT32 if target_platform() == "cpu" else dtype
+    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=result).astype(dtype)
+
+
+def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """Constrains x and its gradient to the devices' rows, and on CPUs makes the compiler compute both once.
+
+    XLA on CPUs fuses elementwise results into their uses. Every product of every layer would recompute the residual
+    stream of all layers before it, dropout included, and a step would take 1.5 times as long. On accelerators there
+    is no barrier: it would only add memory traffic.
+    """
+    return _compute_once(shard_rows(x)) if target_platform() == "cpu" else shard_rows(x)
+
+
+@jax.custom_vjp
+def _compute_once(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    return jax.lax.optimization_barrier(x)
+
+
+_compute_once.defvjp(lambda x: (_compute_once(x), None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
+
+
+def rows_per_chunk(bytes_per_row: int) -> int:
+    """Returns how many rows a chunk of the loss has on each device, given the bytes of a row's logits."""
+    return max(CHUNK_BYTES[target_platform()] // bytes_per_row, 1)
+
+
+def padded_columns(vocab_size: int, devices: int) -> int:
+    """Returns the number of logits to compute for a position, so that `devices` compute an equal part each."""
+    multiple = COLUMN_MULTIPLE[target_platform()] * devices
+    return -(-vocab_size // multiple) * multiple
+
+
+class RowStatistics(NamedTuple):
+    """Reductions of each row of logits."""
+
+    maximum: Float[Array, "B T"]
+    exponentials: Float[Array, "B T"]  # sum of exp(logit - maximum)
+    truth: Float[Array, "B T"]  # the logit of the truth; 0 if it is not in the row
+    smooth: Float[Array, "B T"]  # the logits' sum, weighted by the smoothing
+
+
+def row_statistics(
+    logits: Float[Array, "B T C"], truths: Int[Array, "B T"], smoothing: Float[Array, "#B #T C"]
+) -> RowStatistics:
+    """Reduces rows of logits, whose truths are in these columns, or beyond them.
+
+    Accelerators reduce in one pass over the logits, which makes a step of the base model on a GPU 16 % faster. CPUs
+    reduce in several, of which each is vectorized.
+    """
+    if target_platform() != "cpu":
+        return _single_pass(logits, truths, smoothing)
+    is_here = (truths >= 0) & (truths < logits.shape[-1])
+    truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
+    maximum = jnp.max(logits, axis=-1)
+    exponentials = jnp.sum(jnp.exp(logits - maximum[..., None]), axis=-1)
+    return RowStatistics(maximum, exponentials, jnp.where(is_here, truth, 0.0), jnp.sum(smoothing * logits, axis=-1))
+
+
+def _single_pass(logits: jax.Array, truths: jax.Array, smoothing: jax.Array) -> RowStatistics:
+    def combine(left: tuple, right: tuple) -> tuple:
+        maximum = jnp.maximum(left[0], right[0])
+        exponentials = left[1] * jnp.exp(left[0] - maximum) + right[1] * jnp.exp(right[0] - maximum)
+        return maximum, exponentials, left[2] + right[2], left[3] + right[3]
+
+    is_truth = jnp.arange(logits.shape[-1])[None, None] == truths[..., None]
+    operands = (logits, jnp.ones_like(logits), jnp.where(is_truth, logits, 0.0), smoothing * logits)
+    start = tuple(map(jnp.float32, (LOWEST, 0.0, 0.0, 0.0)))
+    return RowStatistics(*jax.lax.reduce(operands, start, combine, (logits.ndim - 1,)))
