@@ -1,7 +1,11 @@
-"""The exception for errors that the user can correct, and errors of devices that become one."""
+"""The exception for errors that the user can correct, and errors of files and devices that become one."""
 
 import contextlib
 from collections.abc import Iterator
+
+# Raised by code that parses a damaged file, or that finds values of other types in it than it expects.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (OSError, *MALFORMED)
 
 
 class UserError(ValueError):

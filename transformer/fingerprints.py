@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer import files
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 FILE_NAME = "contents.json"
 VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
@@ -25,7 +25,7 @@ def check(workdir: Path, found: Mapping[str, str]) -> None:
     try:
         recorded = json.loads(path.read_bytes())
         differing = [name for name, digest in found.items() if recorded[name] != digest]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
     if differing:
         raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
@@ -35,7 +35,7 @@ def read(workdir: Path) -> dict[str, str]:
     """Returns the recorded fingerprints; none if there is no record, or it is damaged."""
     try:
         return dict(json.loads((workdir / FILE_NAME).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
+    except UNREADABLE:
         return {}
 
 

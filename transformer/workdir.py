@@ -15,7 +15,7 @@ from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.config_types import Config
 from transformer.environment import describe_environment, now
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
 
 
 class InUse(UserError):
@@ -76,7 +76,7 @@ class Workdir:
         """Tells whether `config.json` is a run's. A start writes it before all else but its lock."""
         try:
             return {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes()))
-        except (OSError, ValueError, TypeError, RecursionError):
+        except UNREADABLE:
             return False
 
     def check_own(self) -> None:
@@ -244,7 +244,7 @@ def read_environment(workdir: Workdir) -> dict[str, Any] | None:
             raise ValueError("a change must have two values")
         if not all("commit" in start for start in (record, *record["resumed"])):
             raise ValueError("a start must have a commit")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UserError(f"{workdir.environment}: damaged ({error}); delete it to continue without it") from error
     return record
 
@@ -255,5 +255,5 @@ def read_averaged_steps(workdir: Workdir) -> list[int] | None:
         return None
     try:
         return [int(step) for step in json.loads(workdir.averaged.read_bytes())["steps"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UserError(f"{workdir.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error

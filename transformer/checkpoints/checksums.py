@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer import files
+from transformer.errors import UNREADABLE
 
 NAME = "checkpoint.json"
 
@@ -58,7 +59,7 @@ def damage(folder: Path) -> str | None:
         if fault := _fault(folder, recorded):
             # The run may have removed an item since.
             return fault if (now := read(folder)["files"]) == recorded else _fault(folder, now)
-    except (OSError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
     return None
 

@@ -15,7 +15,7 @@ from transformer.checkpoints.restore import SCHEMA_VERSION, check_same_arrays, r
 from transformer.config.keys import flatten
 from transformer.config_types import Config
 from transformer.distributed import coordination
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
@@ -149,7 +149,7 @@ class Checkpoints:
         kept = {self.retention.best, *steps[-2:]}  # the second, in case the newest one is damaged
         for step in reversed(steps):
             # Leaves damaged checkpoints, which a start renames that needs them.
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(*UNREADABLE):
                 if len(good) < 2 and read_progress(self.folder / str(step)).skipped == 0:
                     good.append(step)
                 elif step not in kept:

@@ -15,7 +15,7 @@ from transformer.checkpoints import checksums
 from transformer.config.checking import checked
 from transformer.config.loading import difference
 from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -189,7 +189,7 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         # str() of a KeyError is in quotes.
         message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
         raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error

@@ -12,7 +12,7 @@ from transformer.checkpoints.restore import choose_step, readable, steps_in
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UserError
 from transformer.run.parent import Parent, named
 from transformer.run.parent_fit import check_parent
 from transformer.workdir import Workdir, open_existing, read_environment
@@ -90,7 +90,7 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
     try:
         found = json.loads(workdir.parent.read_bytes())
         return {key: found[key] for key in ("step", "checksum")}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UserError(
             f"{workdir.parent}: damaged ({type(error).__name__}); start again in another --workdir"
         ) from error
