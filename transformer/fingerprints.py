@@ -17,14 +17,14 @@ ADVICE = {
 }
 
 
-def check(workdir: Path, found: Mapping[str, str]) -> None:
+def check(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     """Raises UserError if fingerprints differ from the recorded ones, or the record is damaged."""
     path = workdir / FILE_NAME
     if not path.exists():
         return
     try:
         recorded = json.loads(path.read_bytes())
-        differing = [name for name, digest in found.items() if recorded[name] != digest]
+        differing = [name for name, digest in fingerprints.items() if recorded[name] != digest]
     except UNREADABLE as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
     if differing:
@@ -39,6 +39,6 @@ def read(workdir: Path) -> dict[str, str]:
         return {}
 
 
-def record(workdir: Path, found: Mapping[str, str]) -> None:
+def record(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     """Writes the fingerprints to the workdir."""
-    files.write_json(workdir / FILE_NAME, dict(found))
+    files.write_json(workdir / FILE_NAME, dict(fingerprints))

@@ -16,7 +16,7 @@ from jax._src import distributed as jax_distributed  # its key-value store has n
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.errors import UserError
+from transformer.errors import UserError, first_of
 from transformer.locks import poll_until
 
 failures: list[str] = []  # of other processes, as received by `launch`
@@ -31,7 +31,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first, so that it prepares what all processes share.
+    """Runs the block in process 0 first, which prepares files for all processes.
 
     Raises UserError if process 0 makes no progress for `seconds`.
     """
@@ -84,14 +84,13 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
 
 def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns a description of how the first deviating process differs from process 0; None if all facts are equal."""
-    first = facts[0]
-    for index, other in enumerate(facts):
-        names = [name for name in first | other if first.get(name) != other.get(name)]
-        if names:
-            values = [f"{name} ({other.get(name)}, not {first.get(name)})" for name in names[:5]]
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    expected = facts[0]
+    for index, own in enumerate(facts):
+        names = [name for name in expected | own if expected.get(name) != own.get(name)]
+        values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
+        if values:
             return (
-                f"process {index} differs from process 0 in {', '.join(values)}{more}; start all processes with the "
+                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
                 "same code, config and data"
             )
     return None
@@ -106,14 +105,14 @@ class AnyProcess:
     def __init__(self) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.reshape(devices, (jax.process_count(), -1)), ("process", "device"), (AxisType.Auto,) * 2)
-        self._one_each = NamedSharding(mesh, P("process"))
+        self._one_per_process = NamedSharding(mesh, P("process"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
         self._previous: jax.Array | None = None
 
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
-        flags = jax.make_array_from_callback((jax.process_count(),), self._one_each, lambda _: np.array([flag]))
+        flags = jax.make_array_from_callback((jax.process_count(),), self._one_per_process, lambda _: np.array([flag]))
         previous, self._previous = self._previous, self._any(flags)
         return previous is not None and bool(previous)
 
