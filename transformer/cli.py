@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from absl import logging
 
-from transformer import files, logs, process
+from transformer import files, logs, runtime
 from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
 from transformer.errors import UserError, is_out_of_memory
@@ -119,7 +119,7 @@ def moved_data(workdir: Path | str) -> str:
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
-    process.set_up()
+    runtime.set_up()
     # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
     signal.signal(signal.SIGTERM, _raise_terminated)
     code = execute(parser, main, sys.argv[1:])
@@ -149,7 +149,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
             logging.exception("unexpected %s; this is a bug", type(error).__name__)
             return 1
         finally:
-            process.end_output()
+            runtime.end_output()
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:

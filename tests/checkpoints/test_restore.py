@@ -53,8 +53,8 @@ def test_the_chosen_checkpoints_are_averaged(saved, which, average, steps):
 )
 def test_averages_take_consecutive_multiples(tmp_path, saved, every, step, average, expected):
     """`expected` is the number that can be averaged if there are fewer than `average`."""
-    for step in saved:
-        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+    for saved_step in saved:
+        (tmp_path / "checkpoints" / str(saved_step)).mkdir(parents=True)
     if isinstance(expected, list):
         assert choose_steps(tmp_path, str(step), average, every) == expected
     else:

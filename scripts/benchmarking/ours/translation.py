@@ -12,7 +12,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.translator import Translator
-from transformer.process import keep_freed_memory
+from transformer.runtime import keep_freed_memory
 from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_model, init_parameters
 

@@ -1,4 +1,4 @@
-"""The process of a command: its memory and standard streams."""
+"""The operating system under a command: its memory and standard streams."""
 
 import ctypes
 import gc
