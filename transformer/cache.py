@@ -24,12 +24,7 @@ def folder(cache_dir: str) -> Path:
         path = files.expanded(cache_dir)
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transformer"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in files.FULL_DISK:
-            raise
-        raise UserError(f"data.cache_dir={path}: {error.strerror}; name a folder that can be written") from error
+    files.make_folder(path, "data.cache_dir")
     return path.resolve()
 
 

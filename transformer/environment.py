@@ -44,7 +44,10 @@ def describe_environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
-    return environment | {"diff": _shortened(diff)} if diff else environment
+    if diff:
+        cut = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n" if len(diff) > MAX_DIFF else ""
+        environment["diff"] = diff[:MAX_DIFF] + cut
+    return environment
 
 
 def read_environment(path: Path) -> dict[str, Any] | None:
@@ -77,9 +80,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.decode(errors="replace")
-
-
-def _shortened(diff: str) -> str:
-    if len(diff) <= MAX_DIFF:
-        return diff
-    return f"{diff[:MAX_DIFF]}\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"

@@ -7,7 +7,7 @@ have no deadline, and block signals while they wait. With one process none of th
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -56,12 +56,20 @@ def broadcast(value: Any, seconds: int) -> Any:
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
     """Raises UserError if the named values that `facts()` returns differ between processes.
 
-    The message is the same in all processes. A run of one process does not call `facts`.
+    The message names the first process that deviates, and is the same in all processes. A run of one process does not
+    call `facts`.
     """
     if jax.process_count() == 1:
         return
-    if message := difference(gather(f"reach the check of {what}", facts(), seconds)):
-        raise UserError(message)
+    expected, *others = gather(f"reach the check of {what}", facts(), seconds)
+    for index, own in enumerate(others, start=1):
+        names = [name for name in expected | own if expected.get(name) != own.get(name)]
+        if names:
+            values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
+            raise UserError(
+                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
+                "same code, config and data"
+            )
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
@@ -80,20 +88,6 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
         client().key_value_delete(_gathered.pop())
     _gathered.append(f"{call}/{jax.process_index()}")
     return values
-
-
-def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns a description of how the first deviating process differs from process 0; None if all facts are equal."""
-    expected = facts[0]
-    for index, own in enumerate(facts):
-        names = [name for name in expected | own if expected.get(name) != own.get(name)]
-        values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
-        if values:
-            return (
-                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
-                "same code, config and data"
-            )
-    return None
 
 
 class AnyProcess:
