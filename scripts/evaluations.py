@@ -17,7 +17,7 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.environment import short_commit
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
@@ -125,7 +125,7 @@ class Evaluation:
         try:
             with path.open(encoding="utf-8") as lines:
                 scores = [float(json.loads(line)["score"]) for line in lines]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error
         return self._check_count(path, scores)
@@ -196,7 +196,7 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
         for key, expected in types.items():
             if not isinstance(found[key], expected):
                 raise TypeError(f"{key}={found[key]}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again or restore it") from error
     return found

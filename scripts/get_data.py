@@ -18,7 +18,7 @@ from scripts.datasets import mtdata, parquet, tfds
 from scripts.datasets.folder import SPLITS, Pair
 from transformer import cli, files
 from transformer.errors import UserError
-from transformer.workdir import check_new
+from transformer.files import check_new
 
 
 def main(arguments: argparse.Namespace) -> None:

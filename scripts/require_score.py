@@ -8,7 +8,7 @@ import json
 import sys
 
 from transformer import cli
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -16,7 +16,7 @@ def main(arguments: argparse.Namespace) -> None:
     sys.stdout.write(text)
     try:
         value = json.loads(text)[arguments.score]
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise UserError(f"standard input: must be JSON with the key {arguments.score} ({error})") from None
     if value < arguments.least:
         raise UserError(f"{arguments.score} is {value}, must be at least {arguments.least}")

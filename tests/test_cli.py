@@ -74,7 +74,7 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
         (TRAIN, ["--config=a.py", "--confg.model.dmodel=1"], "did you mean --config.model.d_model?"),
         (TRAIN, ["--config=a.py", "--config.seed"], "--config.seed: needs a value, --config.seed=VALUE"),
         (TRAIN, ["--config=a.py", "--decoding.beam_size=2"], "did you mean --config.decoding.beam_size?"),
-        (TRAIN, ["--config=a.py", "b.py"], "b.py: not a flag"),
+        (TRAIN, ["--config=a.py", "b.py"], "unrecognized arguments: b.py"),
         (EVALUATE, ["--config.decoding.beam_size=2"], "did you mean --decoding.beam_size?"),
         (EVALUATE, ["--model.d_model=2"], "--model.d_model=2: no such flag"),
         (EVALUATE, ["--average=few"], "argument --average: invalid int value: 'few'"),

@@ -1,8 +1,9 @@
-"""The cache: a folder of tokenizers, corpora and downloads that many runs share."""
+"""The cache: a folder of tokenizers, corpora, downloads and compiled programs that many runs share."""
 
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from transformer import files, locks
 from transformer.errors import UserError
+
+MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def folder(cache_dir: str) -> Path:
@@ -21,12 +24,7 @@ def folder(cache_dir: str) -> Path:
         path = files.expanded(cache_dir)
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transformer"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in files.FULL_DISK:
-            raise
-        raise UserError(f"data.cache_dir={path}: {error.strerror}; name a folder that can be written") from error
+    files.make_folder(path, "data.cache_dir")
     return path.resolve()
 
 
@@ -65,3 +63,29 @@ def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
             raise UserError(f"data.cache_dir: cannot write {folder} ({error.strerror}); name another folder") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def enable_compilation_cache(cache_dir: str = "") -> None:
+    """Enables JAX's compilation cache in the cache: a resumed run or a second evaluation does not compile again.
+
+    JAX executes what it finds there, so the folder must come from the user's own settings and never from a workdir that
+    is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder cannot be created, nothing is cached.
+    """
+    import jax  # commands that compute nothing need only the functions above
+
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        compiled = folder(cache_dir) / "compiled" / _processor()
+    except UserError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(compiled))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
+
+
+def _processor() -> str:
+    """Returns a digest of the processor's features: code compiled for others may use instructions it lacks."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(f"{platform.machine()} {platform.processor()} {flags}".encode()).hexdigest()[:16]

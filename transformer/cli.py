@@ -7,22 +7,19 @@ an interruption is one line and exit code 130. Only a bug shows a traceback, wit
 import argparse
 import errno
 import gc
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import logging
 
-from transformer import files, logs
-from transformer.allocator import keep_freed_memory
+from transformer import files, logs, runtime
 from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
 from transformer.errors import UserError, is_out_of_memory
 
-GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
 DISK_IS_FULL = "the disk is full"
 OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
@@ -60,28 +57,29 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses the arguments. Raises UserError for an unknown or repeated flag or key, or a value of another type."""
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        # Only actions that collect values have a list as their default.
-        lists = {flag for action in self._actions if isinstance(action.default, list) for flag in action.option_strings}
+        flags = self._option_string_actions
+        plain: list[str] = []
+        overrides: list[tuple[str, str]] = []
         given: dict[str, str] = {}
-        for flag in argv:
-            name = flag.partition("=")[0]
-            if flag.startswith("--") and name not in flags and not self._is_override(name):
+        words = iter(argv)
+        for word in words:
+            name, equals, text = word.partition("=")
+            collects = name in flags and isinstance(flags[name].default, list)
+            if name.startswith("--") and not collects and given.setdefault(name, word) is not word:
+                raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
+            if self._is_override(name):
+                if not equals and (text := next(words, None)) is None:
+                    raise UserError(f"{word}: needs a value, {word}=VALUE")
+                overrides.append((name.removeprefix("--").removeprefix("config."), text))
+            elif name.startswith("--") and name not in flags:
                 is_data = name.startswith("--config.data.")
-                advice = moved_data("DIR") if is_data else nearest(name, flags + self._override_flags())
-                raise UserError(f"{flag}: no such flag{advice} (--help lists the flags)")
-            if flag.startswith("--") and name not in lists and given.setdefault(name, flag) is not flag:
-                raise UserError(f"{flag}: {given[name]} is given before it; give {name} once")
-        arguments, others = self.parse_known_args(argv)
-        arguments.overrides, others = [], iter(others)
-        for flag in others:
-            name, equals, text = flag.partition("=")
-            if not self._is_override(name):
-                raise UserError(f"{flag}: not a flag (--help lists the flags)")
-            if not equals and (text := next(others, None)) is None:
-                raise UserError(f"{flag}: needs a value, {flag}=VALUE")
-            arguments.overrides.append((name.removeprefix("--").removeprefix("config."), text))
-        parse_overrides(arguments.overrides, "--config." if self.overrides == "config" else "--")
+                advice = moved_data("DIR") if is_data else nearest(name, [*flags, *self._override_flags()])
+                raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
+            else:
+                plain.append(word)
+        arguments = self.parse_args(plain)
+        parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
+        arguments.overrides = overrides
         return arguments
 
     def add_model_flags(self, ensemble: bool = True) -> None:
@@ -121,30 +119,12 @@ def moved_data(workdir: Path | str) -> str:
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
-    open_closed_streams()
-    keep_freed_memory()  # before any thread starts
-    gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay
+    runtime.set_up()
     # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
     signal.signal(signal.SIGTERM, _raise_terminated)
-    sys.unraisablehook = _ignore_closed_event_loop
     code = execute(parser, main, sys.argv[1:])
     gc.freeze()  # else the exit searches all modules for garbage: half a second with JAX
     sys.exit(code)
-
-
-def open_closed_streams() -> None:
-    """Replaces closed standard streams by the null device, for this process and its children.
-
-    Otherwise the next file that is opened takes the stream's descriptor, and libraries write their messages into it.
-    """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
-            os.set_inheritable(number, True)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str]) -> int:
@@ -169,7 +149,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
             logging.exception("unexpected %s; this is a bug", type(error).__name__)
             return 1
         finally:
-            _end_output()
+            runtime.end_output()
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:
@@ -187,20 +167,6 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
             return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
         error = error.__cause__ or error.__context__
     return None
-
-
-def _end_output() -> None:
-    """Flushes standard output. If that fails, redirects it, so that the interpreter does not fail again at its exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _ignore_closed_event_loop(unraisable: Any) -> None:
-    """Ignores "Event loop is closed" from Orbax's threads; the failure itself has already been reported."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from transformer.errors import MALFORMED, UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_DIFF = 100_000  # characters
@@ -41,7 +44,25 @@ def describe_environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
-    return environment | {"diff": _shortened(diff)} if diff else environment
+    if diff:
+        cut = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n" if len(diff) > MAX_DIFF else ""
+        environment["diff"] = diff[:MAX_DIFF] + cut
+    return environment
+
+
+def read_environment(path: Path) -> dict[str, Any] | None:
+    """Returns the `environment.json` of a run; None if it was deleted. Raises UserError if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if any(len(values) != 2 for start in record["resumed"] for values in start["changes"].values()):
+            raise ValueError("a change must have two values")
+        if not all("commit" in start for start in (record, *record["resumed"])):
+            raise ValueError("a start must have a commit")
+    except MALFORMED as error:
+        raise UserError(f"{path}: damaged ({error}); delete it to continue without it") from error
+    return record
 
 
 def short_commit(environment: Mapping[str, Any]) -> str:
@@ -59,9 +80,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.decode(errors="replace")
-
-
-def _shortened(diff: str) -> str:
-    if len(diff) <= MAX_DIFF:
-        return diff
-    return f"{diff[:MAX_DIFF]}\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"

@@ -1,11 +1,21 @@
-"""The exception for errors that the user can correct, and errors of devices that become one."""
+"""The exception for errors that the user can correct, and errors of files and devices that become one."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+# Raised by code that parses a damaged file, or that finds values of other types in it than it expects.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (OSError, *MALFORMED)
 
 
 class UserError(ValueError):
     """Raised for unusable input. The message names the key or file, the value received, and the allowed values."""
+
+
+def first_of(items: Sequence[str], limit: int, separator: str = "; ") -> str:
+    """Joins the first items for a message, with the number of omitted ones."""
+    others = len(items) - limit
+    return separator.join(items[:limit]) + (f" and {others} more" if others > 0 else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,10 +1,15 @@
-"""Atomic writing of files, and rounding of the numbers in them."""
+"""Atomic writing of files and folders, and rounding of the numbers in them."""
 
+import contextlib
 import errno
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from transformer.errors import UserError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -52,10 +57,44 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
+def make_folder(path: Path, flag: str) -> None:
+    """Creates the folder, with its parents, unless it exists. Raises UserError, naming the flag, if it cannot."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in FULL_DISK:
+            raise
+        reason = f"{error.strerror}: {error.filename}"
+        raise UserError(f"{flag}={path}: cannot be made ({reason}); name another folder") from error
+
+
+def check_new(output: Path) -> None:
+    """Raises UserError if `output` exists."""
+    if output.exists():
+        raise UserError(f"--output={output}: exists; delete it, or name another folder")
+
+
+@contextlib.contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
+
+    Raises UserError if `output` exists or cannot be made.
+    """
+    check_new(output)
+    make_folder(output.parent, "--output")
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        unfinished.rename(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def six_digits(value: Any) -> Any:
     """Returns JSON data whose floats are rounded to six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: six_digits(each) for key, each in value.items()}
-    return [six_digits(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: six_digits(item) for key, item in value.items()}
+    return [six_digits(item) for item in value] if isinstance(value, list | tuple) else value

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer import files
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 FILE_NAME = "contents.json"
 VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
@@ -17,15 +17,15 @@ ADVICE = {
 }
 
 
-def check(workdir: Path, found: Mapping[str, str]) -> None:
+def check(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     """Raises UserError if fingerprints differ from the recorded ones, or the record is damaged."""
     path = workdir / FILE_NAME
     if not path.exists():
         return
     try:
         recorded = json.loads(path.read_bytes())
-        differing = [name for name, digest in found.items() if recorded[name] != digest]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        differing = [name for name, digest in fingerprints.items() if recorded[name] != digest]
+    except UNREADABLE as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
     if differing:
         raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
@@ -35,10 +35,10 @@ def read(workdir: Path) -> dict[str, str]:
     """Returns the recorded fingerprints; none if there is no record, or it is damaged."""
     try:
         return dict(json.loads((workdir / FILE_NAME).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
+    except UNREADABLE:
         return {}
 
 
-def record(workdir: Path, found: Mapping[str, str]) -> None:
+def record(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     """Writes the fingerprints to the workdir."""
-    files.write_json(workdir / FILE_NAME, dict(found))
+    files.write_json(workdir / FILE_NAME, dict(fingerprints))

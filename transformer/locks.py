@@ -16,42 +16,27 @@ from transformer.errors import UserError
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
 REPORT_SECONDS = 1.0  # between two reports of progress, at least
-_listeners: "list[_Listener]" = []
+_listeners: list[Callable[[], object]] = []
+_calling = threading.RLock()  # held during the calls, so that none follows the end of its block
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
     """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
-    registered = _Listener(listener)
-    _listeners.append(registered)
+    with _calling:
+        _listeners.append(listener)
     try:
         yield
     finally:
-        _listeners.remove(registered)
-        registered.end()
+        with _calling:
+            _listeners.remove(listener)
 
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
-    for listener in list(_listeners):
-        listener()
-
-
-class _Listener:
-    """A function that is never called after `end` has returned."""
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function: Callable[[], object] | None = function
-        self._calling = threading.RLock()
-
-    def __call__(self) -> None:
-        with self._calling:
-            if self._function is not None:
-                self._function()
-
-    def end(self) -> None:
-        with self._calling:
-            self._function = None
+    with _calling:
+        for listener in list(_listeners):
+            listener()
 
 
 @contextlib.contextmanager
@@ -83,8 +68,8 @@ def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hash
     while True:
         yield
         now = time.monotonic()
-        if (found := progress()) != seen:
-            seen, changed = found, now
+        if (latest := progress()) != seen:
+            seen, changed = latest, now
             report_progress()
         idle = now - changed
         if idle > seconds:

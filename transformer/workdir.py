@@ -8,21 +8,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from transformer import files, fingerprints, locks
 from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.config_types import Config
 from transformer.environment import describe_environment, now
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
+
+TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 
 
 class InUse(UserError):
     """Raised for a workdir that another process has locked."""
-
-
-TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 
 
 class Workdir:
@@ -45,6 +43,7 @@ class Workdir:
         self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
         self.shortlist = path / "shortlist.npz"  # for decoding.shortlist; absent unless scripts.shortlist has made it
         self.complete = path / "complete.json"
+        self.lock = path / ".lock"
         self.contents = path / fingerprints.FILE_NAME
         self.tokenizers = [path / name for name in TOKENIZERS]
         self.inode = _inode(path)
@@ -52,7 +51,8 @@ class Workdir:
     @property
     def written(self) -> list[Path]:
         """The files and folders that a run writes, whether they exist or not, but for its lock."""
-        return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path] + self.tokenizers
+        paths = [path for path in vars(self).values() if isinstance(path, Path)] + self.tokenizers
+        return [path for path in paths if path not in (self.path, self.lock)]
 
     def check_in_place(self, cause: Exception | None = None) -> None:
         """Raises UserError, from `cause`, if another folder or none is at the path now.
@@ -65,39 +65,45 @@ class Workdir:
                 "same command with the new name of the folder"
             ) from cause
 
-    def delete(self) -> None:
-        """Deletes what a run writes, and the folder unless it has other files."""
-        for path in (*self.written, self.path / ".lock"):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
-
-    def is_of_a_run(self) -> bool:
-        """Tells whether `config.json` is a run's. A start writes it before all else but its lock."""
-        try:
-            return {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes()))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return False
-
     def check_own(self) -> None:
-        """Raises UserError if the folder is not a run's and has a file or folder that a run would write."""
-        if self.is_of_a_run():
-            return
+        """Raises UserError if the folder has a file or folder that a run would write, but no `config.json` of a run.
+
+        A start writes `config.json` before all else but its lock.
+        """
+        with contextlib.suppress(*UNREADABLE):
+            if {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes())):
+                return
         foreign = [path for path in self.written if os.path.lexists(path)]
-        lock = self.path / ".lock"  # empty, or with the name of a process, if a start was killed at once
-        if lock.exists() and (content := lock.read_bytes()) and not content.startswith(b"process "):
-            foreign.append(lock)
+        # Empty, or with the name of a process, if a start was killed at once.
+        if self.lock.exists() and (content := self.lock.read_bytes()) and not content.startswith(b"process "):
+            foreign.append(self.lock)
         if foreign:
             raise UserError(
                 f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "
                 "run; name a new folder"
             )
 
+    def delete(self) -> None:
+        """Deletes what a run writes, and the folder unless it has other files."""
+        for path in (*self.written, self.lock):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
     def mark_complete(self, step: int) -> None:
         files.write_json(self.complete, {"step": step})
 
     def is_complete(self) -> bool:
         return self.complete.exists()
+
+    def averaged_steps(self) -> list[int] | None:
+        """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
+        if not self.averaged.exists():
+            return None
+        try:
+            return [int(step) for step in json.loads(self.averaged.read_bytes())["steps"]]
+        except MALFORMED as error:
+            raise UserError(f"{self.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error
 
     def has_begun(self) -> bool:
         """Tells whether a run has left results here. A plan, or a start that failed over its data, leaves none."""
@@ -114,7 +120,7 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     Raises UserError if `path` cannot be a folder, or has files that no run wrote.
     """
     workdir = Workdir(path)
-    make_folder(path)
+    files.make_folder(path, "--workdir")
     workdir.check_own()
     for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
@@ -132,15 +138,15 @@ def lock_workdir(path: Path) -> Iterator[None]:
     folder is no longer at its path.
     """
     is_new = not path.exists()
-    make_folder(path)
-    with (path / ".lock").open("a+", encoding="utf-8") as file:
+    files.make_folder(path, "--workdir")
+    workdir = Workdir(path)
+    with workdir.lock.open("a+", encoding="utf-8") as file:
         if not locks.try_lock(file):
             file.seek(0)
             raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {now()}")
         file.flush()
-        workdir = Workdir(path)
         try:
             yield
         except Exception as error:
@@ -170,12 +176,6 @@ def shadow(path: Path) -> Iterator[Path]:
             raise UserError(str(error).replace(folder, str(path))) from error
 
 
-def _inode(path: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        return path.stat().st_ino
-    return None
-
-
 def split_names(names: str) -> list[str]:
     """Returns the folders in DIR,DIR,... A comma in the name of one folder separates nothing."""
     return [names] if Path(names).is_dir() else names.split(",")
@@ -191,69 +191,13 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
 
 def open_all(paths: Sequence[Path]) -> list[tuple[Workdir, Config]]:
     """Opens several runs. Raises UserError if one cannot be used, or is given twice."""
-    opened, seen = [], set()
-    for path in paths:
-        opened.append(open_existing(path))
-        if path.resolve() in seen:
-            raise UserError(f"{path}: is given twice; give it once")
-        seen.add(path.resolve())
-    return opened
+    resolved = [path.resolve() for path in paths]
+    if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
+        raise UserError(f"{repeated[1]}: is given twice; give it once")
+    return [open_existing(path) for path in paths]
 
 
-def make_folder(path: Path, flag: str = "--workdir") -> None:
-    """Creates the folder, with its parents, unless it exists. Raises UserError, naming the flag, if it cannot."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in files.FULL_DISK:
-            raise
-        reason = f"{error.strerror}: {error.filename}"
-        raise UserError(f"{flag}={path}: cannot be made ({reason}); name another folder") from error
-
-
-def check_new(output: Path) -> None:
-    """Raises UserError if `output` exists."""
-    if output.exists():
-        raise UserError(f"--output={output}: exists; delete it, or name another folder")
-
-
-@contextlib.contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
-
-    Raises UserError if `output` exists or cannot be made.
-    """
-    check_new(output)
-    make_folder(output.parent, "--output")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def read_environment(workdir: Workdir) -> dict[str, Any] | None:
-    """Returns `environment.json`; None if it was deleted. Raises UserError if it is damaged."""
-    if not workdir.environment.exists():
-        return None
-    try:
-        record = json.loads(workdir.environment.read_text(encoding="utf-8"))
-        if any(len(values) != 2 for start in record["resumed"] for values in start["changes"].values()):
-            raise ValueError("a change must have two values")
-        if not all("commit" in start for start in (record, *record["resumed"])):
-            raise ValueError("a start must have a commit")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{workdir.environment}: damaged ({error}); delete it to continue without it") from error
-    return record
-
-
-def read_averaged_steps(workdir: Workdir) -> list[int] | None:
-    """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
-    if not workdir.averaged.exists():
-        return None
-    try:
-        return [int(step) for step in json.loads(workdir.averaged.read_bytes())["steps"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{workdir.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error
+def _inode(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_ino
+    return None

@@ -13,8 +13,8 @@ import transformer
 from scripts.alignment.links import Head, Links, heads_of, most_consistent, word_links, word_numbers
 from scripts.alignment.pharaoh import Gold, error_rate, format_links, parse_gold
 from transformer.api import Model
+from transformer.cache import enable_compilation_cache
 from transformer.commands.translate import decode_stream
-from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.inspection import Attention

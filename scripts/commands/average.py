@@ -13,8 +13,9 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_progress
 from transformer.checkpoints.trained import Trained
+from transformer.files import check_new, new_folder
 from transformer.training.state import TrainState
-from transformer.workdir import Workdir, check_new, new_folder, open_existing
+from transformer.workdir import Workdir, open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:

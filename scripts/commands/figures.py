@@ -9,7 +9,7 @@ import transformer
 from scripts import charts
 from scripts.charts.files import check_output, write
 from transformer.api import check_text
-from transformer.compilation_cache import enable_compilation_cache
+from transformer.cache import enable_compilation_cache
 from transformer.errors import UserError
 from transformer.workdir import split_names
 

@@ -14,7 +14,7 @@ from scripts.data_inspection.pairs import Measured, measure
 from scripts.data_inspection.text import make_text
 from transformer import files
 from transformer.api import Model
-from transformer.compilation_cache import enable_compilation_cache
+from transformer.cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted, read_parallel_files

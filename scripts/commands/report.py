@@ -22,7 +22,7 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.publish(make_table(found), "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
-    from transformer.compilation_cache import enable_compilation_cache
+    from transformer.cache import enable_compilation_cache
 
     enable_compilation_cache()  # models of one architecture share their programs
     output = Path(arguments.output)

@@ -19,7 +19,7 @@ from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.config.keys import nearest, show
 from transformer.errors import UserError
-from transformer.workdir import make_folder, open_existing
+from transformer.workdir import open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -94,7 +94,7 @@ def check_values(sweep: Sweep, task: Task) -> None:
 
 def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
     """Returns the study of the sweep. Creates it unless the folder has one."""
-    make_folder(folder.path)
+    files.make_folder(folder.path, "--workdir")
     folder.check_own()
     with folder.lock():
         record = folder.describe(sweep, task.identity)

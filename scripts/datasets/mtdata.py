@@ -19,7 +19,7 @@ from scripts.datasets.folder import Pair, write_record
 from transformer.config.keys import nearest
 from transformer.environment import REPOSITORY
 from transformer.errors import UserError
-from transformer.workdir import new_folder
+from transformer.files import new_folder
 
 PYTHON = REPOSITORY / ".venv-mtdata" / "bin" / "python"
 NAMES = {"train": "train", "validation": "dev", "test": "test"}  # mtdata's names of the splits

@@ -12,7 +12,7 @@ from typing import Any
 
 from scripts.datasets.local_files import without_tensorflow
 from transformer.errors import UserError
-from transformer.workdir import make_folder
+from transformer.files import make_folder
 
 
 def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:

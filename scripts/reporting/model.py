@@ -8,7 +8,7 @@ from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from transformer.data.batches.epoch_plan import read_stats
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.special_tokens import SPECIAL
 
 POSITIONS = 64
@@ -86,7 +86,7 @@ def _batches(run: Run) -> list[tuple[str, ...]]:
     plans = run.workdir.plans.glob("[0-9]*-*")
     try:
         stats = read_stats(max(plans, key=lambda path: int(path.name.partition("-")[0])))
-    except (OSError, ValueError, KeyError, TypeError):  # none, or damaged; the run makes it again
+    except UNREADABLE:  # none, or damaged; the run makes it again
         return []
     return [
         (

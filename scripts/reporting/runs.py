@@ -9,9 +9,10 @@ from typing import Any
 from scripts.evaluations import Evaluation, distinct_names, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
+from transformer.environment import read_environment
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
-from transformer.workdir import Workdir, open_all, read_environment
+from transformer.workdir import Workdir, open_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Run:
 
     @functools.cached_property
     def environment(self) -> dict[str, Any]:
-        return read_environment(self.workdir) or {}
+        return read_environment(self.workdir.environment) or {}
 
     @functools.cached_property
     def record(self) -> list[Record]:

@@ -15,7 +15,7 @@ from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
 from transformer import locks
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UserError
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 2  # of sweep.json
@@ -88,7 +88,7 @@ class Folder:
         try:
             record = json.loads(self.record.read_text(encoding="utf-8"))
             version, _ = record["schema_version"], record["task"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{self.record}: not the record of a sweep ({reason}); name another folder") from error
         if version != SCHEMA_VERSION:

@@ -22,8 +22,9 @@ from tests.checkpoints.saved_runs import (
 )
 from tests.training.tiny import setup, tiny_config
 from transformer.checkpoints import checksums
-from transformer.checkpoints.manager import Checkpoints, max_checkpoints, steps_to_keep
+from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_progress, steps_in
+from transformer.checkpoints.retention import max_checkpoints, steps_to_keep
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -241,11 +242,11 @@ def test_an_error_for_other_arrays_names_the_configuration_keys_that_differ(save
     config = checksums.read(checkpoint)["config"]
     del config["checkpoint.keep_every"]  # a key added after the checkpoint was saved
     rewrite_record(checkpoint, config=config)
-    other = abstract_state()
-    other.parameters["layers"][0]["kernel"] = jax.ShapeDtypeStruct((2, 5), np.float32)
-    other.parameters["layers"][2] = {"bias": jax.ShapeDtypeStruct((4,), np.float32)}
+    expected = abstract_state()
+    expected.parameters["layers"][0]["kernel"] = jax.ShapeDtypeStruct((2, 5), np.float32)
+    expected.parameters["layers"][2] = {"bias": jax.ShapeDtypeStruct((4,), np.float32)}
     with open_run(tmp_path / "run", model__d_ff=32, checkpoint__keep=2) as checkpoints:
-        message = refusal(checkpoints.restore, other)
+        message = refusal(checkpoints.restore, expected)
     assert "parameters.layers.0.kernel: found (2, 3), expected (2, 5)" in message
     assert "parameters.layers.2.bias: found none, expected (4,)" in message
     assert message.endswith("; the configuration differs in model.d_ff: 16 -> 32")

@@ -53,8 +53,8 @@ def test_the_chosen_checkpoints_are_averaged(saved, which, average, steps):
 )
 def test_averages_take_consecutive_multiples(tmp_path, saved, every, step, average, expected):
     """`expected` is the number that can be averaged if there are fewer than `average`."""
-    for each in saved:
-        (tmp_path / "checkpoints" / str(each)).mkdir(parents=True)
+    for saved_step in saved:
+        (tmp_path / "checkpoints" / str(saved_step)).mkdir(parents=True)
     if isinstance(expected, list):
         assert choose_steps(tmp_path, str(step), average, every) == expected
     else:
@@ -90,7 +90,7 @@ def test_decoding_falls_back_from_a_damaged_checkpoint_unless_its_step_is_named(
     checkpoint = tmp_path / "run" / "checkpoints" / "50"
     DAMAGES[damage](checkpoint)
     assert choose_step(tmp_path / "run", "last") == 40
-    (warning,) = [each.getMessage() for each in caplog.records if "using the previous" in each.getMessage()]
+    (warning,) = [message for message in caplog.messages if "using the previous" in message]
     assert warning.startswith(f"{checkpoint}: damaged: ")
     assert f"{checkpoint}: this checkpoint cannot be read (" in refusal(load, tmp_path / "run", [50])
 

@@ -42,10 +42,10 @@ def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[j
     translator = Translator([model.graph for model in models], TOKENIZER, decoding_config(**changes), 2, devices)
     lowered, lower = [], translator.search._lower
     translator.search._lower = lambda *arguments: lowered.append(arguments) or lower(*arguments)
-    found = translator.translate(replicas(models), texts, 1, lambda _: None)
-    used, shapes = (set(each) for each in zip(*translator.search.programs, strict=True))
+    translations = translator.translate(replicas(models), texts, 1, lambda _: None)
+    used, shapes = (set(column) for column in zip(*translator.search.programs, strict=True))
     return {
-        "translations": [[dataclasses.astuple(each) for each in best] for best in found],
+        "translations": [[dataclasses.astuple(translation) for translation in best] for best in translations],
         "devices": len(used),
         "shapes": len(shapes),
         "lowered": len(lowered),
@@ -71,9 +71,9 @@ def main() -> None:
     report["scores"], report["states"] = {}, {}
     for number, devices in DEVICES.items():
         scores = Scorer(graphs, TOKENIZER, config, devices).score(copies, list(zip(short, short[::-1], strict=True)))
-        report["scores"][number] = [dataclasses.astuple(each) for each in scores]
+        report["scores"][number] = [dataclasses.astuple(score) for score in scores]
         encodings = Inspector(graphs[0], TOKENIZER, config, devices).encode(replicas(MODELS[:1]), short)
-        report["states"][number] = [each.states.tolist() for each in encodings]
+        report["states"][number] = [encoding.states.tolist() for encoding in encodings]
     print(json.dumps(report))
 
 

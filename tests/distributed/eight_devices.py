@@ -93,11 +93,11 @@ def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
 
 def in_bfloat16(shapes: list[Shape]) -> dict:
     """Returns the loss on each mesh, and the error of the gradient, which is exact on the first by definition."""
-    found = {str(shape): bfloat16_update(shape) for shape in shapes}
-    _, expected = found[str(shapes[0])]
+    updates = {str(shape): bfloat16_update(shape) for shape in shapes}
+    _, expected = updates[str(shapes[0])]
     return {
         shape: {"loss": loss, "gradient_error": largest_error(gradient, expected)}
-        for shape, (loss, gradient) in found.items()
+        for shape, (loss, gradient) in updates.items()
     }
 
 

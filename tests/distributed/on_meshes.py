@@ -95,5 +95,5 @@ def translate(shape: Shape, dtype: str) -> list[tuple]:
     translator = Translator([model.graph], tokenizer, config.decoding, n_best=1, devices=list(mesh.devices.flat))
     parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))
     replicas = Replicas([model.graph], [parameters], NamedSharding(mesh, PartitionSpec()))
-    found = translator.translate(replicas, SENTENCES, 1, lambda count: None)
-    return [dataclasses.astuple(best) for (best,) in found]
+    translations = translator.translate(replicas, SENTENCES, 1, lambda count: None)
+    return [dataclasses.astuple(best) for (best,) in translations]

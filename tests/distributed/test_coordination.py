@@ -124,13 +124,15 @@ def test_facts_that_differ_are_an_error_in_every_process(client):
         coordination.require_same("the data", dict, 0)
 
 
-def test_differences_are_listed_up_to_five():
+def test_differences_are_listed_up_to_five(client):
     facts = {f"key {number}": number for number in range(8)}
-    assert coordination.difference([facts, dict(facts)]) is None
-    message = coordination.difference([facts, facts, {name: -1 for name in facts}])
-    assert message.startswith("process 2 differs from process 0 in key 0 (-1, not 0), key 1 (-1, not 1)")
-    assert "key 5" not in message and "and 3 more;" in message
-    assert "b (2, not None)" in coordination.difference([{"a": 1}, {"a": 1, "b": 2}])
+    client.values["0/0"] = json.dumps(facts)
+    with pytest.raises(UserError, match=r"in key 0 \(-1, not 0\), key 1 \(-1, not 1\), .* and 3 more;") as caught:
+        coordination.require_same("config", lambda: dict.fromkeys(facts, -1), 0)
+    assert "key 5" not in str(caught.value)
+    client.values["1/0"] = json.dumps({"a": 1})
+    with pytest.raises(UserError, match=r"b \(2, not None\)"):
+        coordination.require_same("config", lambda: {"a": 1, "b": 2}, 0)
 
 
 def test_the_stub_of_other_processes_does_nothing(monkeypatch):

@@ -149,7 +149,7 @@ def test_the_failure_of_one_process_stops_the_other(tmp_path):
     with Two(tmp_path / "run", {"data__cache_dir": tmp_path / "file" / "cache"}, training__steps=8) as two:
         ends = two.end()
     assert [code for code, _ in ends] == [2, 2]
-    reason = f"data.cache_dir={tmp_path / 'file' / 'cache'}: Not a directory"
+    reason = f"data.cache_dir={tmp_path / 'file' / 'cache'}: cannot be made (Not a directory"
     assert last(ends[1][1]).startswith(f"error: {reason}")
     assert f"error: process 1 on {socket.gethostname()} has stopped: {reason}" in last(ends[0][1])
 

@@ -18,7 +18,7 @@ OTHERS = [(1, 4, 1), (2, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 4, 1), (4, 
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict:
+def report(tmp_path_factory) -> dict:
     return find(tmp_path_factory.mktemp("run"), MESHES)
 
 
@@ -38,8 +38,8 @@ def run_on_eight_devices(module: str, *arguments: str) -> dict:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_the_losses_do_not_depend_on_the_mesh(found, mesh):
-    here, one = found["meshes"][str(mesh)], found["meshes"][str(ONE)]
+def test_the_losses_do_not_depend_on_the_mesh(report, mesh):
+    here, one = report["meshes"][str(mesh)], report["meshes"][str(ONE)]
     assert here["start"] == 0.0
     assert here["losses"][0] == pytest.approx(one["losses"][0], rel=1e-5)
     np.testing.assert_allclose(here["losses"], one["losses"], rtol=1e-3)
@@ -50,13 +50,13 @@ def test_the_losses_do_not_depend_on_the_mesh(found, mesh):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh):
+def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh):
     """The mesh may change the order of sums in float32, and so, rarely, how an activation is rounded to bfloat16.
 
     The rounding of all elements to the 8 bits of bfloat16 has a relative error of 2**-9 / sqrt(3) = 1.1e-3. So a
     gradient that devices round before they sum it fails, as does a lost or repeated term.
     """
-    here, one = found["bfloat16"][str(mesh)], found["bfloat16"][str(ONE)]
+    here, one = report["bfloat16"][str(mesh)], report["bfloat16"][str(ONE)]
     assert here["loss"] == pytest.approx(one["loss"], rel=5e-4)
     # More devices than heads share each head: products over its dimensions become sums of rounded parts.
     assert here["gradient_error"] < (5e-4 if mesh[-1] <= 2 else 2**-6)
@@ -64,59 +64,59 @@ def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh):
 
 @pytest.mark.parametrize("update", ["muon", "ctc"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_an_update_does_not_depend_on_the_mesh(found, mesh, update):
-    assert found[update][str(mesh)] < 1e-4
+def test_an_update_does_not_depend_on_the_mesh(report, mesh, update):
+    assert report[update][str(mesh)] < 1e-4
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_both_passes_of_a_sentence_are_compared_on_one_device(found, mesh):
-    assert found["r_drop"][str(mesh)] == pytest.approx(found["r_drop"][str(ONE)], rel=1e-5)
+def test_both_passes_of_a_sentence_are_compared_on_one_device(report, mesh):
+    assert report["r_drop"][str(mesh)] == pytest.approx(report["r_drop"][str(ONE)], rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_translations_do_not_depend_on_the_mesh(found, mesh, dtype):
-    here, one = (found["translations"][dtype][str(each)] for each in (mesh, ONE))
+def test_translations_do_not_depend_on_the_mesh(report, mesh, dtype):
+    here, one = (report["translations"][dtype][str(shape)] for shape in (mesh, ONE))
     assert here == one
     assert len({text for text, *_ in one}) >= 4
 
 
 @pytest.mark.slow
 def test_other_meshes(tmp_path):
-    found = find(tmp_path, OTHERS)
+    report = find(tmp_path, OTHERS)
     for mesh in OTHERS:
-        test_the_losses_do_not_depend_on_the_mesh(found, mesh)
-        test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(found, mesh)
+        test_the_losses_do_not_depend_on_the_mesh(report, mesh)
+        test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh)
         for update in ("muon", "ctc"):
-            test_an_update_does_not_depend_on_the_mesh(found, mesh, update)
-        test_both_passes_of_a_sentence_are_compared_on_one_device(found, mesh)
+            test_an_update_does_not_depend_on_the_mesh(report, mesh, update)
+        test_both_passes_of_a_sentence_are_compared_on_one_device(report, mesh)
         for dtype in ("float32", "bfloat16"):
-            test_translations_do_not_depend_on_the_mesh(found, mesh, dtype)
-        test_each_device_holds_its_share(found, mesh)
-    test_a_run_resumes_on_another_mesh(found)
+            test_translations_do_not_depend_on_the_mesh(report, mesh, dtype)
+        test_each_device_holds_its_share(report, mesh)
+    test_a_run_resumes_on_another_mesh(report)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_each_device_holds_its_share(found, mesh):
-    here, (data, fsdp, tensor) = found["meshes"][str(mesh)], mesh
+def test_each_device_holds_its_share(report, mesh):
+    here, (data, fsdp, tensor) = report["meshes"][str(mesh)], mesh
     assert here["matrices_held"] == here["moments_held"] == [1 / (fsdp * tensor)] * (data * fsdp * tensor)
     assert here["rows_held"] == 8 // (data * fsdp)
 
 
 @pytest.mark.parametrize("mesh", [ONE, *MESHES], ids=str)
-def test_the_compiled_step_takes_no_more_memory_than_its_share(found, mesh):
+def test_the_compiled_step_takes_no_more_memory_than_its_share(report, mesh):
     # Vectors, the norms' scales and biases, are whole on every device; metrics and addresses are less than a KiB more.
-    sizes, (data, fsdp, tensor) = found["sizes"], mesh
+    sizes, (data, fsdp, tensor) = report["sizes"], mesh
     state = sizes["matrices"] / (fsdp * tensor) + sizes["vectors"]
-    memory = found["meshes"][str(mesh)]["memory"]
+    memory = report["meshes"][str(mesh)]["memory"]
     assert memory["arguments"] == pytest.approx(state + sizes["batch"] / (data * fsdp), abs=64)
     assert memory["outputs"] == pytest.approx(state, abs=1024)
 
 
-def test_a_run_resumes_on_another_mesh(found):
-    resumed = found["resumed"]
+def test_a_run_resumes_on_another_mesh(report):
+    resumed = report["resumed"]
     assert resumed["restored"] == resumed["loaded_without_a_mesh"] == 0.0
-    rest = found["meshes"][str(ONE)]["losses"][-len(resumed["losses"]) :]
+    rest = report["meshes"][str(ONE)]["losses"][-len(resumed["losses"]) :]
     np.testing.assert_allclose(resumed["losses"], rest, rtol=1e-3)
 
 

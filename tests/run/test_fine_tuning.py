@@ -92,8 +92,8 @@ def refusal(workdir: Path, config: ml_collections.FrozenConfigDict) -> str:
     return str(caught.value)
 
 
-def equal(tree, other) -> None:
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(tree), other)
+def equal(tree, expected) -> None:
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(tree), expected)
 
 
 def test_a_run_starts_from_its_parent_with_a_fresh_optimizer_and_its_own_record(parent, tmp_path, caplog):
@@ -134,21 +134,20 @@ def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
     state = TrainState(jnp.array(40), jnp.array(0), parameters, optax.sgd(0.1).init(parameters), average)
     with Checkpoints(Workdir(copied), loading.load(copied)) as checkpoints:
         checkpoints.save(state, Progress(step=40, best_step=40))
-    config = child(copied)
-    opened = open_parent(config, Workdir(tmp_path / "run"))
-    equal(opened.initial_parameters(opened.config, jax.device_put(parameters)), jax.device_get(average))
-    assert ", step 40 (moving average): " in opened.describe(opened.config, parameters)
+    opened = open_parent(child(copied), Workdir(tmp_path / "run"))
+    equal(opened.initial_parameters(jax.device_put(parameters)), jax.device_get(average))
+    assert ", step 40 (moving average): " in opened.describe(parameters)
 
 
 def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent, tmp_path, monkeypatch):
     masked = {"training__objective": "masked_lm", "data__target_language": ""}
     encoder = prepared(tmp_path / "encoder", child(parent, **masked))  # its decoder is not taken
-    random, found = (
+    random, initial = (
         named_leaves(jax.device_get(state.parameters)) for state in (encoder.initializer(), encoder.initial_state())
     )
     original = named_leaves(read_run(parent, "20")[0])
-    assert "encoder.embedding.table" in found and not any(name.startswith("decoder") for name in found)
-    for name, array in found.items():
+    assert "encoder.embedding.table" in initial and not any(name.startswith("decoder") for name in initial)
+    for name, array in initial.items():
         taken = original[name.replace("encoder.embedding", "decoder.embedding")]
         np.testing.assert_array_equal(array, taken)
         assert (array != random[name]).any() or array.std() == 0
@@ -161,9 +160,7 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent
     for name, array in back.items():
         is_taken = name.startswith("encoder.") or name == "decoder.embedding.table"
         np.testing.assert_array_equal(array, original[name] if is_taken else start[name])
-    assert "what training.objective=masked_lm does not have" in run.parent.describe(
-        run.config, run.initializer().parameters
-    )
+    assert "what training.objective=masked_lm does not have" in run.parent.describe(run.initializer().parameters)
     deeper = child(tmp_path / "encoder", model__num_layers=2, **data)
     message = refusal(tmp_path / "deeper", deeper)
     assert "(encoder.layers.1.feed_forward.inner.bias: found none, expected (8,); " in message
@@ -174,12 +171,12 @@ def test_parts_that_are_not_taken_are_random(parent, tmp_path):
     # The new model has another feed-forward width in its encoder, which the parts that are taken do not.
     config = child(parent, training__init_skip="decoder.layers, encoder.layers.0.feed_forward", model__d_ff="24")
     run = prepared(tmp_path / "run", config)
-    random, found = (
+    random, taken = (
         named_leaves(jax.device_get(tree)) for tree in (run.initializer().parameters, read_run(parent, "best")[0])
     )
     for name, array in named_leaves(jax.device_get(run.initial_state().parameters)).items():
         skipped = name.startswith(("decoder.layers.", "encoder.layers.0.feed_forward."))
-        np.testing.assert_array_equal(array, (random if skipped else found)[name])
+        np.testing.assert_array_equal(array, (random if skipped else taken)[name])
     assert json.loads((tmp_path / "run" / "parent.json").read_text())["not_taken"] == [
         "decoder.layers",
         "encoder.layers.0.feed_forward",
@@ -329,13 +326,15 @@ def test_unusable_parents_are_refused_and_leave_no_workdir(parent, tmp_path, cha
 def test_another_vocabulary_is_refused_unless_its_embeddings_are_skipped(tmp_path):
     text = {"data.source": "text", "data.cache_dir": str(tmp_path / "cache"), "tokenizer.kind": "word"}
     parent = make_workdir(tmp_path / "parent", steps=(10, 20), **text)
-    other = make_workdir(tmp_path / "other", steps=(10,), **text | {"tokenizer.vocab_size": "10"}) / "tokenizer.model"
+    model_file = (
+        make_workdir(tmp_path / "other", steps=(10,), **text | {"tokenizer.vocab_size": "10"}) / "tokenizer.model"
+    )
     changes = {key.replace(".", "__"): value for key, value in text.items()}
-    message = refusal(tmp_path / "run", child(parent, tokenizer__model_file=other, **changes))
-    assert message.startswith(f"config.tokenizer.model_file={other}: {parent} has another tokenizer, so")
+    message = refusal(tmp_path / "run", child(parent, tokenizer__model_file=model_file, **changes))
+    assert message.startswith(f"config.tokenizer.model_file={model_file}: {parent} has another tokenizer, so")
     assert message.endswith(" set config.training.init_skip=decoder.embedding.table")
     prepared(tmp_path / "same", child(parent, tokenizer__model_file=parent / "tokenizer.model", **changes))
-    config = child(parent, tokenizer__model_file=other, training__init_skip="decoder.embedding", **changes)
+    config = child(parent, tokenizer__model_file=model_file, training__init_skip="decoder.embedding", **changes)
     assert prepared(tmp_path / "run", config).tokenizer.vocab_sizes == (10, 10)
     # Numbers instead of text are other tokens too.
     message = refusal(tmp_path / "ids", child(parent))
@@ -372,6 +371,6 @@ def test_a_model_that_computes_something_else_with_the_same_parameters_gives_a_w
     same = prepared(tmp_path / "same", child(parent, model__dropout="0.3")).parent
     assert "The model differs" not in caplog.text
     with_vectors = loading.override(same.config, [("model.source_vectors", "vectors.txt")])
-    assert dataclasses.replace(same, config=with_vectors).model_difference(child(parent)) == ""
+    assert dataclasses.replace(same, config=with_vectors, run_config=child(parent)).model_difference() == ""
     prepared(tmp_path / "run", child(parent, model__num_heads="4"))
     assert f"The model differs from that of {parent}: model.num_heads: 2 -> 4." in caplog.text

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from transformer import files
+from transformer.errors import UNREADABLE
 
 NAME = "checkpoint.json"
 
 
 def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None) -> None:
     """Writes a checkpoint's record, atomically, with the checksums of its files. They are computed if not given."""
-    if checksums is None:
-        checksums = {name: _checksum(folder / name) for name in _names(folder)}
+    if checksums is None:  # of the items, each in a folder; files beside these folders are Orbax's own notes
+        paths = (path for path in folder.glob("*/**/*") if path.is_file())
+        checksums = {str(path.relative_to(folder)): _checksum(path) for path in sorted(paths)}
     record = {**contents, "files": checksums}
     files.write_text(folder / NAME, json.dumps(record | {"checksum": _digest(record)}))
 
@@ -58,7 +60,7 @@ def damage(folder: Path) -> str | None:
         if fault := _fault(folder, recorded):
             # The run may have removed an item since.
             return fault if (now := read(folder)["files"]) == recorded else _fault(folder, now)
-    except (OSError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
     return None
 
@@ -71,11 +73,6 @@ def _fault(folder: Path, recorded: Mapping[str, Any]) -> str | None:
         except FileNotFoundError:
             return f"damaged: {name} is missing"
     return None
-
-
-def _names(folder: Path) -> list[str]:
-    """Returns the files of the items, each in a folder. Files beside these folders are Orbax's own notes."""
-    return sorted(str(path.relative_to(folder)) for path in folder.glob("*/**/*") if path.is_file())
 
 
 def _checksum(path: Path) -> list[int | str]:

@@ -1,6 +1,7 @@
 """Reading checkpoints: which exist, what they record, and their parameters for decoding."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from transformer.checkpoints import checksums
 from transformer.config.checking import checked
 from transformer.config.loading import difference
 from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError, first_of
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 3
+OPTIMIZER = "optimizer"  # the item of a checkpoint that only training reads
 
 
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
@@ -32,10 +34,7 @@ def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: 
     for folder in folders:
         with readable(folder, "try another"):
             check_same_arrays(folder, {eval_item(folder): expected}, config)
-    total = None
-    for folder in folders:
-        parameters = read_parameters(folder)
-        total = parameters if total is None else jax.tree.map(np.add, total, parameters)
+    total = functools.reduce(functools.partial(jax.tree.map, np.add), map(read_parameters, folders))
     return jax.tree.map(lambda x: x / np.float32(len(folders)), total)
 
 
@@ -80,7 +79,7 @@ def choose_step(workdir: Path, which: str) -> int:
         if which not in map(str, steps):
             raise UserError(f"--checkpoint={which}: must be best, last or one of the steps {listed}")
         return int(which)
-    last = _last_undamaged(folder, steps)
+    last = _newest_undamaged(folder)
     best = read_progress(folder / str(last)).best_step
     if which == "last" or best is None:
         return last
@@ -89,8 +88,8 @@ def choose_step(workdir: Path, which: str) -> int:
     return best
 
 
-def _last_undamaged(folder: Path, steps: list[int]) -> int:
-    for step in reversed(steps):
+def _newest_undamaged(folder: Path) -> int:
+    for step in reversed(steps_in(folder)):
         damage = checksums.damage(folder / str(step))
         if damage is None:
             return step
@@ -117,11 +116,9 @@ def eval_item(folder: Path) -> str:
 
 def read_arrays(folder: Path, item: str) -> Any:
     """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays."""
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
-        tree = checkpointer.metadata(folder).item_metadata[item].tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        arguments = ocp.args.PyTreeRestore(restore_args=as_numpy)
-        return checkpointer.restore(folder, args=ocp.args.Composite(**{item: arguments}))[item]
+    handler = ocp.PyTreeCheckpointHandler()
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / item).tree)
+    return handler.restore(folder / item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
 
 
 def read_progress(folder: Path) -> Progress:
@@ -147,33 +144,33 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
     differing = [
         f"{item}.{name}: {shapes}"
         for item, tree in expected.items()
-        for name, shapes in differing_arrays(folder, item, tree).items()
+        for name, shapes in differing_shapes(read_shapes(folder, item), tree).items()
     ]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
         causes = [f"{key}: {values}" for key, values in difference(saved_config, config).items()]
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise UserError(
-            f"{folder}: holds other arrays than this model ({'; '.join(differing[:3])}{more}); the configuration "
+            f"{folder}: holds other arrays than this model ({first_of(differing, 3)}); the configuration "
             f"differs in {'; '.join(causes) or 'nothing, so the code or the vocabulary has changed'}"
         )
 
 
-def differing_arrays(folder: Path, item: str, expected: Any) -> dict[str, str]:
-    """Compares the shapes in the metadata of an item with `expected`, an abstract tree. Reads no array.
+def read_shapes(folder: Path, item: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of an item's arrays by name, from its metadata."""
+    leaves = named_leaves(ocp.PyTreeCheckpointHandler().metadata(folder / item).tree)
+    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
-    Returns the names of the arrays whose shapes differ, or that only one side has, each with both shapes as text.
+
+def differing_shapes(saved: Mapping[str, tuple[int, ...]], expected: Any) -> dict[str, str]:
+    """Compares the shapes that `read_shapes` returns with the tree `expected`.
+
+    Returns the names of the arrays whose shapes differ, or that are missing on one side, with both shapes as text.
     """
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{item: ocp.PyTreeCheckpointHandler()})) as checkpointer:
-        metadata = checkpointer.metadata(folder).item_metadata[item]
-    found, wanted = (
-        {name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()}
-        for tree in (metadata.tree if metadata else {}, expected)
-    )
+    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(expected).items()}
     return {
-        name: f"found {found.get(name, 'none')}, expected {wanted.get(name, 'none')}"
-        for name in sorted(found | wanted)
-        if found.get(name) != wanted.get(name)
+        name: f"found {saved.get(name, 'none')}, expected {shapes.get(name, 'none')}"
+        for name in sorted(saved | shapes)
+        if saved.get(name) != shapes.get(name)
     }
 
 
@@ -189,7 +186,7 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         # str() of a KeyError is in quotes.
         message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
         raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_collections
 from absl import logging
 from flax import nnx
 
 from transformer import fingerprints
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
+from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
 from transformer.training.state import abstract_init
-from transformer.workdir import Workdir, open_existing, read_averaged_steps
+from transformer.workdir import Workdir, open_existing
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Trained:
     """
 
     workdir: Workdir
-    config: ml_collections.FrozenConfigDict
+    config: Config
     tokenizer: Tokenizer
     graphs: tuple[nnx.GraphDef, ...]
     parameters: tuple[dict, ...]
@@ -55,35 +55,34 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
     config = override(first_config, overrides)
-    tokenizers = [Tokenizer.load(each.path, settings) for each, settings in opened]
+    tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
-    for (other, settings), tokenizer in zip(opened, tokenizers, strict=True):
-        fingerprints.check(other.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
+    for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
+        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
-                f"--workdir={','.join(workdirs)}: {first.path} and {other.path} have different tokenizers; models that "
-                "translate together need the same (give the second run the first one's by "
+                f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different tokenizers; models "
+                "that translate together need the same (give the second run the first one's by "
                 "--config.tokenizer.model_file)"
             )
         for group, key in (("training", "objective"), ("model", "ctc_frames")):
-            if settings[group][key] != config[group][key]:
+            if run_config[group][key] != config[group][key]:
                 raise UserError(
                     f"--workdir={','.join(workdirs)}: {first.path} has {group}.{key}={config[group][key]} and "
-                    f"{other.path} has {settings[group][key]}; the models of an ensemble need the same"
+                    f"{workdir.path} has {run_config[group][key]}; the models of an ensemble need the same"
                 )
         try:
-            with_values(settings, decoding)
+            with_values(run_config, decoding)
         except UserError as error:
-            raise UserError(f"{other.path}: cannot be decoded with the settings of {first.path}: {error}") from None
+            raise UserError(f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}") from None
     size = config.decoding.shortlist
     shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
-    sizes = tokenizers[0].vocab_sizes
     graphs, parameters, checkpoints = [], [], []
-    for each, settings in opened:
-        steps = choose_steps(each.path, which, average, settings.checkpoint.every)
-        graph, expected = abstract_init(settings, *sizes)
+    for workdir, run_config in opened:
+        steps = choose_steps(workdir.path, which, average, run_config.checkpoint.every)
+        graph, expected = abstract_init(run_config, *tokenizers[0].vocab_sizes)
         graphs.append(graph)
-        parameters.append(load_parameters(each.path, steps, expected, settings))
-        checkpoints.append(Checkpoint(str(each.path), steps[-1], tuple(read_averaged_steps(each) or steps)))
-        logging.info("%s: loaded step %s.", each.path, " and ".join(map(str, steps)))
+        parameters.append(load_parameters(workdir.path, steps, expected, run_config))
+        checkpoints.append(Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)))
+        logging.info("%s: loaded step %s.", workdir.path, " and ".join(map(str, steps)))
     return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints), shortlist)

@@ -10,9 +10,9 @@ import jax
 from absl import logging
 
 from transformer import cli
+from transformer.cache import enable_compilation_cache
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.compilation_cache import enable_compilation_cache
 from transformer.config_types import Config
 from transformer.data.corpus.coverage import count_losses, find_unknown
 from transformer.data.sources import source

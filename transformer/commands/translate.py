@@ -12,8 +12,8 @@ import jax
 from absl import logging
 
 from transformer import files
+from transformer.cache import enable_compilation_cache
 from transformer.checkpoints import trained
-from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources.lines import check_encoding, probable_encoding, strip_line_end
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation

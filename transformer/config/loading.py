@@ -20,7 +20,7 @@ from transformer import files
 from transformer.config.checking import check_for_training, checked, coerce_types, fit_to_steps
 from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key, whole_number
 from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UserError
 
 FILE_NAME = "config.json"
 SCHEMA_VERSION = 2  # of config.json; raised when a key is renamed or changes its meaning
@@ -125,7 +125,7 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name the workdir of a run") from None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer import files
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.model.cache import DecodingCache
 from transformer.model.kernels import FLOAT32, batched_dtype, product_dtype
 from transformer.model.transformer import Transformer
@@ -83,7 +83,7 @@ class Shortlist:
                 vocabulary, translations, frequent = (
                     arrays[name] for name in ("vocabulary", "translations", "frequent")
                 )
-        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        except (*UNREADABLE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: damaged ({type(error).__name__}); make it again with: {command}") from error
         if vocabulary != tokenizer.fingerprint:
             raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")

@@ -7,7 +7,7 @@ have no deadline, and block signals while they wait. With one process none of th
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax._src import distributed as jax_distributed  # its key-value store has n
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.errors import UserError
+from transformer.errors import UserError, first_of
 from transformer.locks import poll_until
 
 failures: list[str] = []  # of other processes, as received by `launch`
@@ -31,7 +31,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first, so that it prepares what all processes share.
+    """Runs the block in process 0 first, which prepares files for all processes.
 
     Raises UserError if process 0 makes no progress for `seconds`.
     """
@@ -56,12 +56,20 @@ def broadcast(value: Any, seconds: int) -> Any:
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
     """Raises UserError if the named values that `facts()` returns differ between processes.
 
-    The message is the same in all processes. A run of one process does not call `facts`.
+    The message names the first process that deviates, and is the same in all processes. A run of one process does not
+    call `facts`.
     """
     if jax.process_count() == 1:
         return
-    if message := difference(gather(f"reach the check of {what}", facts(), seconds)):
-        raise UserError(message)
+    expected, *others = gather(f"reach the check of {what}", facts(), seconds)
+    for index, own in enumerate(others, start=1):
+        names = [name for name in expected | own if expected.get(name) != own.get(name)]
+        if names:
+            values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
+            raise UserError(
+                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
+                "same code, config and data"
+            )
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
@@ -82,21 +90,6 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
     return values
 
 
-def difference(facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns a description of how the first deviating process differs from process 0; None if all facts are equal."""
-    first = facts[0]
-    for index, other in enumerate(facts):
-        names = [name for name in first | other if first.get(name) != other.get(name)]
-        if names:
-            values = [f"{name} ({other.get(name)}, not {first.get(name)})" for name in names[:5]]
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            return (
-                f"process {index} differs from process 0 in {', '.join(values)}{more}; start all processes with the "
-                "same code, config and data"
-            )
-    return None
-
-
 class AnyProcess:
     """Logical OR of a flag over all processes, called once a step in each.
 
@@ -106,14 +99,14 @@ class AnyProcess:
     def __init__(self) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.reshape(devices, (jax.process_count(), -1)), ("process", "device"), (AxisType.Auto,) * 2)
-        self._one_each = NamedSharding(mesh, P("process"))
+        self._one_per_process = NamedSharding(mesh, P("process"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
         self._previous: jax.Array | None = None
 
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
-        flags = jax.make_array_from_callback((jax.process_count(),), self._one_each, lambda _: np.array([flag]))
+        flags = jax.make_array_from_callback((jax.process_count(),), self._one_per_process, lambda _: np.array([flag]))
         previous, self._previous = self._previous, self._any(flags)
         return previous is not None and bool(previous)
 

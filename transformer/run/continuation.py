@@ -12,12 +12,12 @@ from transformer.checkpoints.restore import choose_step, read_progress, steps_in
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
-from transformer.environment import describe_environment
+from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError
 from transformer.training.optimizer import count_updates, make_schedule
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
-from transformer.workdir import Workdir, open_existing, read_environment
+from transformer.workdir import Workdir, open_existing
 
 STEPS = "training.steps"
 
@@ -130,4 +130,4 @@ def _last_progress(workdir: Workdir) -> Progress:
 
 def _read_environment(workdir: Workdir) -> dict[str, Any]:
     """Returns `environment.json`, a new one if it was deleted."""
-    return read_environment(workdir) or describe_environment() | {"resumed": []}
+    return read_environment(workdir.environment) or describe_environment() | {"resumed": []}

@@ -15,7 +15,7 @@ from transformer.checkpoints.trained import Trained
 from transformer.decoding.bleu import References, sentence_chrf
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.training.metrics import Record
 
 Show = Callable[[dict[str, Any]], None]
@@ -179,5 +179,5 @@ def is_other_evaluation(path: Path, evaluated: Mapping[str, Any]) -> bool:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return json.dumps({key: found[key] for key in evaluated}) != json.dumps(evaluated)
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it may be overwritten
+    except UNREADABLE:  # missing or damaged: it may be overwritten
         return False

@@ -1,47 +1,116 @@
-"""The start of a run from its parent: opening it, copying its vocabularies, and `parent.json`, which identifies it."""
+"""Fine-tuning: a run that starts from the parameters of another run, its parent (`training.init_from`)."""
 
 import json
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import jax
+import ml_collections
 from absl import logging
 
 from transformer import files, fingerprints
-from transformer.checkpoints import checksums
-from transformer.checkpoints.restore import choose_step, readable, steps_in
+from transformer.checkpoints import checksums, restore
+from transformer.checkpoints.restore import named_leaves
+from transformer.config.keys import nearest, show
+from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
-from transformer.run.parent import Parent, named
-from transformer.run.parent_fit import check_parent
-from transformer.workdir import Workdir, open_existing, read_environment
+from transformer.environment import read_environment
+from transformer.errors import MALFORMED, UserError, first_of
+from transformer.special_tokens import SPECIAL
+from transformer.training.objectives import OBJECTIVES
+from transformer.training.state import abstract_parameters
+from transformer.workdir import Workdir, open_existing
+
+# Keys of `config.model` that do not change what its parameters mean.
+INDEPENDENT_KEYS = ("dropout", "attention_dropout", "activation_dropout", "dtype", "source_vectors", "target_vectors")
+# The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
+EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
 
-def open_parent(config: Config, workdir: Workdir) -> Parent:
-    """Opens the parent of the run in `workdir`.
+@dataclass(frozen=True)
+class Parent:
+    """The checkpoint from which a run takes its initial parameters.
 
-    Raises UserError if there is none, or its checkpoint is damaged or has changed since the run began.
+    Attributes:
+      workdir, config, tokenizer: those of the parent.
+      step, checksum: of the checkpoint.
+      item: its parameters, or their moving average if the parent is evaluated with it.
+      shapes: of the arrays of the item, by name.
+      run_config: the configuration of the run.
     """
-    found = re.fullmatch(r"(.*?)(?::(best|last|\d+))?", config.training.init_from)
-    name, which = (found[0], None) if files.expanded(found[0]).is_dir() else found.groups()
-    path, recorded = files.expanded(name), _read_record(workdir)
-    with named(config):
-        if path.resolve() == workdir.path.resolve():
-            raise UserError("is the --workdir itself; name another run, or another --workdir")
-        source, source_config = open_existing(path)
-        vocabularies = Tokenizer.load(path, source_config)
-        fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
-        # A restart takes the same step, although another one may be the best by then.
-        step = choose_step(path, str(recorded["step"]) if recorded else which or "best")
-        skipped = tuple(filter(None, map(str.strip, config.training.init_skip.split(","))))
-        parent = Parent(source, source_config, vocabularies, step, skipped)
-        with readable(parent.checkpoint, "name another step"):
-            if damage := checksums.damage(parent.checkpoint):
-                raise ValueError(damage)
-        if recorded and recorded["checksum"] != parent.checksum:
-            raise UserError(f"{parent.checkpoint} has changed since this run began; start again in another --workdir")
-    return parent
+
+    workdir: Workdir
+    config: Config
+    tokenizer: Tokenizer
+    step: int
+    checksum: str
+    item: str
+    shapes: dict[str, tuple[int, ...]]
+    run_config: Config
+
+    @property
+    def objective(self) -> str:
+        return self.config.training.objective
+
+    @property
+    def skipped(self) -> list[str]:
+        """The parameters that are not taken, each a name or its beginning up to a dot."""
+        return [name.strip() for name in self.run_config.training.init_skip.split(",") if name.strip()]
+
+    def takes(self, name: str) -> bool:
+        return not f"{name}.".startswith(tuple(f"{prefix}." for prefix in self.skipped))
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """The names of the run's parameters that are taken, with their names in the parent.
+
+        A parent of another objective gives the parameters that a model of both objectives has. The only embedding of
+        a model belongs to the decoder if there is one, else to the encoder.
+        """
+        own = parameter_names(self.run_config, self.run_config.training.objective)
+        parents = parameter_names(self.run_config, self.objective)
+        origins = {name: name for name in own if name in parents and self.takes(name)}
+        own_tables, parent_tables = ([name for name in EMBEDDINGS if name in names] for names in (own, parents))
+        if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
+            origins[own_tables[0]] = parent_tables[0]
+        return origins
+
+    @property
+    def token_sides(self) -> dict[str, int]:
+        """The taken parameters with a vector for each token, each with the side of the tokens; 0 for shared ones."""
+        sides, is_shared = EMBEDDINGS | {"projection.kernel": 1}, self.run_config.tokenizer.shared
+        return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
+
+    def initial_parameters(self, parameters: dict) -> dict:
+        """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
+        expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
+        loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
+        logging.info("Initial parameters %s.", self.describe(parameters))
+        leaves = named_leaves(parameters)
+        for name, origin in self.origins.items():
+            random, taken = leaves[name], loaded[origin]
+            leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
+        return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
+
+    def describe(self, parameters: dict) -> str:
+        """Describes which of the run's parameters are taken; `parameters` may be abstract."""
+        sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
+        taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
+        average = " (moving average)" if self.item == "ema_parameters" else ""
+        absent = [f"what training.objective={self.objective} does not have"]
+        skipped = self.skipped if self.objective == self.run_config.training.objective else absent + self.skipped
+        source = f"from {self.workdir.path}, step {self.step}{average}"
+        return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
+
+    def model_difference(self) -> str:
+        """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
+        keys = [f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS]
+        differing = difference(self.config, self.run_config)
+        return "; ".join(f"{key}: {differing[key]}" for key in keys if key in differing)
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
@@ -54,21 +123,101 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
         return None
     names = tokenizer.model_names(config)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
-    has_checkpoint = bool(steps_in(workdir.checkpoints))
+    has_checkpoint = bool(restore.steps_in(workdir.checkpoints))
     if has_checkpoint and not missing:
         return None
     parent = open_parent(config, workdir)
-    check_parent(config, parent)
+    _check_parameters(parent, _check_vocabularies(parent))
     if not config.tokenizer.model_file:
-        for side in missing.intersection(parent.token_parameters(config).values()):
+        for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
     return None if has_checkpoint else parent
 
 
-def record(config: Config, workdir: Workdir, parent: Parent) -> None:
+def open_parent(config: Config, workdir: Workdir) -> Parent:
+    """Opens the parent of the run in `workdir`.
+
+    Raises UserError if there is none, or its checkpoint is damaged or has changed since the run began.
+    """
+    name, which = config.training.init_from, "best"
+    if not files.expanded(name).is_dir() and (suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)):
+        name, which = suffix.groups()
+    path, recorded = files.expanded(name), _read_record(workdir)
+    try:
+        if path.resolve() == workdir.path.resolve():
+            raise UserError("is the --workdir itself; name another run, or another --workdir")
+        opened, parent_config = open_existing(path)
+        vocabularies = Tokenizer.load(path, parent_config)
+        fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
+        # A restart takes the same step, although another one may be the best by then.
+        step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
+        checkpoint = opened.checkpoints / str(step)
+        with restore.readable(checkpoint, "name another step"):
+            if damage := checksums.damage(checkpoint):
+                raise ValueError(damage)
+            item, checksum = restore.eval_item(checkpoint), checksums.digest(checkpoint)
+            shapes = restore.read_shapes(checkpoint, item)
+        if recorded and recorded["checksum"] != checksum:
+            raise UserError(f"{checkpoint} has changed since this run began; start again in another --workdir")
+    except UserError as error:
+        # Names the key instead of the flag of another command.
+        message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
+        raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error
+    return Parent(opened, parent_config, vocabularies, step, checksum, item, shapes, run_config=config)
+
+
+def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
+    """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
+    training = parent.run_config.training
+    own = named_leaves(abstract_parameters(parent.run_config, *vocab_sizes))
+    wanted = {origin: own[name] for name, origin in parent.origins.items()}
+    differing = restore.differing_shapes(parent.shapes, wanted)
+    if parent.objective != training.objective:
+        differing = {name: shapes for name, shapes in differing.items() if name in wanted}
+    names = own | differing
+    for prefix in parent.skipped:
+        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
+            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
+            raise UserError(
+                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
+                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
+            )
+    unfit = [f"{name}: {shapes}" for name, shapes in differing.items() if name in wanted or parent.takes(name)]
+    if unfit:
+        raise UserError(
+            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
+            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
+            "taken in config.training.init_skip"
+        )
+
+
+def _check_vocabularies(parent: Parent) -> tuple[int, int]:
+    """Returns the vocabulary sizes of the run, as far as they are known: a vocabulary to be trained has the parent's.
+
+    Raises UserError if parameters are taken that belong to another vocabulary.
+    """
+    settings, taken = parent.run_config.tokenizer, parent.token_sides
+    # The vocabulary of a monolingual parent is that of either side.
+    keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
+    differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
+    own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
+    if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
+        differing.append("model_file")
+    if taken and differing:
+        raise UserError(
+            f"config.tokenizer.{differing[0]}={show(settings[differing[0]])}: {parent.workdir.path} has another "
+            "tokenizer, so its embeddings would get other tokens; take that run's tokenizer, or set "
+            f"config.training.init_skip={','.join([*parent.skipped, *taken])}"
+        )
+    source, target = own.vocab_sizes
+    return source, source if settings.shared else target
+
+
+def record(workdir: Workdir, parent: Parent) -> None:
     """Writes `parent.json`, unless the run has begun with it. Warns if the model computes something else."""
     if _read_record(workdir) is None:
-        environment = read_environment(parent.workdir)
+        environment = read_environment(parent.workdir.environment)
         facts = {
             "workdir": str(parent.workdir.path.resolve()),
             "step": parent.step,
@@ -76,21 +225,28 @@ def record(config: Config, workdir: Workdir, parent: Parent) -> None:
             "checksum": parent.checksum,
             "objective": parent.config.training.objective,
             "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
-            "not_taken": list(parent.skipped),
+            "not_taken": parent.skipped,
         }
         files.write_json(workdir.parent, facts)
-    if differing := parent.model_difference(config):
+    if differing := parent.model_difference():
         logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
 
 
 def _read_record(workdir: Workdir) -> dict[str, Any] | None:
-    """Returns `parent.json` of a run that has begun; None if it has not."""
+    """Returns step and checksum in the `parent.json` of a run that has begun; None if it has not."""
     if not (workdir.has_begun() and workdir.parent.exists()):
         return None
     try:
-        found = json.loads(workdir.parent.read_bytes())
-        return {key: found[key] for key in ("step", "checksum")}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        facts = json.loads(workdir.parent.read_bytes())
+        return {key: facts[key] for key in ("step", "checksum")}
+    except MALFORMED as error:
         raise UserError(
             f"{workdir.parent}: damaged ({type(error).__name__}); start again in another --workdir"
         ) from error
+
+
+def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
+    """Returns the names of the parameters that the model has if it is trained for `objective`."""
+    changed = ml_collections.ConfigDict(config)
+    changed.training.objective = objective
+    return tuple(named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))

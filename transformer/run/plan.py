@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.checkpoints.manager import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.checkpoints.restore import steps_in
+from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.inspection import pair_lines
 from transformer.planning.memory import bytes_used
@@ -26,7 +26,7 @@ def describe(run: Run) -> Iterator[str]:
         yield f"pair        {line}"
     yield from parameter_lines(run.initializer.abstract_state.parameters)
     if run.parent:
-        yield f"parameters  {run.parent.describe(run.config, run.initializer.abstract_state.parameters)}"
+        yield f"parameters  {run.parent.describe(run.initializer.abstract_state.parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh, run.workdir.plans) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)

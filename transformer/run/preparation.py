@@ -13,8 +13,8 @@ from absl import logging
 
 from configs.rules import HOST
 from transformer import files, fingerprints
+from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
-from transformer.compilation_cache import enable_compilation_cache
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import corpus, inspection
@@ -32,7 +32,7 @@ from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
 from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.run import continuation, fine_tuning
-from transformer.run.parent import Parent
+from transformer.run.fine_tuning import Parent
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
@@ -68,7 +68,7 @@ class Run:
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
-            return self.initializer.start_from(parent.initial_parameters(self.config, self.initializer().parameters))
+            return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
         state = self.initializer()
         rows = load_pretrained_embeddings(self.config.model, self.tokenizer)
         return self.initializer.start_from(replace_rows(state.parameters, rows)) if rows else state
@@ -166,7 +166,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     coordination.on_process_zero(fingerprints.record, workdir.path, found)
     coordination.on_process_zero(warn_about_data, config, vocabulary, train, valid)
     if parent:
-        coordination.on_process_zero(fine_tuning.record, config, workdir, parent)
+        coordination.on_process_zero(fine_tuning.record, workdir, parent)
     sizes = vocabulary.vocab_sizes
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)

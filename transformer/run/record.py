@@ -17,6 +17,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from transformer import files
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
+from transformer.errors import MALFORMED
 from transformer.run.attention_image import as_png, attention_image
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
@@ -128,7 +129,7 @@ def _parse_line(line: str) -> Record | None:
     try:
         record = json.loads(line)
         is_valid = type(record["step"]) is int and record["split"] in ("train", "valid")
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except MALFORMED:
         return None
     return record if is_valid else None
 

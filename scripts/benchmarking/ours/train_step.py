@@ -9,9 +9,9 @@ from jaxtyping import Int
 
 from configs import base
 from scripts.benchmarking.worker import Prepared, serve
-from transformer.allocator import keep_freed_memory
 from transformer.decoding.batches import pad
 from transformer.distributed.mesh import make_mesh
+from transformer.runtime import keep_freed_memory
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep

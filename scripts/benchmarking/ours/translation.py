@@ -7,12 +7,12 @@ import numpy as np
 
 from configs import base
 from scripts.benchmarking.worker import Prepared, serve
-from transformer.allocator import keep_freed_memory
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.translator import Translator
+from transformer.runtime import keep_freed_memory
 from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_init, init_model
 

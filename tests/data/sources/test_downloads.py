@@ -98,5 +98,5 @@ def test_neither_a_path_nor_downloads_is_refused(data):
 def test_a_cache_folder_that_cannot_be_created_is_named(data, tmp_path):
     (tmp_path / "file").write_text("")
     data.cache_dir = str(tmp_path / "file" / "cache")
-    with pytest.raises(UserError, match=r"data\.cache_dir=.*name a folder that can be written"):
+    with pytest.raises(UserError, match=r"data\.cache_dir=.*cannot be made .*; name another folder"):
         downloads.fetch(data)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer import files
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 # The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
 _LAYOUT = {
@@ -74,7 +74,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     advice = f"delete {folder}, and the next run prepares it again"
     try:
         report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{folder / _REPORT}: damaged ({error}); {advice}") from error
     found = _sizes(folder)
     for name, size in report["sizes"].items():

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer import files
 from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 FILE_NAME = "data.json"
 
@@ -19,7 +19,7 @@ def read_origin(data: Config) -> dict[str, Any] | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict):
             raise TypeError("not an object")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"{path}: damaged ({type(error).__name__}); restore it, or delete it to train without"
         ) from error

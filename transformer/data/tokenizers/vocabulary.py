@@ -13,7 +13,7 @@ import sentencepiece
 
 from transformer.data.sources.lines import is_natural_number
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
-from transformer.errors import UserError
+from transformer.errors import MALFORMED, UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
@@ -149,5 +149,5 @@ def load(serialized: bytes, where: str) -> Vocabulary:
         if type(size) is int and SPECIAL <= size < 2**31:
             return IdsVocabulary(size)
         raise ValueError(size)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (*MALFORMED, RuntimeError) as error:
         raise UserError(f"{where}: not a SentencePiece model, or damaged; name a .model file") from error

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from transformer.compilation_cache import enable_compilation_cache
+from transformer.cache import enable_compilation_cache
 
 
 @pytest.fixture
