@@ -2,32 +2,73 @@
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
     [--profile=FROM:TO]
-python -m transformer.train --config=configs/X.py --plan --device=h100:8 [--format=json]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
 import argparse
+import functools
+import shlex
+from pathlib import Path
 from typing import NoReturn
 
-from transformer import cli
-from transformer.config.keys import whole_number
-from transformer.errors import UserError
+from absl import logging
 
-DEVICE_HELP = "with --plan: devices to compile for, which need not be there: h100:8, v5e:4x4"
-LENGTHS_HELP = "training pairs and mean tokens of both sides that the plan for a device assumes (WMT14 en-de)"
+from transformer import cli, logs
+from transformer.config.keys import whole_number
+from transformer.config.loading import load_file
+from transformer.config_types import Config
+from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    check(arguments)
-    from transformer.commands import train
+    if arguments.profile is not None and arguments.plan:
+        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
+    try:
+        prepare_and_train(arguments)
+    except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
+        logging.info("Terminated before the first step of this start: run the same command again.")
 
-    train.main(arguments)
+
+def prepare_and_train(arguments: argparse.Namespace) -> None:
+    from transformer.distributed import coordination
+    from transformer.distributed.launch import distributed_run
+    from transformer.run import continuation, loop
+    from transformer.run.plan import describe
+    from transformer.run.preparation import open_workdir, prepare
+
+    with distributed_run(arguments):
+        given = read_config(arguments)
+        with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (workdir, config):
+            if not arguments.plan:
+                coordination.on_process_zero(logs.to_file, workdir.log)
+            run = prepare(config, workdir)
+            if arguments.plan:
+                for line in describe(run):
+                    coordination.on_process_zero(functools.partial(print, line, flush=True))
+                return
+            coordination.on_process_zero(continuation.record_start, workdir, config)
+            if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
+                command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
+                logging.info("This run is complete. To continue it until step STEPS: %s", command)
+            else:
+                loop.train(run, arguments.profile)
+
+
+def read_config(arguments: argparse.Namespace) -> Config:
+    """Returns the configuration of --config with its overrides, or of the run that --extend continues."""
+    from transformer.run import continuation
+
+    if arguments.extend is not None:
+        return continuation.extended_config(arguments)
+    if arguments.config is None:
+        raise UserError("--config: is required, except with --extend (--help lists the flags)")
+    return load_file(arguments.config, arguments.overrides)
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
-    parser.add_argument("--workdir", metavar="DIR", help="the folder of the run; created if missing")
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
     parser.add_argument(
         "--extend",
         metavar="STEPS",
@@ -41,31 +82,8 @@ def make_parser() -> cli.Parser:
         help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
     )
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
-    parser.add_argument("--device", metavar="NAME[:SIZE]", help=DEVICE_HELP)
-    parser.add_argument("--lengths", metavar="PAIRS:SOURCE:TARGET", help=LENGTHS_HELP)
-    parser.add_argument("--format", choices=("text", "json"), help="of the plan for a device (text)")
     parser.add_process_flags()
     return parser
-
-
-def check(arguments: argparse.Namespace) -> None:
-    """Raises UserError if a flag is missing or has no meaning with or without another."""
-    if arguments.profile is not None and arguments.plan:
-        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
-    if arguments.device is not None and not arguments.plan:
-        raise UserError(
-            f"--device={arguments.device}: is for plans: give --plan as well, or leave it out to train here"
-        )
-    if arguments.lengths is not None and arguments.workdir is not None:
-        raise UserError(
-            f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
-        )
-    if arguments.device is None:
-        if arguments.workdir is None:
-            raise UserError("--workdir: is required, except with --plan --device (--help lists the flags)")
-        for name in ("lengths", "format"):
-            if (value := getattr(arguments, name)) is not None:
-                raise UserError(f"--{name}={value}: is for plans of other devices: give --plan --device=NAME as well")
 
 
 def number_of_steps(text: str) -> int:

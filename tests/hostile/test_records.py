@@ -41,7 +41,8 @@ def workdir(tmp_path_factory) -> Workdir:
 @example(b'{"step": ' + b"1" * 5000 + b"}\n" + RECORD)
 def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
     workdir.metrics.write_bytes(content)
-    with Recorder(workdir, Progress(step=REACHED["train"], validated_step=REACHED["valid"])) as recorder:
+    with Recorder(workdir) as recorder:
+        recorder.rewind(Progress(step=REACHED["train"], validated_step=REACHED["valid"]))
         kept, rewritten = read_record(workdir.metrics), workdir.metrics.read_bytes()
         assert all(line["step"] <= REACHED[line["split"]] for line in kept)
         assert [line for line in kept if line in LINES] == whole_lines(content)

@@ -75,7 +75,7 @@ def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     monkeypatch.setattr(plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches"))
     plan = print_plan("--config.tokenizer.subword_sampling=0.1")
     assert len(placed) == 1 and str(placed[0]) in plan
-    assert re.search(r"padding in all: [\d.]+ % beside the room for samples\n", plan)
+    assert re.search(r"padding in all: [\d.]+ % besides the length reserved for samples\n", plan)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model import kernels
-from transformer.run import preparation
+from transformer.run import checks, preparation
 from transformer.workdir import Workdir
 
 
@@ -55,19 +55,19 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
     arguments = ml_collections.FrozenConfigDict(config), made, *splits
     caplog.set_level("WARNING", logger="absl")  # earlier tests may have made it lower
     caplog.clear()
-    preparation.warn_about_data(*arguments)
+    checks.warn_about_data(*arguments)
     (equal,) = caplog.messages
     assert equal.startswith("1 of 2 sampled training pairs have equal sides")
     write_pairs(tmp_path, "test", [("a dog ", "ein Hund"), ("cat a", "cat a")])
-    preparation.warn_about_data(*arguments)
+    checks.warn_about_data(*arguments)
     leaked = caplog.messages[-1]
     assert "test.de: 1 pair of 2 and 1 source are in the training data, such as " in leaked
     assert "test.en, line 1: 'a dog ein Hund'" in leaked
     (tmp_path / "test.de").write_text("ein Hund\n")
-    preparation.warn_about_data(*arguments)
+    checks.warn_about_data(*arguments)
     assert "test.en has 2 lines and " in caplog.messages[-1] and "test.de has 1: " in caplog.messages[-1]
     (tmp_path / "test.de").unlink()
-    preparation.warn_about_data(*arguments)
+    checks.warn_about_data(*arguments)
     missing = caplog.messages[-1]
     assert (
         missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
@@ -82,7 +82,7 @@ def test_a_dtype_that_the_processor_emulates_is_a_warning(tmp_path, monkeypatch,
     caplog.set_level("WARNING", logger="absl")
     caplog.clear()
     for name in ("auto", "float32", "bfloat16"):
-        preparation.warn_about_dtype(name)
+        checks.warn_about_dtype(name)
     kernels.computes_bfloat16.cache_clear()
     (warning,) = caplog.messages
     assert warning.startswith("config.model.dtype=bfloat16: this processor has no instructions for it")

@@ -1,5 +1,6 @@
 """The record of a run: its keys, and that resumed runs leave no trace in it."""
 
+import contextlib
 import io
 import json
 import struct
@@ -14,8 +15,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.batches.loader import BatchStats
 from transformer.decoding.inspection import Attention
-from transformer.run.attention_image import CELL, GAP
 from transformer.run.record import Recorder
+from transformer.run.tensorboard import CELL, GAP
 from transformer.training.loss import LossSums
 from transformer.training.metrics import TrainingWindow, means
 from transformer.training.progress import Progress
@@ -37,6 +38,14 @@ METRICS = {
 @pytest.fixture
 def workdir(tmp_path) -> Workdir:
     return Workdir(tmp_path)
+
+
+@contextlib.contextmanager
+def recording(workdir: Workdir, progress: Progress) -> Iterator[Recorder]:
+    """Yields the recorder of a start from a checkpoint with this progress."""
+    with Recorder(workdir) as recorder:
+        recorder.rewind(progress)
+        yield recorder
 
 
 def record(workdir) -> list[dict]:
@@ -67,7 +76,7 @@ def test_a_line_has_the_documented_keys(workdir):
     progress = Progress(step=7, examples=20, tokens=80, seconds=1.23456789)
     window = TrainingWindow({})
     window.add(METRICS, [BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)])
-    with Recorder(workdir, Progress()) as recorder:
+    with recording(workdir, Progress()) as recorder:
         recorder.write("train", progress, window.summary(0.0))
         recorder.write(
             "valid", progress, means({"loss": 1.0, "nll": 1.0, "correct": 0.0, "tokens": 1.0}) | {"bleu": 3.0}
@@ -80,23 +89,23 @@ def test_a_line_has_the_documented_keys(workdir):
 
 
 def test_resuming_removes_the_lines_after_the_checkpoint(workdir):
-    with Recorder(workdir, Progress()) as recorder:
+    with recording(workdir, Progress()) as recorder:
         for step in (1, 2, 3, 4):
             for split in ("train", "valid"):
                 recorder.write(split, Progress(step=step), {"loss": float(step)})
     with workdir.metrics.open("a") as file:
         file.write('{"step": 1, "split": "tr')
     before = [(1, "train", 1.0), (1, "valid", 1.0), (2, "train", 2.0), (2, "valid", 2.0)]
-    with Recorder(workdir, Progress(step=2, validated_step=2)) as recorder:
+    with recording(workdir, Progress(step=2, validated_step=2)) as recorder:
         check_losses(workdir, before)
         recorder.write("train", Progress(step=3), {"loss": 3.5})
     check_losses(workdir, [*before, (3, "train", 3.5)])
     # A run may be killed after the validation of a step whose checkpoint was saved before it.
-    with Recorder(workdir, Progress(step=2, validated_step=1)) as recorder:
+    with recording(workdir, Progress(step=2, validated_step=1)) as recorder:
         check_losses(workdir, before[:3])
         recorder.write("valid", Progress(step=2), {"loss": 2.5})
     check_losses(workdir, [*before[:3], (2, "valid", 2.5)])
-    with Recorder(workdir, Progress()):
+    with recording(workdir, Progress()):
         check_losses(workdir, [])
 
 
@@ -110,7 +119,7 @@ def check_losses(workdir: Workdir, expected: list[tuple[int, str, float]]) -> No
 def test_a_damaged_line_is_removed(workdir, damage):
     lines = [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
     workdir.metrics.write_text(f"{json.dumps(lines[0])}\n{damage}\n{json.dumps(lines[1])}\n")
-    with Recorder(workdir, Progress(step=2)):
+    with recording(workdir, Progress(step=2)):
         assert record(workdir) == lines
 
 
@@ -120,7 +129,7 @@ def test_samples_become_text_and_a_picture_of_all_heads(workdir):
     encoder, decoder = np.zeros((2, 3, 5, 5), np.float32), np.zeros((2, 3, 4, 4), np.float32)
     attention = Attention(("a",) * 5, ("b",) * 4, ("b",) * 4, encoder, decoder, weights)
     samples = [Sample("*source*", "a reference", "a translation", attention), Sample("2", "3", "4", None)]
-    with Recorder(workdir, Progress()) as recorder:
+    with recording(workdir, Progress()) as recorder:
         recorder.write_samples(7, samples)
     (path,) = workdir.tensorboard.iterdir()
     found = {value.tag: value for event in events(path) if event.step == 7 for value in event.summary.value}

@@ -11,8 +11,8 @@ import pytest
 from tests.training.tiny import at_step, distance, make_batch, record, run, setup, tiny_config
 from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
+from transformer.hooks.watchdog import Watchdog
 from transformer.run.preparation import Run
-from transformer.run.watchdog import Watchdog
 from transformer.special_tokens import PAD
 from transformer.training.step import TrainStep
 
@@ -117,17 +117,17 @@ def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_
 
 def test_no_time_limit_applies_while_a_checkpoint_is_restored(tmp_path, monkeypatch):
     poison_first_order(monkeypatch, lambda step: step >= 6)
-    calls, before_restoring, restore = [], [], Run.restore_or_initialize
+    calls, before_restoring, restore = ["new"], [], Run.restore_or_initialize
 
     def observed(self, checkpoints):
         before_restoring.append(calls[-1])
         return restore(self, checkpoints)
 
-    monkeypatch.setattr(Watchdog, "beat", lambda self: calls.append("beat"))
-    monkeypatch.setattr(Watchdog, "pause", lambda self: calls.append("pause"))
+    monkeypatch.setattr(Watchdog, "start", lambda self: calls.append("start"))
+    monkeypatch.setattr(Watchdog, "stop", lambda self: calls.append("stop"))
     monkeypatch.setattr(Run, "restore_or_initialize", observed)
     assert run(tmp_path / "run", **SETTINGS) == 0
-    assert before_restoring == ["pause", "pause"]
+    assert before_restoring == ["new", "stop"]
 
 
 def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch, capsys):

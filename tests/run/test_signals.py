@@ -15,7 +15,7 @@ from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, run
 from transformer.checkpoints.restore import choose_step, read_progress
-from transformer.run.signals import Interrupted, Interruption
+from transformer.hooks.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
 
 
@@ -196,12 +196,12 @@ def test_the_first_signal_requests_a_stop_and_a_second_ctrl_c_stops_at_once(numb
     before = signal.signal(number, earlier)
     try:
         with Interruption() as interruption:
-            assert not interruption.requested()
-            interruption.check()
+            assert not interruption.stop_requested()
+            interruption.poll()
             signal.raise_signal(number)
-            assert interruption.requested() and interruption.signal == number
+            assert interruption.stop_requested() and interruption.signal == number
             with pytest.raises(Interrupted):
-                interruption.check()
+                interruption.poll()
             signal.raise_signal(signal.SIGTERM)  # a machine that shuts down may send several
             assert interruption.signal == number
             with pytest.raises(KeyboardInterrupt, match="stopped without saving"):

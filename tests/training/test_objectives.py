@@ -231,7 +231,7 @@ def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monke
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monkeypatch):
     prepared = []
-    monkeypatch.setattr("transformer.commands.train.train", lambda run, profiled: prepared.append(run))
+    monkeypatch.setattr("transformer.run.loop.train", lambda run, profiled: prepared.append(run))
     changes = {"batch__plan": plan, "batch__packed_length": 32}
     assert run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
     (found,) = prepared

@@ -14,7 +14,6 @@ from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.inspection import pair_lines
 from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run
-from transformer.run.record import beside_room
 from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3
@@ -45,7 +44,7 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     per_epoch = len(loader.plan) / run.config.training.accumulation
     source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
-    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{beside_room(run.corpus)}"
+    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{run.padding_note}"
     yield f"epoch       {len(run.corpus):,} {run.corpus.unit}, {tokens} tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 

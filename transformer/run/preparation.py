@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,17 @@ from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
-from transformer.data.corpus import corpus, inspection
+from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.coverage import count_losses
-from transformer.data.sources.interface import Source
 from transformer.data.sources.origin import read_origin
-from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.environment import describe_environment
 from transformer.errors import UserError
-from transformer.model.fused_attention import missing_devices
-from transformer.model.kernels import FLOAT32, product_dtype
-from transformer.run import continuation, fine_tuning
+from transformer.model.kernels import product_dtype
+from transformer.run import checks, continuation, fine_tuning
 from transformer.run.fine_tuning import Parent
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -55,6 +51,11 @@ class Run:
     train_step: TrainStep
     validation: Validation
     parent: Parent | None  # None if the run needs none: it starts from random parameters, or resumes
+
+    @property
+    def padding_note(self) -> str:
+        """What a report of the padding adds: with subword sampling, batches reserve length for longer samples."""
+        return " besides the length reserved for samples" if self.corpus.sampler is not None else ""
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
         """Returns the newest undamaged checkpoint, or the initial state if there is none."""
@@ -149,7 +150,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
-    check_attention(config.model, jax.devices()[0])
+    checks.check_attention(config.model, jax.devices()[0])
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
@@ -164,7 +165,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     coordination.require_same("the data", lambda: found | initial, config.data.wait_seconds)
     fingerprints.check(workdir.path, found)
     coordination.on_process_zero(fingerprints.record, workdir.path, found)
-    coordination.on_process_zero(warn_about_data, config, vocabulary, train, valid)
+    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
     sizes = vocabulary.vocab_sizes
@@ -177,7 +178,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         "Model: %d parameters; vocabulary %d and %d; products in %s; devices: %d.",
         *(parameters, *sizes, product_dtype(config.model.dtype), mesh.size),
     )
-    warn_about_dtype(config.model.dtype)
+    checks.warn_about_dtype(config.model.dtype)
     return Run(
         config=config,
         workdir=workdir,
@@ -188,65 +189,3 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         validation=Validation(config, initializer.graph, mesh, vocabulary, valid, inputs),
         parent=parent,
     )
-
-
-def check_attention(config: ml_collections.FrozenConfigDict, device: jax.Device) -> None:
-    """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
-    needed = missing_devices(config.attention_implementation, device)
-    if needed:
-        raise UserError(
-            f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
-            f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
-        )
-
-
-def warn_about_dtype(name: str) -> None:
-    """Logs that this processor emulates the dtype that `model.dtype` names, if it does."""
-    if product_dtype(name) != product_dtype("auto") == FLOAT32:
-        logging.warning("config.model.dtype=%s: this processor has no instructions for it; float32 is faster", name)
-
-
-def warn_about_data(
-    config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus, valid: Corpus
-) -> None:
-    """Logs what looks like a mistake in the data, and whether the test split is missing.
-
-    Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
-    training split are unknown.
-    """
-    for line in inspection.find_mistakes(config, vocabulary, train):
-        logging.warning("%s", line)
-    for split, corpus_ in (("train", train), ("valid", valid)):
-        name = open_source(config.data, split).name
-        for line in inspection.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
-            logging.warning("%s", line)
-    if config.data.source != "synthetic":  # whose splits have no sentence in common
-        for split in ("valid", "test"):
-            try:
-                source = open_source(config.data, split)
-                texts = list(decoded(source)) if len(source) else []
-            except UserError as error:
-                logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
-                continue
-            if texts:
-                warn_about_held_out(config, vocabulary, train, source, texts, split)
-
-
-def warn_about_held_out(
-    config: ml_collections.FrozenConfigDict,
-    vocabulary: Tokenizer,
-    train: Corpus,
-    source: Source,
-    texts: Sequence[tuple[str, str]],
-    split: str,
-) -> None:
-    """Logs which pairs of a held-out split are training pairs, and for the test split what its vocabulary lacks."""
-    for line in inspection.find_shared(train, source, texts):
-        logging.warning("%s", line)
-    if split == "test" and config.data.source != "ids":
-        losses = []
-        for side, encoder in enumerate(vocabulary.sides):
-            sentences = [pair[side].strip() for pair in texts]
-            losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
-        for line in inspection.find_losses(config, vocabulary, source.name, losses, is_train=False):
-            logging.warning("%s", line)

@@ -7,12 +7,15 @@ import pytest
 from rich.console import Console
 
 from transformer import progress_bar
-from transformer.run import record, status
-from transformer.run.status import TrainingStatus, format_duration, sparkline
+from transformer.hooks import status
+from transformer.hooks.status import Status, format_duration, sparkline
 from transformer.training.progress import Progress
 from transformer.training.samples import Sample
+from transformer.training.state import TrainState
 
+STATE = TrainState(0, 0, {}, (), None)
 VALUES = {"loss": 12.345, "nll": 9.0, "perplexity": 8103.08, "learning_rate": 0.002, "tokens_per_second": 98765.4}
+VALUES |= {"waiting_fraction": 0.0, "skipped": 0}
 
 
 @pytest.fixture
@@ -23,15 +26,20 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_time_left_includes_validation_and_excludes_compilation(clock):
-    shown = TrainingStatus(step=100, steps=200)
-    with shown.doing("compiling"):
-        clock[0] += 1000.0
+def started(step: int, steps: int) -> Status:
+    shown = Status(steps)
+    shown.on_start(STATE, Progress(step=step), [])
+    return shown
+
+
+def test_the_time_left_includes_validation_and_excludes_what_precedes_the_first_step(clock):
+    clock[0] += 1000.0
+    shown = started(100, 200)
     for _ in range(10):
         clock[0] += 2.0
-        shown.advance()
+        shown.after_step()
     assert shown.time_left == "3m00s"  # 90 steps of 2 seconds
-    with shown.doing("validating"):
+    with shown.during("validating"):
         clock[0] += 80.0
     assert shown.time_left == "15m00s"  # 90 steps of 10 seconds
 
@@ -56,13 +64,14 @@ def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, mo
     monkeypatch.setattr(progress_bar, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress_bar.logging, "level_info", lambda: True)
-    with TrainingStatus(99_000, 100_000) as shown:
+    with started(99_000, 100_000) as shown:
         clock[0] += 100.0
-        shown.advance()
-        shown.show_scores(VALUES["loss"], VALUES["tokens_per_second"])
-        shown.show_validation({"bleu": 33.25}, [])
-        shown.show_validation({"bleu": 41.5}, [Sample("A source that is read.", "Eine Referenz.", "Ein Satz.", None)])
-        with shown.doing("validating"):
+        shown.after_step()
+        shown.on_log(Progress(), VALUES)
+        shown.on_validation(Progress(), VALUES | {"bleu": 33.25}, [])
+        sample = Sample("A source that is read.", "Eine Referenz.", "Ein Satz.", None)
+        shown.on_validation(Progress(), VALUES | {"bleu": 41.5}, [sample])
+        with shown.during("validating"):
             shown.bar.refresh()
     text = screen.getvalue()
     parts = ("validating", "99001/100000", "loss 12.345", "98.8k tok/s", "1d03h left")
@@ -72,8 +81,8 @@ def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, mo
 
 def test_log_lines_fit_in_80_columns(caplog):
     with caplog.at_level("INFO"):
-        record.log_training(Progress(step=99_999), VALUES | {"waiting_fraction": 0.0, "skipped": 0}, "23h59m")
-        record.log_validation(Progress(step=99_999, best_step=99_999), VALUES | {"bleu": 41.666})
+        status.log_training(Progress(step=99_999), VALUES, "23h59m")
+        status.log_validation(Progress(step=99_999, best_step=99_999), VALUES | {"bleu": 41.666})
     lines = [entry.getMessage() for entry in caplog.records]
     assert max(len("12:34:56 " + line) for line in lines) <= 80
     assert lines == [

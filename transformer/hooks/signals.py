@@ -8,14 +8,15 @@ import signal
 from absl import logging
 
 from transformer.distributed import coordination
+from transformer.hooks.hook import Hook
 
 
 class Interrupted(Exception):
-    """Raised by `Interruption.check` to abandon work that a resumed run repeats."""
+    """Raised by `Interruption.poll` to abandon work that a resumed run repeats."""
 
 
-class Interruption:
-    """A `with` block that records the first signal instead of stopping, and restores the earlier handlers at its end.
+class Interruption(Hook):
+    """Records the first signal instead of stopping, and restores the earlier handlers at its end.
 
     Attributes:
       signal: the first signal that this process received, or None.
@@ -23,25 +24,25 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.handlers = {}
-        self.any_process = coordination.AnyProcess()
+        self._handlers = {}
+        self._any_process = coordination.AnyProcess()
 
     def __enter__(self) -> "Interruption":
         for number in (signal.SIGINT, signal.SIGTERM):
-            self.handlers[number] = signal.signal(number, self._record)
+            self._handlers[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, *_) -> None:
-        for number, handler in self.handlers.items():
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def requested(self) -> bool:
+    def stop_requested(self) -> bool:
         """Tells whether any process received a signal. All processes must call it equally often."""
-        return self.any_process(self.signal is not None)
+        return self._any_process(self.signal is not None)
 
-    def check(self) -> None:
-        """Raises Interrupted if any process received a signal."""
-        if self.requested():
+    def poll(self) -> None:
+        """Raises Interrupted if any process received a signal. All processes must call it equally often."""
+        if self.stop_requested():
             raise Interrupted
 
     def _record(self, number: int, frame: object) -> None:

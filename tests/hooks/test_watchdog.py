@@ -1,4 +1,4 @@
-"""The watchdog ends a process that hangs and shows its stacks; beats and pauses keep a process alive."""
+"""The watchdog ends a process that hangs and shows its stacks, and leaves one alone that takes steps or rolls back."""
 
 import faulthandler
 import subprocess
@@ -10,15 +10,16 @@ import pytest
 from tests.training import tiny
 from transformer import locks
 from transformer.data.batches.loader import Loader
-from transformer.run.watchdog import Watchdog
+from transformer.hooks.watchdog import Watchdog
 
 SCRIPT = """
 import time
-from transformer.run.watchdog import Watchdog
+from transformer.hooks.watchdog import Watchdog
 with Watchdog({seconds}) as watchdog:
+    watchdog.before_step(1)
     for _ in range(4):
         time.sleep({sleep})
-        watchdog.{call}()
+        watchdog.{call}
 print("done")
 """
 
@@ -40,18 +41,18 @@ def run(seconds: float, sleep: float, call: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
 
-def test_a_process_without_beats_ends_with_its_stacks():
-    result = run(seconds=0.5, sleep=30.0, call="beat")
+def test_a_process_without_steps_ends_with_its_stacks():
+    result = run(seconds=0.5, sleep=30.0, call="poll()")
     assert (result.returncode, result.stdout) == (1, "")
-    assert "Timeout (0:00:00.500000)!" in result.stderr and "line 6 in <module>" in result.stderr
+    assert "Timeout (0:00:00.500000)!" in result.stderr and "line 7 in <module>" in result.stderr
 
 
-# The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its first pause.
+# The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
 @pytest.mark.parametrize(
     ("seconds", "sleep", "call"),
-    [(1.0, 0.5, "beat"), (1.0, 0.5, "extend"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")],
+    [(1.0, 0.5, "before_step(2)"), (1.0, 0.5, "poll()"), (0.0, 0.1, "poll()"), (1.0, 0.6, "during('rolling back')")],
 )
-def test_a_process_with_beats_or_a_pause_or_no_limit_continues(seconds, sleep, call):
+def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues(seconds, sleep, call):
     result = run(seconds, sleep, call)
     assert (result.returncode, result.stdout) == (0, "done\n")
 
@@ -69,14 +70,16 @@ def timer(monkeypatch) -> list[float]:
     return running
 
 
-def test_progress_of_another_thread_does_not_start_a_paused_timer(timer):
+def test_progress_of_another_thread_does_not_start_a_stopped_timer(timer):
     with Watchdog(5.0) as watchdog:
         watchdog.extend()
+        assert timer == []  # compilation before the first step may take any time
+        watchdog.before_step(1)
         assert timer == [5.0]
-        watchdog.pause()
+        watchdog.during("rolling back")
         watchdog.extend()
         assert timer == []
-        watchdog.beat()
+        watchdog.during("validating")  # may precede the first step
         assert timer == [5.0]
     watchdog.extend()
     assert timer == []
@@ -85,6 +88,7 @@ def test_progress_of_another_thread_does_not_start_a_paused_timer(timer):
 def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypatch):
     extended, waits = [], []
     monkeypatch.setattr(Watchdog, "extend", lambda watchdog: extended.append(watchdog.seconds))
+    monkeypatch.setattr(Watchdog, "poll", lambda watchdog: None)
     following = Loader.__next__
 
     def encode(loader: Loader):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,27 +12,31 @@ import pytest
 
 from tests.training.tiny import at_step, run
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.run.warm_up import WarmUp
+from transformer.hooks.warm_up import WarmUp
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 
-BUCKETS, ABSTRACT = [Bucket(8, 16, 16)], TrainState(0, 0, {"abstract": 1}, (), None)
-INITIAL, LATER = {"initial": 1}, {"later": 1}
+BUCKETS = [Bucket(8, 16, 16)]
+ABSTRACT, INITIAL, LATER = (TrainState(0, 0, {name: 1}, (), None) for name in ("abstract", "initial", "later"))
+STEP_COMPILED = ("step", ABSTRACT, BUCKETS)
 
 
-def warm_up_of(events: list, validation_jobs: list, platform: str = "cpu") -> WarmUp:
+def warm_up_of(
+    events: list, validation_jobs: list, platform: str = "cpu", poll: Callable[[], None] = lambda: None
+) -> WarmUp:
     """Returns a warm-up that adds to `events` what it compiles and runs."""
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     step, validation = mock.Mock(TrainStep, mesh=mesh), mock.Mock(Validation)
     step.compilations = lambda *given: [lambda: events.append(("step", *given))]
     validation.compilations = lambda given: validation_jobs if given == ABSTRACT.parameters else []
     validation.warm_up = lambda given: events.append(("run", given))
-    return WarmUp(step, validation, ABSTRACT)
+    return WarmUp(step, validation, ABSTRACT, poll)
 
 
-def start(warm_up: WarmUp) -> bool:
-    return warm_up.start(INITIAL, BUCKETS, lambda: False, lambda *_: None)
+def start(warm_up: WarmUp) -> None:
+    warm_up.on_start(INITIAL, Progress(), BUCKETS)
 
 
 def wait_until(condition) -> None:
@@ -44,29 +49,41 @@ def wait_until(condition) -> None:
 def test_on_a_cpu_the_first_step_does_not_wait_for_the_validation():
     events, released = [], threading.Event()
     with warm_up_of(events, [lambda: released.wait(10), lambda: events.append("validation")]) as warm_up:
-        assert start(warm_up)
-        assert events == [("step", ABSTRACT, BUCKETS)]
-        assert not warm_up.is_compiled()
+        start(warm_up)
+        warm_up.after_step(LATER)
+        assert events == [STEP_COMPILED]
         released.set()
-        wait_until(warm_up.is_compiled)
-        warm_up.finish(LATER)
-        assert not warm_up.is_compiled()
-    assert events == [("step", ABSTRACT, BUCKETS), "validation", ("run", LATER)]
+        wait_until(lambda: warm_up.after_step(LATER) or len(events) == 3)
+        warm_up.after_step(LATER)
+    assert events == [STEP_COMPILED, "validation", ("run", LATER.parameters)]
 
 
 @pytest.mark.parametrize(("processes", "platform"), [(2, "cpu"), (1, "gpu")])
 def test_several_processes_and_accelerators_do_everything_before_the_first_step(monkeypatch, processes, platform):
-    events = []
+    events, polls = [], []
     monkeypatch.setattr(jax, "process_count", lambda: processes)
-    with warm_up_of(events, [lambda: events.append("validation")], platform) as warm_up:
-        assert start(warm_up)
-        assert sorted(events[:2], key=str) == [("step", ABSTRACT, BUCKETS), "validation"]
-        assert events[2:] == [("run", INITIAL)]
-        assert not warm_up.is_compiled()
-        warm_up.wait(lambda: pytest.fail("nothing is left to wait for"))
+    jobs = [lambda: events.append("validation")]
+    with warm_up_of(events, jobs, platform, lambda: polls.append(len(events))) as warm_up:
+        start(warm_up)
+        assert sorted(events[:2], key=str) == [STEP_COMPILED, "validation"]
+        assert events[2:] == [("run", INITIAL.parameters)]
+        assert len(polls) == 3  # equally many in all processes
+        warm_up.after_step(LATER)
+        with warm_up.during("validating"):
+            assert len(events) == len(polls) == 3
 
 
-@pytest.mark.parametrize("end", [lambda warm_up: warm_up.finish({}), lambda warm_up: warm_up.wait(lambda: None)])
+def test_a_rollback_waits_for_the_compilation_and_does_not_repeat_it():
+    events = []
+    with warm_up_of(events, [lambda: time.sleep(0.2) or events.append("validation")]) as warm_up:
+        start(warm_up)
+        with warm_up.during("rolling back"):
+            assert events == [STEP_COMPILED, "validation"]
+        start(warm_up)
+        assert events == [STEP_COMPILED, "validation"]
+
+
+@pytest.mark.parametrize("end", [lambda warm_up: warm_up.after_step(LATER), lambda warm_up: enter(warm_up)])
 def test_an_error_of_a_thread_is_raised_in_the_loop(end):
     def fail() -> None:
         raise MemoryError("does not fit")
@@ -74,11 +91,16 @@ def test_an_error_of_a_thread_is_raised_in_the_loop(end):
     with warm_up_of([], [fail]) as warm_up:
         start(warm_up)
         with pytest.raises(MemoryError, match="does not fit"):
-            end(warm_up)
+            wait_until(lambda: end(warm_up))
+
+
+def enter(warm_up: WarmUp) -> None:
+    with warm_up.during("validating"):
+        pass
 
 
 def test_a_validation_that_waits_can_be_interrupted_and_no_further_job_starts(monkeypatch):
-    monkeypatch.setattr("transformer.run.compilation.num_workers", lambda _: 1)
+    monkeypatch.setattr("transformer.hooks.warm_up.num_workers", lambda _: 1)
     events, released, calls = [], threading.Event(), []
 
     def interrupt() -> None:
@@ -88,9 +110,9 @@ def test_a_validation_that_waits_can_be_interrupted_and_no_further_job_starts(mo
             raise KeyboardInterrupt
 
     jobs = [lambda: released.wait(10) and time.sleep(0.2), *[lambda: time.sleep(0.2) or events.append("job")] * 9]
-    with pytest.raises(KeyboardInterrupt), warm_up_of(events, jobs) as warm_up:
+    with pytest.raises(KeyboardInterrupt), warm_up_of(events, jobs, poll=interrupt) as warm_up:
         start(warm_up)
-        warm_up.wait(interrupt)
+        enter(warm_up)
     assert events.count("job") <= 2  # of those that had begun
     before = list(events)
     time.sleep(0.5)

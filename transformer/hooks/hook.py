@@ -1,0 +1,100 @@
+"""Hooks: what happens beside the steps of the training loop, a class each. `transformer/run/loop.py` lists them."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.training.metrics import Record
+from transformer.training.progress import Progress
+from transformer.training.samples import Sample
+from transformer.training.state import TrainState
+
+
+class Hook:
+    """A participant of the training loop. A subclass overrides the methods that it needs; here they do nothing.
+
+    The loop calls them in the main thread, between entering and leaving the hook as a context.
+    """
+
+    def __enter__(self) -> "Hook":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+        """Is called before the first step, also after a rollback. `buckets` are the shapes of all training batches."""
+
+    def before_step(self, step: int) -> None:
+        """Is called before the batches of this step are fetched."""
+
+    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
+        """Is called once the step has been dispatched; the devices may not have computed it yet."""
+
+    def on_log(self, progress: Progress, values: Record) -> None:
+        """Is called with the metrics of the steps since the last call."""
+
+    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        """Is called after a validation that was not interrupted."""
+
+    def during(self, activity: str) -> AbstractContextManager:
+        """Returns a context for "wait for data", "validating", "saving" or "rolling back"."""
+        return contextlib.nullcontext()
+
+    def poll(self) -> None:
+        """Is called often during validation and compilation. It may raise an exception that ends them."""
+
+    def stop_requested(self) -> bool:
+        """Tells, once a step, whether the run is to save a checkpoint and stop."""
+        return False
+
+
+class Hooks(Hook):
+    """Several hooks as one, called in their order."""
+
+    def __init__(self, *hooks: Hook) -> None:
+        self._hooks, self._contexts = hooks, contextlib.ExitStack()
+
+    def __enter__(self) -> "Hooks":
+        for hook in self._hooks:
+            self._contexts.enter_context(hook)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._contexts.__exit__(*error)
+
+    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+        for hook in self._hooks:
+            hook.on_start(state, progress, buckets)
+
+    def before_step(self, step: int) -> None:
+        for hook in self._hooks:
+            hook.before_step(step)
+
+    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
+        for hook in self._hooks:
+            hook.after_step(state, progress, metrics, batches)
+
+    def on_log(self, progress: Progress, values: Record) -> None:
+        for hook in self._hooks:
+            hook.on_log(progress, values)
+
+    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        for hook in self._hooks:
+            hook.on_validation(progress, values, samples)
+
+    @contextlib.contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        with contextlib.ExitStack() as contexts:
+            for hook in self._hooks:
+                contexts.enter_context(hook.during(activity))
+            yield
+
+    def poll(self) -> None:
+        for hook in self._hooks:
+            hook.poll()
+
+    def stop_requested(self) -> bool:
+        # All are asked, since processes that ask one equally often agree on its answer.
+        return any([hook.stop_requested() for hook in self._hooks])

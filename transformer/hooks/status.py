@@ -1,0 +1,154 @@
+"""What the log and the terminal show of a training run: losses, scores, the activity and the time left."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+from rich.progress import Progress as ProgressBar
+from rich.text import Text
+
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.hooks.hook import Hook
+from transformer.progress_bar import make_bar
+from transformer.training.metrics import Record
+from transformer.training.progress import Progress
+from transformer.training.samples import Sample
+from transformer.training.state import TrainState
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+CURVE_WIDTH = 48  # characters
+
+
+class Status(Hook):
+    """Logs losses and scores, and shows activity, loss, speed and time left if standard error is a terminal.
+
+    Below a progress bar, the terminal has the curves of loss and BLEU since this start, and a sample of the last
+    validation.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.step, self.first_step, self.started = steps, 0, 0, 0.0
+        self.bar = make_bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=14),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}{task.fields[left]}"),
+            kind=Panel,
+        )
+        self.curves: dict[str, list[float]] = {"loss": [], "BLEU": []}
+        self.task = self.bar.add_task("training", total=steps, scores="", left="")
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+        self.step = self.first_step = progress.step
+        self.started = time.perf_counter()
+        self.bar.update(self.task, completed=self.step, left="")
+        self.bar.start()
+
+    def after_step(self, *_: object) -> None:
+        self.step += 1
+        self.bar.update(self.task, completed=self.step, left=f"{self.time_left} left")
+
+    def on_log(self, progress: Progress, values: Record) -> None:
+        self.bar.update(
+            self.task, scores=f"loss {values['loss']:.3f}  {values['tokens_per_second'] / 1000:.1f}k tok/s  "
+        )
+        self._extend("loss", values["loss"])
+        log_training(progress, values, self.time_left)
+
+    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        """Shows the curve of BLEU, if there is one, and the last sample with its translation."""
+        if "bleu" in values:
+            self._extend("BLEU", values["bleu"])
+        if samples:
+            self._show_line("source", samples[-1].source)
+            self._show_line("translation", samples[-1].translation)
+        log_validation(progress, values)
+
+    @contextlib.contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        is_shown = activity != "wait for data"
+        if is_shown:
+            self.bar.update(self.task, description=activity)
+        yield
+        if is_shown:
+            self.bar.update(self.task, description="training")
+
+    @property
+    def time_left(self) -> str:
+        """The estimated time to the last step, such as "3h07m".
+
+        It follows from the mean duration of the steps since the start of the loop, validations and checkpoints
+        included. At least one step must have been done.
+        """
+        seconds = time.perf_counter() - self.started
+        return format_duration(seconds / (self.step - self.first_step) * (self.steps - self.step))
+
+    def _extend(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            return
+        self.curves[name].append(value)
+        self._show_line(name, f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}")
+
+    def _show_line(self, name: str, text: str) -> None:
+        # A new dictionary, since the thread that draws the panel may be reading the old one.
+        self.bar.lines = self.bar.lines | {name: "".join(c if c.isprintable() else " " for c in text)}
+
+
+class Panel(ProgressBar):
+    """A progress bar with named lines below it."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any):
+        self.lines: dict[str, str] = {}
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for name, line in self.lines.items():
+            yield Text(f"{name:12}{line}", no_wrap=True, overflow="ellipsis")
+
+
+def log_training(progress: Progress, values: Record, time_left: str) -> None:
+    waiting = f"  ({values['waiting_fraction']:.0%} waiting for data)" if values["waiting_fraction"] >= 0.05 else ""
+    skipped = f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else ""
+    logging.info(
+        "step %d  loss %.3f  ppl %.4g  lr %.1e  %.1fk tok/s  %s left%s%s",
+        *(progress.step, values["loss"], values["perplexity"], values["learning_rate"]),
+        *(values["tokens_per_second"] / 1000, time_left, waiting, skipped),
+    )
+
+
+def log_validation(progress: Progress, values: Record) -> None:
+    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    best = "  (best)" if progress.is_best else ""
+    logging.info(
+        "step %d  validation  loss %.3f  ppl %.4g%s%s",
+        *(progress.step, values["loss"], values["perplexity"], bleu, best),
+    )
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Returns a curve of at most `width` block characters, each for the mean of about equally many values."""
+    groups = np.array_split(np.asarray(values, float), min(width, len(values)))
+    means = np.array([group.mean() for group in groups])
+    low, high = means.min(), means.max()
+    heights = np.zeros(len(means)) if high == low else (means - low) / (high - low)
+    return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
+
+
+def format_duration(seconds: float) -> str:
+    """Returns a duration in its two largest units: "2d04h", "3h07m" or "5m20s"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"

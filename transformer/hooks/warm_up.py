@@ -1,0 +1,118 @@
+"""Compilation of a run's programs before they are needed: what does not fit in memory fails early."""
+
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import jax
+from absl import logging
+
+from transformer import progress_bar
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.data.corpus.workers import num_workers
+from transformer.hooks.hook import Hook
+from transformer.hooks.signals import Interrupted
+from transformer.training.progress import Progress
+from transformer.training.state import TrainState
+from transformer.training.step import TrainStep
+from transformer.training.validation import Validation
+
+POLL_SECONDS = 0.1
+MIN_LOGGED_SECONDS = 1.0  # of a compilation
+
+
+class WarmUp(Hook):
+    """Compiles the programs of steps and validations, and runs the validation's largest batch.
+
+    A single process on CPUs compiles the validation's programs in threads while it trains. Other runs compile them
+    before the first step: several processes would finish at different steps, and compilers for accelerators time
+    kernels on the device.
+    """
+
+    def __init__(
+        self, train_step: TrainStep, validation: Validation, abstract_state: TrainState, poll: Callable[[], None]
+    ):
+        """`poll` is called after each program, and while a validation waits for its programs. It may raise an error."""
+        self.train_step, self.validation, self.abstract_state = train_step, validation, abstract_state
+        self._poll = poll
+        self.in_background = jax.process_count() == 1 and train_step.mesh.devices.flat[0].platform == "cpu"
+        self._pool, self._is_done, self._stopped = ThreadPoolExecutor(1, "warm-up"), False, threading.Event()
+        self._background: Future | None = None  # until its result has been taken
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._pool.shutdown()
+
+    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+        """Compiles all programs that must precede the first step. After a rollback they are compiled already."""
+        if self._is_done:
+            return
+        jobs, validation_jobs = self.train_step.compilations(self.abstract_state, buckets), self._validation_jobs
+        jobs += [] if self.in_background else validation_jobs()
+        with progress_bar.bar("Compiling programs", len(jobs)) as advance:
+
+            def after_program() -> None:
+                advance(1)
+                self._poll()
+
+            compile_all(jobs, after_program)
+        self._is_done = True
+        if self.in_background:
+            # `Samples` captures intermediates while it traces, so nothing else may trace then, as the steps would.
+            self._background = self._pool.submit(lambda: compile_all(validation_jobs(), self._check_not_stopped))
+        else:
+            self.validation.warm_up(state.eval_parameters)
+            self._poll()
+
+    def after_step(self, state: TrainState, *_: object) -> None:
+        """Runs the validation's largest batch once its program is compiled. Raises an error of the compilation."""
+        if self._background is not None and self._background.done():
+            self._take_result()
+            self.validation.warm_up(state.eval_parameters)
+
+    @contextlib.contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Waits until all programs are compiled before a validation, or before a rollback traces others."""
+        if self._background is not None and activity == "validating":
+            while not self._background.done():
+                self._poll()
+                concurrent.futures.wait([self._background], POLL_SECONDS)
+            self._take_result()
+        elif self._background is not None and activity == "rolling back":
+            concurrent.futures.wait([self._background])
+        yield
+
+    def _take_result(self) -> None:
+        self._background, background = None, self._background
+        background.result()
+
+    def _validation_jobs(self) -> list[Callable[[], object]]:
+        return self.validation.compilations(self.abstract_state.eval_parameters)
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise Interrupted
+
+
+def compile_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None]) -> None:
+    """Calls the jobs, each of which compiles one program, in as many threads as there are cores.
+
+    XLA compiles without Python's global lock, so only tracing is serial. Jobs start in their order and the first error
+    in that order is raised, so the program that needs most memory belongs first.
+
+    Args:
+      after_job: called once after each job, in this thread. If it raises an error, no further job starts.
+    """
+    started = time.perf_counter()
+    with ThreadPoolExecutor(num_workers(0), "compile") as pool:
+        try:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+                after_job()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    if (seconds := time.perf_counter() - started) >= MIN_LOGGED_SECONDS:
+        logging.info("Compiled %d programs in %.0f s.", len(jobs), seconds)

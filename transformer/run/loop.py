@@ -1,0 +1,152 @@
+"""The training loop: fetches batches, updates the state, logs, validates and saves checkpoints.
+
+Everything else that happens during training is a hook, listed in `train`.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import signal
+import time
+from collections.abc import Sequence
+
+import jax
+from absl import logging
+
+from transformer.checkpoints.manager import Checkpoints
+from transformer.data.batches.loader import BatchStats, Loader, Position
+from transformer.data.corpus.inspection import pair_lines
+from transformer.distributed import coordination
+from transformer.hooks.hook import Hooks
+from transformer.hooks.profiling import Profile
+from transformer.hooks.signals import Interrupted, Interruption
+from transformer.hooks.status import Status
+from transformer.hooks.warm_up import WarmUp
+from transformer.hooks.watchdog import Watchdog
+from transformer.run import continuation
+from transformer.run.preparation import Run
+from transformer.run.record import Recorder
+from transformer.run.rollback import Diverged, DivergenceCheck, roll_back
+from transformer.training.metrics import TrainingWindow
+from transformer.training.progress import Progress, due
+from transformer.training.state import TrainState
+
+ZERO_BLEU = (
+    "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
+    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
+    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
+)
+
+
+def train(run: Run, profiled: tuple[int, int] | None) -> None:
+    """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
+
+    The steps from `profiled[0]` to `profiled[1]` are traced.
+
+    A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
+    UserError if training diverged and rolling back did not help.
+    """
+    for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
+        logging.info("pair  %s", line)
+    training, interruption = run.config.training, Interruption()
+    hooks = Hooks(
+        interruption,
+        Watchdog(training.stall_seconds),
+        Profile(run.workdir.profile, profiled, training.steps),
+        *([Recorder(run.workdir)] if jax.process_index() == 0 else []),
+        WarmUp(run.train_step, run.validation, run.initializer.abstract_state, poll=lambda: hooks.poll()),
+        Status(training.steps),  # after the warm-up, since its clock starts with the first step
+        DivergenceCheck(training),
+    )
+    with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
+        state, progress = run.restore_or_initialize(checkpoints)
+        if progress.step:
+            logging.info("Resuming from the checkpoint of step %d.", progress.step)
+            coordination.on_process_zero(continuation.log_extension, run.workdir, run.config, state)
+        while True:
+            try:
+                progress = train_from(state, progress, run, checkpoints, hooks)
+                break
+            except Diverged as diverged:
+                with hooks.during("rolling back"):
+                    state, progress = roll_back(run, checkpoints, diverged)
+    if progress.is_finished(training):
+        coordination.on_process_zero(run.workdir.mark_complete, progress.step)
+        metric, best = run.config.checkpoint.best_metric, progress.best_step
+        logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
+        return
+    message = f"interrupted; step {progress.step} is saved: run the same command to resume"
+    if not progress.step:
+        message = "interrupted before the first step: run the same command to start again"
+    if interruption.signal == signal.SIGINT:
+        raise KeyboardInterrupt(message)
+    logging.info("%s", message.capitalize())
+
+
+def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Checkpoints, hooks: Hooks) -> Progress:
+    """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
+
+    Raises Diverged if too many updates in a row were skipped.
+    """
+    if progress.is_finished(run.config.training):
+        return progress
+    with Loader(run.corpus, run.config, progress.position, run.train_step.mesh, run.workdir.plans) as loader:
+        plan = loader.plan
+        logging.info(
+            "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
+            *(len(plan), 100 * plan.padding_fraction, run.padding_note, len(plan.stats)),
+        )
+        try:
+            hooks.on_start(state, progress, loader.buckets)
+        except Interrupted:
+            return progress
+        return loop(state, progress, run, loader, checkpoints, hooks)
+
+
+def loop(
+    state: TrainState, progress: Progress, run: Run, loader: Loader, checkpoints: Checkpoints, hooks: Hooks
+) -> Progress:
+    """Does the steps of `train_from`."""
+    training, save_every = run.config.training, run.config.checkpoint.every
+    window, started, stop = TrainingWindow(progress.window), time.perf_counter() - progress.seconds, False
+    while not stop:
+        if not progress.validation_due(training):  # else this start repeats the validation that was interrupted
+            hooks.before_step(progress.step + 1)
+            position, batches, stats = fetch(loader, training.accumulation, hooks)
+            state, metrics = run.train_step(state, batches)
+            progress = progress.after_update(position, stats, time.perf_counter() - started)
+            hooks.after_step(state, progress, metrics, batches)
+            window.add(metrics, stats)
+            is_logged = due(progress.step, training.log_every, training.steps)
+            if is_logged and (values := window.summary(loader.data_wait_seconds)):
+                hooks.on_log(progress, values)
+                window = TrainingWindow({}, loader.data_wait_seconds)
+        if progress.validation_due(training):
+            with contextlib.suppress(Interrupted), window.pause(), hooks.during("validating"):
+                progress = validate(state, progress, run, hooks)
+        # Once a step: a signal during the saving takes effect after the next step.
+        stop = hooks.stop_requested() or progress.is_finished(training)
+        if stop or progress.is_best or due(progress.step, save_every, training.steps):
+            with window.pause(), hooks.during("saving"):
+                progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
+                checkpoints.save(state, progress)
+    return progress
+
+
+def fetch(loader: Loader, count: int, hooks: Hooks) -> tuple[Position, Sequence[dict], Sequence[BatchStats]]:
+    """Returns the position after the next `count` batches, these batches and their statistics."""
+    with hooks.during("wait for data"):
+        positions, batches, stats = zip(*itertools.islice(loader, count), strict=True)
+    return positions[-1], batches, stats
+
+
+def validate(state: TrainState, progress: Progress, run: Run, hooks: Hooks) -> Progress:
+    """Validates and returns the new progress. Raises Interrupted if the run is to stop."""
+    metric = run.config.checkpoint.best_metric
+    values, samples = run.validation(state.eval_parameters, hooks.poll)
+    if metric == "bleu" and values[metric] == progress.best_score == 0:
+        # Once in a process: a run that resumes says it again.
+        logging.log_first_n(logging.WARNING, ZERO_BLEU, 1, progress.step)
+    progress = progress.after_validation(values, metric)
+    hooks.on_validation(progress, values, samples)
+    return progress
