@@ -19,7 +19,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config.loading import load_file
 from transformer.config_types import Config
 from transformer.data.batches.loader import Loader
-from transformer.data.corpus.inspection import pair_lines
+from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.distributed import coordination
 from transformer.distributed.launch import distributed_run
 from transformer.errors import UserError

@@ -17,12 +17,10 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
-from transformer.data.corpus import corpus, inspection
+from transformer.data.corpus import corpus, sanity_checks
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.coverage import count_losses
-from transformer.data.sources.interface import Source
-from transformer.data.sources.origin import read_origin
-from transformer.data.sources.source import decoded, open_source
+from transformer.data.corpus.encoding import count_losses
+from transformer.data.sources.source import Source, decoded, open_source, read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
@@ -214,11 +212,11 @@ def warn_about_data(
     Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
     training split are unknown.
     """
-    for line in inspection.find_mistakes(config, vocabulary, train):
+    for line in sanity_checks.find_mistakes(config, vocabulary, train):
         logging.warning("%s", line)
     for split, corpus_ in (("train", train), ("valid", valid)):
         name = open_source(config.data, split).name
-        for line in inspection.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
+        for line in sanity_checks.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
             logging.warning("%s", line)
     if config.data.source != "synthetic":  # whose splits have no sentence in common
         for split in ("valid", "test"):
@@ -241,12 +239,12 @@ def warn_about_held_out(
     split: str,
 ) -> None:
     """Logs which pairs of a held-out split are training pairs, and for the test split what its vocabulary lacks."""
-    for line in inspection.find_shared(train, source, texts):
+    for line in sanity_checks.find_shared(train, source, texts):
         logging.warning("%s", line)
     if split == "test" and config.data.source != "ids":
         losses = []
         for side, encoder in enumerate(vocabulary.sides):
             sentences = [pair[side].strip() for pair in texts]
             losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
-        for line in inspection.find_losses(config, vocabulary, source.name, losses, is_train=False):
+        for line in sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False):
             logging.warning("%s", line)
