@@ -107,7 +107,7 @@ def between(least: int | float, most: int | float) -> Rule:
 
 def either(value: int | float, rule: Rule) -> Rule:
     """Returns a rule that accepts one special value and those of another rule."""
-    return Rule(f"{value} or {rule.description}", lambda other: other == value or rule.accepts(other))
+    return Rule(f"{value} or {rule.description}", lambda given: given == value or rule.accepts(given))
 
 
 def one_of(*names: str) -> NameRule:

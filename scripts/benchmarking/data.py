@@ -169,7 +169,7 @@ def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
     config.batch.tokens *= DEVICES
     config.batch.row_multiple = DEVICES
     prepared, planner, random = _prepared(config), PLANS[config.batch.plan], np.random.default_rng(0)
-    shapes = planner.choose_shapes(prepared, config)
+    shapes = planner.choose_shapes(prepared.lengths, config.batch)
     plans, seconds = Path(config.data.path, f"plans-{config.batch.plan}-shared"), [time.perf_counter()]
     for _ in range(2):  # the first makes it
         plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)

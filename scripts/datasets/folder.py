@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer import files
-from transformer.data.sources import origin
 from transformer.data.sources.lines import count_lines
+from transformer.data.sources.source import ORIGIN
 from transformer.environment import now
 from transformer.errors import UserError
 
@@ -35,5 +35,5 @@ def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:
 def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
     """Writes `data.json`, with the facts and the files, and returns it. Raises UserError as `describe_files` does."""
     record = {"made": now(), "languages": list(languages)} | facts | {"files": describe_files(folder, languages)}
-    files.write_json(folder / origin.FILE_NAME, record)
+    files.write_json(folder / ORIGIN, record)
     return record

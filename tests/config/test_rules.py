@@ -6,7 +6,8 @@ import re
 import pytest
 
 from configs import base
-from transformer.config.checking import COMBINATIONS, checked
+from transformer.config.checking import checked
+from transformer.config.combinations import COMBINATIONS
 from transformer.config.keys import declared_keys, flatten
 from transformer.errors import UserError
 
@@ -282,8 +283,8 @@ def test_an_impossible_combination_is_named(changes, named):
 
 def test_every_combination_has_a_test():
     messages = [error_of(changes) for changes, _ in IMPOSSIBLE_COMBINATIONS]
-    for combination in COMBINATIONS:
-        assert any(combination.keys[0] in message and combination.advice in message for message in messages)
+    for advice, (names, _) in COMBINATIONS.items():
+        assert any(names[0] in message and advice in message for message in messages)
 
 
 @pytest.mark.parametrize("changes", POSSIBLE_COMBINATIONS)

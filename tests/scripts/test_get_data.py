@@ -20,7 +20,7 @@ from tests.checkpoints.workdirs import run
 from tests.scripts import fake_mtdata
 from tests.training.tiny import tiny_config
 from transformer.data.sources import source as sources
-from transformer.data.sources.origin import read_origin
+from transformer.data.sources.source import read_origin
 from transformer.run.preparation import create_or_check
 from transformer.workdir import Workdir
 

@@ -14,7 +14,8 @@ from transformer.cache import enable_compilation_cache
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config_types import Config
-from transformer.data.corpus.coverage import count_losses, find_unknown
+from transformer.data.corpus.encoding import count_losses
+from transformer.data.corpus.sanity_checks import find_unknown
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.decoding.bleu import MEASURES, bleu_language

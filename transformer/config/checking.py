@@ -6,12 +6,11 @@ import ml_collections
 from absl import logging
 
 from configs.rules import Key
-from transformer.config import combinations, model_combinations, objective_combinations
+from transformer.config.combinations import COMBINATIONS
 from transformer.config.keys import declared_keys, freeze, nearest, show, type_name, unknown_key
 from transformer.config_types import Config
 from transformer.errors import UserError
 
-COMBINATIONS = model_combinations.COMBINATIONS + objective_combinations.COMBINATIONS + combinations.COMBINATIONS
 LARGEST = 1 << 1000  # larger integers may overflow as floats
 
 
@@ -27,10 +26,9 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
             advice = nearest(str(value), rule.names)
             raise UserError(f"config.{name}={show(value)}: must be {rule.description}{advice}")
     config = freeze(flat)
-    for combination in COMBINATIONS:
-        if combination.is_impossible(config):
-            values = ", ".join(f"config.{name}={show(flat[name])}" for name in combination.keys)
-            raise UserError(f"{values}: {combination.advice}")
+    for advice, (names, is_impossible) in COMBINATIONS.items():
+        if is_impossible(config):
+            raise UserError(f"{', '.join(f'config.{name}={show(flat[name])}' for name in names)}: {advice}")
     return config
 
 

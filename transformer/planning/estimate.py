@@ -79,7 +79,7 @@ def estimate(
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
     module = PLANS[config.batch.plan]
     epoch = corpus.epoch(0, config.seed)
-    buckets = module.choose_shapes(epoch, config)
+    buckets = module.choose_shapes(epoch.lengths, config.batch)
     stats = module.plan_epoch(epoch.lengths, buckets, np.random.default_rng(config.seed)).stats
     compiler = Compiler()
     largest = compile_shape(step, state, by_memory(config, buckets, mesh.abstract_mesh)[0], target, compiler)

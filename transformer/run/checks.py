@@ -6,11 +6,10 @@ import jax
 import ml_collections
 from absl import logging
 
-from transformer.data.corpus import inspection
+from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.coverage import count_losses
-from transformer.data.sources.interface import Source
-from transformer.data.sources.source import decoded, open_source
+from transformer.data.corpus.encoding import count_losses
+from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
@@ -41,11 +40,11 @@ def warn_about_data(
     Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
     training split are unknown.
     """
-    for line in inspection.find_mistakes(config, vocabulary, train):
+    for line in sanity_checks.find_mistakes(config, vocabulary, train):
         logging.warning("%s", line)
     for split, corpus_ in (("train", train), ("valid", valid)):
         name = open_source(config.data, split).name
-        for line in inspection.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
+        for line in sanity_checks.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
             logging.warning("%s", line)
     if config.data.source != "synthetic":  # whose splits have no sentence in common
         for split in ("valid", "test"):
@@ -68,12 +67,12 @@ def warn_about_held_out(
     split: str,
 ) -> None:
     """Logs which pairs of a held-out split are training pairs, and for the test split what its vocabulary lacks."""
-    for line in inspection.find_shared(train, source, texts):
+    for line in sanity_checks.find_shared(train, source, texts):
         logging.warning("%s", line)
     if split == "test" and config.data.source != "ids":
         losses = []
         for side, encoder in enumerate(vocabulary.sides):
             sentences = [pair[side].strip() for pair in texts]
             losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
-        for line in inspection.find_losses(config, vocabulary, source.name, losses, is_train=False):
+        for line in sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False):
             logging.warning("%s", line)

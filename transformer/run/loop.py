@@ -15,7 +15,7 @@ from absl import logging
 
 from transformer.checkpoints.manager import Checkpoints
 from transformer.data.batches.loader import BatchStats, Loader, Position
-from transformer.data.corpus.inspection import pair_lines
+from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.distributed import coordination
 from transformer.hooks.hook import Hooks
 from transformer.hooks.profiling import Profile

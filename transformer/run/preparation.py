@@ -19,7 +19,7 @@ from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.sources.origin import read_origin
+from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.data.sentences import caption_lengths
 from transformer.data.batches import bucketing
-from transformer.data.batches.bucketing import assign, choose_buckets
+from transformer.data.batches.bucketing import assign, choose_shapes
 from transformer.data.batches.epoch_plan import Bucket
 
 
@@ -34,7 +34,7 @@ def as_lengths(pairs):
 def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_buckets, row_multiple):
     lengths = 1 + np.random.default_rng(seed).integers(0, longest, (count, 2), np.int32)
     config = batch_config(tokens=320, max_buckets=max_buckets, row_multiple=row_multiple)
-    buckets = choose_buckets(lengths, config)
+    buckets = choose_shapes(lengths, config)
     assert 1 <= len(set(buckets)) <= max_buckets
     for bucket in buckets:
         assert bucket.rows > 0 and bucket.rows % row_multiple == 0
@@ -102,13 +102,13 @@ def test_a_pair_goes_to_the_first_bucket_that_holds_it():
 @pytest.mark.parametrize("tokens, most", [(4096, 0.105), (25_000, 0.105)])
 def test_padding_on_captions(multi30k, tokens, most):
     lengths = caption_lengths(multi30k)
-    buckets = choose_buckets(lengths, batch_config(tokens=tokens))
+    buckets = choose_shapes(lengths, batch_config(tokens=tokens))
     assert bucketing.plan_epoch(lengths, buckets, np.random.default_rng(1)).padding_fraction <= most
 
 
 def test_batches_are_random_sentences_of_their_bucket_in_random_order():
     lengths = as_lengths([(5, 5)] * 800 + [(20, 20)] * 800)
-    buckets = choose_buckets(lengths, batch_config(tokens=320, row_multiple=1))
+    buckets = choose_shapes(lengths, batch_config(tokens=320, row_multiple=1))
     plan = bucketing.plan_epoch(lengths, buckets, np.random.default_rng(0))
     batches = [plan[number] for number in range(len(plan))]
     assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 62), (20, 16)}  # 800 in 13 batches: 62
@@ -121,7 +121,7 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
 
 def test_lengths_are_multiples():
     lengths = np.random.default_rng(0).integers(1, 61, (2000, 2)).astype(np.int32)
-    buckets = choose_buckets(np.append(lengths, as_lengths([(3, 70)]), axis=0), batch_config(length_multiple=8))
+    buckets = choose_shapes(np.append(lengths, as_lengths([(3, 70)]), axis=0), batch_config(length_multiple=8))
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
     assert (sizes % 8 == 0).all() and sizes[-1].tolist() == [64, 72] and len(buckets) > 4
     assert (assign(lengths, sizes) < len(sizes)).all()

@@ -13,7 +13,7 @@ from transformer.data.batches.epoch_plan import Bucket
 
 def row_shape(tokens, packed_length, row_multiple):
     batch = {"tokens": tokens, "packed_length": packed_length, "row_multiple": row_multiple}
-    (bucket,) = packing.choose_shapes(random_sentences(1, longest=2), ml_collections.FrozenConfigDict({"batch": batch}))
+    (bucket,) = packing.choose_shapes(random_sentences(1, longest=2).lengths, ml_collections.FrozenConfigDict(batch))
     return bucket
 
 

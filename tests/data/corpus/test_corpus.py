@@ -221,7 +221,7 @@ def test_synthetic_and_real_text_are_encoded(multi30k, tmp_path, config):
 
 
 def test_a_small_corpus_starts_no_processes(config, prepared, monkeypatch):
-    monkeypatch.setattr(workers.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(workers, "Pool", lambda *_, **__: pytest.fail("a process was started"))
     config.data.workers = 0
     assert len(prepared()) == 300
 

@@ -1,4 +1,4 @@
-"""Subword sampling in batches: functions of seed, epoch and sentence, within the room that plans give them."""
+"""Subword sampling in batches: functions of seed, epoch and sentence, within the lengths that plans reserve."""
 
 import itertools
 import threading
@@ -62,16 +62,16 @@ def test_equal_sentences_are_sampled_independently(config, made, tmp_path):
     assert len(set(map(str, drawn(epoch, 1, range(50))))) > 10
 
 
-@pytest.mark.parametrize("room", [-100.0, 1.0, 100.0])
-def test_samples_fit_the_plan(config, made, monkeypatch, room):
-    monkeypatch.setattr(sampling, "ROOM", room)
+@pytest.mark.parametrize("margin", [-100.0, 1.0, 100.0])
+def test_samples_fit_the_plan(config, made, monkeypatch, margin):
+    monkeypatch.setattr(sampling, "MARGIN", margin)
     train = corpus.prepare(config, made, "train")
     epoch, best = train.epoch(0, 0), made.target.encode([target for _, target in PAIRS])
     assert (train.lengths <= epoch.lengths).all() and epoch.lengths.max() <= config.data.max_length
     sequences = drawn(epoch, 1, range(300))
     lengths = np.array([len(tokens) for tokens in sequences])
     assert (lengths <= epoch.lengths[:, 1]).all()
-    if room < 0:  # only samples of the fewest tokens fit
+    if margin < 0:  # only samples of the fewest tokens fit
         assert lengths.tolist() == [len(tokens) + 1 for tokens in best]
     else:
         assert lengths.mean() > 1.1 * train.lengths[:, 1].mean()
@@ -109,10 +109,10 @@ def test_a_resumed_loader_continues_with_the_same_samples(config, made, tmp_path
         assert np.count_nonzero(arrays["target_output"]) == stats.target_tokens
 
 
-def test_a_plan_made_for_other_rooms_is_not_reused(config, made, tmp_path, monkeypatch):
-    config.batch.plan = "packed"  # its shape does not depend on the rooms
-    for room in (-100.0, 1.0):
-        monkeypatch.setattr(sampling, "ROOM", room)
+def test_a_plan_made_for_other_reserved_lengths_is_not_reused(config, made, tmp_path, monkeypatch):
+    config.batch.plan = "packed"  # its shape does not depend on the lengths
+    for margin in (-100.0, 1.0):
+        monkeypatch.setattr(sampling, "MARGIN", margin)
         train = corpus.prepare(config, made, "train")
         with Loader(train, config, Position(0, 0), one_device(), tmp_path / "plans") as loader:
             assert loader.plan.tokens.sum() == train.epoch(0, 0).lengths.sum()
@@ -123,7 +123,7 @@ def test_no_array_of_a_corpus_or_epoch_is_in_private_memory(config, made):
     for owner in (train, train.epoch(0, 0), train.sampler):
         arrays = [array for array in vars(owner).values() if isinstance(array, np.ndarray)]
         assert all(isinstance(array, np.memmap) for array in arrays)
-    assert max(map(len, train.epoch(0, 0).rooms)) == train.lengths.max() + 1
+    assert max(map(len, train.epoch(0, 0).reserved_lengths)) == train.lengths.max() + 1
 
 
 def test_a_side_that_pairs_do_not_have_stays_empty(config, tmp_path):

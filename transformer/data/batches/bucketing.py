@@ -12,18 +12,12 @@ from jaxtyping import Int, UInt16
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.data.corpus.corpus import EpochPairs
 
 CANDIDATES = 128  # sizes from which the buckets are chosen
 BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
 
-def choose_shapes(corpus: EpochPairs, config: Config) -> tuple[Bucket, ...]:
-    """Returns the shapes that a run trains with."""
-    return choose_buckets(corpus.lengths, config.batch)
-
-
-def choose_buckets(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
+def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
     Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, but at
@@ -105,7 +99,7 @@ def plan_epoch(
 
     Args:
       lengths: tokens of source and target, end-of-sentence included.
-      buckets: from `choose_buckets`; the largest holds every sentence.
+      buckets: from `choose_shapes`; the largest holds every sentence.
       random: shuffles sentences and batches. None, for validation: sentences and buckets keep their order.
     """
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))

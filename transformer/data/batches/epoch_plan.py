@@ -109,7 +109,7 @@ class EpochPlan:
     @property
     def padding_fraction(self) -> float:
         """Fraction of the epoch's positions, both sides together and filler rows included, that hold no token."""
-        return 1 - sum(each.tokens for each in self.stats) / sum(each.positions for each in self.stats)
+        return 1 - sum(stats.tokens for stats in self.stats) / sum(stats.positions for stats in self.stats)
 
     def __len__(self) -> int:
         return len(self.slices)
@@ -123,7 +123,8 @@ class EpochPlan:
     def save(self, folder: Path) -> None:
         for name, value in vars(self).items():
             if name == "stats":
-                (folder / _STATS).write_text(json.dumps([dataclasses.asdict(each) for each in value]), encoding="utf-8")
+                stats = [dataclasses.asdict(bucket_stats) for bucket_stats in value]
+                (folder / _STATS).write_text(json.dumps(stats), encoding="utf-8")
             elif value is not None:
                 np.save(folder / name, value)
 
@@ -136,8 +137,8 @@ class EpochPlan:
 
 def read_stats(folder: Path) -> tuple[BucketStats, ...]:
     """Reads the contents of the buckets of a saved plan."""
-    stats = json.loads((folder / _STATS).read_text(encoding="utf-8"))
-    return tuple(BucketStats(**each | {"bucket": Bucket(**each["bucket"])}) for each in stats)
+    rows = json.loads((folder / _STATS).read_text(encoding="utf-8"))
+    return tuple(BucketStats(**row | {"bucket": Bucket(**row["bucket"])}) for row in rows)
 
 
 def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:

@@ -1,8 +1,8 @@
 """Batches in the order of the plan, prepared ahead of the step.
 
-A batch is a pure function of the epoch's corpus and plan, so threads assemble the next few while the step runs, and
-another plans the next epoch. Grain's prefetch is the same queue of futures, but it drains at the end of every epoch,
-and importing it takes seconds. Each process assembles only the rows that its devices hold, and puts them there.
+Threads assemble the next few batches while the step runs, and another plans the next epoch. Each process assembles
+only the rows that its devices hold, and puts them there. Grain's prefetch is the same queue of futures, but it drains
+at the end of every epoch, and importing it takes seconds.
 """
 
 import collections
@@ -34,7 +34,7 @@ Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices 
 
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
-# Each module has `choose_shapes(corpus, config)` and `plan_epoch(lengths, buckets, random)`.
+# Each module has `choose_shapes(lengths, batch_config)` and `plan_epoch(lengths, buckets, random)`.
 PLANS = {"buckets": bucketing, "packed": packing}
 
 
@@ -80,7 +80,8 @@ class Loader:
         self._corpus, self._config, self._start = corpus, config, start
         self._mesh, self._folder = mesh, folder
         self._samplers = _sampler_pool(corpus, config)
-        self.buckets = PLANS[config.batch.plan].choose_shapes(corpus.epoch(start.epoch, config.seed), config)
+        first_lengths = corpus.epoch(start.epoch, config.seed).lengths
+        self.buckets = PLANS[config.batch.plan].choose_shapes(first_lengths, config.batch)
         self.pairs, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
         self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
@@ -115,8 +116,9 @@ class Loader:
             return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
         shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        rooms = [table.tolist() for table in corpus.rooms] if isinstance(corpus, SampledEpoch) else None
-        key = cache.key([self._corpus.report["digest"], rooms, config.batch.plan, shapes, seed])
+        is_sampled = isinstance(corpus, SampledEpoch)
+        reserved = [table.tolist() for table in corpus.reserved_lengths] if is_sampled else None
+        key = cache.key([self._corpus.report["digest"], reserved, config.batch.plan, shapes, seed])
         return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
     def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
@@ -131,12 +133,12 @@ class Loader:
             (corpus, plan), first = following.result(), 0
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
-        jobs = self._jobs()
-        ahead = collections.deque(itertools.islice(jobs, self._config.data.prefetch))
-        while True:
-            ahead.append(next(jobs))
-            after, batch = ahead.popleft()
-            yield after, *batch.result()
+        ahead = collections.deque()
+        for job in self._jobs():
+            ahead.append(job)
+            if len(ahead) > self._config.data.prefetch:
+                after, batch = ahead.popleft()
+                yield after, *batch.result()
 
 
 def _sampler_pool(corpus: Corpus, config: Config) -> workers.Pool | None:
@@ -170,7 +172,7 @@ def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
     kept = np.flatnonzero(corpus.lengths.max(axis=1) <= config.data.max_length)
     lengths, batch_config = corpus.lengths[kept], ml_collections.ConfigDict(config.batch)
     batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
-    plan = bucketing.plan_epoch(lengths, bucketing.choose_buckets(lengths, batch_config), random=None)
+    plan = bucketing.plan_epoch(lengths, bucketing.choose_shapes(lengths, batch_config), random=None)
     return dataclasses.replace(plan, sentences=kept[plan.sentences])
 
 

@@ -12,17 +12,14 @@ from jaxtyping import Int, UInt
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
-from transformer.data.corpus.corpus import EpochPairs
 
 CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk
 
 
-def choose_shapes(corpus: EpochPairs, config: Config) -> tuple[Bucket, ...]:
+def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
     """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
-    batch = config.batch
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
-    lengths = (batch.packed_length if side.any() else 0 for side in corpus.lengths.T)
-    return (Bucket(rows, *lengths),)
+    return (Bucket(rows, *(batch.packed_length if side.any() else 0 for side in lengths.T)),)
 
 
 class FilledRows(NamedTuple):
@@ -72,8 +69,8 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
     """Packs sentences into R rows, as few as the sum of lengths allows.
 
     First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
-    takes the rows with the most room. Both are sorted by source minus target, in length and in room, so that a sentence
-    with a long source meets a row with room for it, and both sides fill together.
+    takes the rows with the most free positions. Both are sorted by source minus target, in length and in free
+    positions, so that a sentence with a long source meets a row that can hold it, and both sides fill together.
 
     Returns:
       The row of each sentence, or R if it fits none, and the tokens of each row.
@@ -81,7 +78,7 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
     # NumPy sorts integers of 16 bits ten times as fast as larger ones.
     sides = np.ascontiguousarray(lengths.T, np.int16 if 2 * capacity < 1 << 15 else np.int32)
     num_rows = -(-int(lengths.sum(axis=0, dtype=np.int64).max()) // capacity)
-    room = np.full((2, num_rows), capacity, sides.dtype)
+    free = np.full((2, num_rows), capacity, sides.dtype)
     row_of = np.full(len(lengths), num_rows, np.min_scalar_type(num_rows))
     left, placed = np.argsort(-sides.sum(axis=0, dtype=sides.dtype), kind="stable"), True
     while placed:
@@ -89,15 +86,15 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
             block = left[start : start + num_rows]
             rows = np.arange(num_rows)
             if len(block) < num_rows:
-                rows = np.argsort(-np.minimum(*room), kind="stable")[: len(block)]
-            block, rows = _by_difference(block, sides), _by_difference(rows, room)
-            fits = np.logical_and(*(np.take(sides, block, axis=1) <= np.take(room, rows, axis=1)))
+                rows = np.argsort(-np.minimum(*free), kind="stable")[: len(block)]
+            block, rows = _by_difference(block, sides), _by_difference(rows, free)
+            fits = np.logical_and(*(np.take(sides, block, axis=1) <= np.take(free, rows, axis=1)))
             block, rows = block[fits], rows[fits]
             row_of[block] = rows
-            room[:, rows] -= np.take(sides, block, axis=1)
+            free[:, rows] -= np.take(sides, block, axis=1)
         still_left = left[row_of[left] == num_rows]
         placed, left = len(still_left) < len(left), still_left
-    return row_of, capacity - room.T
+    return row_of, capacity - free.T
 
 
 def _by_difference(indices: Int[np.ndarray, " M"], sides: Int[np.ndarray, "2 N"]) -> Int[np.ndarray, " M"]:

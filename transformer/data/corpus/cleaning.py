@@ -71,11 +71,14 @@ def is_first_occurrence(hashes: UInt64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"
     return result
 
 
-def summary(kept: int, dropped: dict[str, int]) -> str:
-    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"."""
-    total = sum(dropped.values())
-    if not total:
-        return f"{counted(kept, 'pair')} kept, none dropped"
+def summary(kept: int, dropped: dict[str, int], invalid: str = "") -> str:
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side".
+
+    `invalid` is the error about the first side that is not UTF-8, which ends the line.
+    """
     counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
+    if not counts:
+        return f"{counted(kept, 'pair')} kept, none dropped"
     reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
-    return f"{counted(kept, 'pair')} kept, {total:,} dropped: {reasons}"
+    line = f"{counted(kept, 'pair')} kept, {sum(dropped.values()):,} dropped: {reasons}"
+    return f"{line}; {invalid}" if invalid else line

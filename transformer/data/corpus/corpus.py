@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ from jaxtyping import Bool, Int, Int32
 from transformer import cache, progress_bar
 from transformer.config_types import Config
 from transformer.data.corpus import cleaning, storage, workers
-from transformer.data.corpus.encoding import Encoded, Encoder
+from transformer.data.corpus.encoding import Losses, PairEncoder
 from transformer.data.corpus.sampling import Request, SampledEpoch, Sampler, Sequences
-from transformer.data.sources.interface import Source
-from transformer.data.sources.source import decoded, open_source, read_pairs
+from transformer.data.sources.source import Source, decoded, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
 _FORMAT = 6  # part of every key: raise it when the same inputs would give other files
 _FILTER_BITS = 20  # of a table that rejects most hashes that are not wanted
-_CHUNK_OF_HASHES = 1 << 20
+_HASH_CHUNK = 1 << 20
 _CHUNK = 8192  # pairs encoded at once
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
@@ -36,7 +35,7 @@ class Corpus:
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`coverage.count_losses`),
+      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`encoding.count_losses`),
         and `invalid`, the place of the first side that is not UTF-8.
       sampler: samples the sentences of each epoch; None without subword sampling.
     """
@@ -73,11 +72,11 @@ class Corpus:
         values = np.array(wanted, np.uint64)
         may_occur = np.zeros(1 << _FILTER_BITS, bool)
         may_occur[values >> np.uint64(64 - _FILTER_BITS)] = True
-        hashes, found = storage.open_array(self._folder, name), []
-        for start in range(0, len(hashes), _CHUNK_OF_HASHES):
-            chunk = np.asarray(hashes[start : start + _CHUNK_OF_HASHES])
-            found.append(chunk[may_occur[chunk >> np.uint64(64 - _FILTER_BITS)]])
-        return np.isin(values, np.concatenate(found))
+        hashes, candidates = storage.open_array(self._folder, name), []
+        for start in range(0, len(hashes), _HASH_CHUNK):
+            chunk = np.asarray(hashes[start : start + _HASH_CHUNK])
+            candidates.append(chunk[may_occur[chunk >> np.uint64(64 - _FILTER_BITS)]])
+        return np.isin(values, np.concatenate(candidates))
 
     def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
@@ -87,7 +86,7 @@ class Corpus:
         """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
         if self.sampler is None:
             return self
-        return SampledEpoch(self.lengths, self.sampler.rooms, draw or self.sampler, seed, epoch)
+        return SampledEpoch(self.lengths, self.sampler.reserved_lengths, draw or self.sampler, seed, epoch)
 
 
 EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batches are filled with
@@ -122,34 +121,27 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
         languages = data.source_language, data.target_language
         sides = tuple(side for side in (0, 1) if languages[side])
-        _encode(unfinished, source, Encoder(tokenizer, rules, rate > 0, split == "train", sides), data.workers)
+        _encode(unfinished, source, PairEncoder(tokenizer, rules, rate > 0, split == "train", sides), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder, Sampler(folder, tokenizer, rate, data.max_length) if rate else None)
-    log_summary(source.name, corpus.report)
+    report = corpus.report
+    total = sum(report["dropped"].values())
+    level = logging.WARNING if total > cleaning.MAX_DROPPED * (total + report["kept"]) else logging.INFO
+    logging.log(level, "%s: %s.", source.name, cleaning.summary(report["kept"], report["dropped"], report["invalid"]))
     return corpus
 
 
-def log_summary(name: str, report: dict[str, Any]) -> None:
-    """Logs how many pairs were kept and dropped, as a warning if more than `cleaning.MAX_DROPPED` were dropped."""
-    total = sum(report["dropped"].values())
-    level = logging.WARNING if total > cleaning.MAX_DROPPED * (total + report["kept"]) else logging.INFO
-    place = f"; {report['invalid']}" if report["invalid"] else ""
-    logging.log(level, "%s: %s%s.", name, cleaning.summary(report["kept"], report["dropped"]), place)
-
-
-def _encode(folder: Path, source: Source, encoder: Encoder, wanted_workers: int) -> None:
+def _encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    pairs = iter(source)
-    chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
-    kept, dropped, losses = _write(folder, encoder, chunks, len(source), f"Encoding {source.name}", wanted_workers)
+    kept, dropped, losses = _write(folder, source, encoder, wanted_workers)
     invalid = _first_invalid(source) if dropped["invalid_utf8"] else ""
     if not kept:
-        place = f"; {invalid}" if invalid else ""
-        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped)}{place}")
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped, invalid)}")
     if encoder.rules.deduplicate:
         is_first = cleaning.is_first_occurrence(storage.open_array(folder, "hashes"))
-        dropped["duplicate"], kept = int(np.count_nonzero(~is_first)), int(np.count_nonzero(is_first))
+        kept = int(np.count_nonzero(is_first))
+        dropped["duplicate"] = len(is_first) - kept
         storage.keep_rows(folder, is_first)
     report = {
         "kept": kept,
@@ -165,33 +157,30 @@ def _encode(folder: Path, source: Source, encoder: Encoder, wanted_workers: int)
 def _first_invalid(source: Source) -> str:
     """Returns the error about the first side that is not UTF-8."""
     try:
-        for _ in decoded(source):
-            pass
+        deque(decoded(source), maxlen=0)
     except UserError as error:
         return str(error)
     return ""
 
 
 def _write(
-    folder: Path,
-    encode: Callable[[Any], Encoded],
-    chunks: Iterable[Any],
-    total: int,
-    description: str,
-    wanted_workers: int,
-) -> tuple[int, Counter, list[tuple[Counter, dict[str, str]]]]:
-    """Writes the encoded chunks to files in `folder`. Returns the numbers of kept and dropped pairs, and the losses."""
+    folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int
+) -> tuple[int, Counter, tuple[Losses, Losses]]:
+    """Writes the encoded pairs to files in `folder`. Returns the numbers of kept and dropped pairs, and the losses."""
+    total, pairs = len(source), iter(source)
+    chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    kept, dropped, losses = 0, Counter(), [(Counter(), {}), (Counter(), {})]
-    position = text_position = 0
+    kept, dropped, losses = 0, Counter(), ((Counter(), {}), (Counter(), {}))
+    opened, ends = {}, Counter()
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress_bar.bar(description, total))
-        opened = {}
-        for encoded in workers.map_ordered(encode, chunks, processes):
+        advance = stack.enter_context(progress_bar.bar(f"Encoding {source.name}", total))
+        for encoded in workers.map_ordered(encoder, chunks, processes):
             arrays = dict(encoded.arrays)
-            arrays["offsets"], position = _offsets(arrays["lengths"], position)
-            if "text" in arrays:
-                arrays["text_offsets"], text_position = _offsets(arrays["text_lengths"], text_position)
+            for offsets, lengths in (("offsets", "lengths"), ("text_offsets", "text_lengths")):
+                if lengths in arrays:
+                    sizes = arrays[lengths].sum(axis=1, dtype=np.int64)
+                    arrays[offsets] = ends[offsets] + np.cumsum(sizes) - sizes
+                    ends[offsets] += int(sizes.sum())
             for name, array in arrays.items():
                 if name not in opened:
                     opened[name] = stack.enter_context((folder / name).open("wb"))
@@ -203,9 +192,3 @@ def _write(
                 examples |= more_examples | examples
             advance(len(arrays["lengths"]) + encoded.dropped.total())
     return kept, dropped, losses
-
-
-def _offsets(lengths: Int[np.ndarray, "N 2"], start: int) -> tuple[Int[np.ndarray, "N"], int]:
-    """Returns the offset of each pair if the first is at `start`, and the end of the last."""
-    ends = start + np.cumsum(lengths.sum(axis=1, dtype=np.int64))
-    return np.concatenate([[start], ends])[:-1], int(ends[-1]) if len(ends) else start

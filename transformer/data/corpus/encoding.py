@@ -1,7 +1,8 @@
 """Encoding of text pairs into token arrays, chunk by chunk, in worker processes."""
 
+import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -10,12 +11,12 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from transformer.data.corpus import cleaning, storage
-from transformer.data.corpus.coverage import count_losses
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.special_tokens import EOS
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.special_tokens import EOS, UNK
 
-TextPair = tuple[str, str]
-TokenPair = tuple[list[int], list[int]]
+# The text of one side that decoding does not restore: counts, and an example of each kind.
+Losses = tuple[dict[str, int], dict[str, str]]
 
 
 class Encoded(NamedTuple):
@@ -24,16 +25,16 @@ class Encoded(NamedTuple):
     Attributes:
       arrays: by the names of `storage`.
       dropped: the number of dropped pairs by reason.
-      losses: of each side, as `coverage.count_losses` returns them.
+      losses: of each side, from `count_losses`.
     """
 
     arrays: dict[str, np.ndarray]
     dropped: Counter
-    losses: list[tuple[Counter, dict[str, str]]]
+    losses: list[Losses]
 
 
 @dataclass(frozen=True)
-class Encoder:
+class PairEncoder:
     """Encodes pairs of a source, UTF-8 or not, and applies the `rules`.
 
     Monolingual pairs have one of the `sides` only, 0 or 1. The other has no tokens, not even end-of-sentence.
@@ -55,30 +56,29 @@ class Encoder:
         sources = self.tokenizer.source.encode([source for source, _ in texts])
         targets = self.tokenizer.target.encode([target for _, target in texts])
         kept_tokens, kept_texts = [], []
-        for text, source, target in zip(texts, sources, targets, strict=True):
-            if reason := cleaning.drop_reason([len((source, target)[side]) for side in self.sides], self.rules):
+        for text, *pair in zip(texts, sources, targets, strict=True):
+            if reason := cleaning.drop_reason([len(pair[side]) for side in self.sides], self.rules):
                 dropped[reason] += 1
             else:
-                kept_tokens.append((source, target))
+                kept_tokens.append(pair)
                 kept_texts.append(text)
-        arrays = _token_arrays(kept_tokens, self.tokenizer)
+        # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
+        dtype = storage.token_dtype(self.tokenizer.vocab_sizes)
+        tokens, lengths = end_sentences(chain.from_iterable(kept_tokens), dtype)
+        arrays = {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}
         if self.keep_text:
-            arrays |= _text_arrays(kept_texts)
+            encoded = [side.encode() for text in kept_texts for side in text]
+            arrays["text"] = np.frombuffer(b"".join(encoded), np.uint8)
+            arrays["text_lengths"] = np.array([len(side) for side in encoded], np.int32).reshape(-1, 2)
         if self.keep_hashes:
             arrays["hashes"] = np.array([cleaning.content_hash(*text) for text in kept_texts], np.uint64)
-            sources = [cleaning.content_hash(source, "") for source, _ in kept_texts]
-            arrays["source_hashes"] = np.array(sources, np.uint64)
+            source_hashes = [cleaning.content_hash(source, "") for source, _ in kept_texts]
+            arrays["source_hashes"] = np.array(source_hashes, np.uint64)
         losses = [
-            count_losses(vocabulary, [text[side] for text in kept_texts], [tokens[side] for tokens in kept_tokens])
+            count_losses(vocabulary, [text[side] for text in kept_texts], [pair[side] for pair in kept_tokens])
             for side, vocabulary in enumerate(self.tokenizer.sides)
         ]
         return Encoded(arrays, dropped, losses)
-
-
-def _token_arrays(pairs: list[TokenPair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-    tokens, lengths = end_sentences(chain.from_iterable(pairs), storage.token_dtype(tokenizer.vocab_sizes))
-    return {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}
 
 
 def end_sentences(
@@ -94,9 +94,28 @@ def end_sentences(
     return np.fromiter(tokens, dtype), np.array(lengths, np.int32)
 
 
-def _text_arrays(texts: list[TextPair]) -> dict[str, np.ndarray]:
-    encoded = [(source.encode(), target.encode()) for source, target in texts]
-    return {
-        "text": np.frombuffer(b"".join(source + target for source, target in encoded), np.uint8),
-        "text_lengths": np.array([[len(source), len(target)] for source, target in encoded], np.int32).reshape(-1, 2),
-    }
+def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[list[int]]) -> Losses:
+    """Counts characters and lines that decoding does not restore, without regard to spaces.
+
+    Returns:
+      The numbers of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
+      `changed`; and the first line of each of the last kinds, by `unknown` and `changed`.
+    """
+    counts, examples = Counter(lines=len(texts)), {}
+    for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
+        characters = "".join(text.split())
+        counts["characters"] += len(characters)
+        if UNK in sequence:
+            sizes = _piece_lengths(vocabulary)
+            counts["unknown"] += max(1, len(characters) - sum(sizes[token] for token in sequence))
+            examples.setdefault("unknown", text)
+        elif text != decoded and characters != "".join(decoded.split()):
+            counts["changed"] += 1
+            examples.setdefault("changed", text)
+    return counts, examples
+
+
+@functools.lru_cache(maxsize=4)
+def _piece_lengths(vocabulary: Vocabulary) -> list[int]:
+    """Returns the number of characters in each token's text; 0 for unknown ones."""
+    return [0 if token == UNK else len(piece.replace("\u2581", "")) for token, piece in enumerate(vocabulary.pieces)]

@@ -1,16 +1,16 @@
 """Subword sampling: each epoch reads the training sentences in other segmentations (Kudo 2018, Provilkov et al. 2020).
 
-A sentence is sampled when its batch is assembled, but the plan of the epoch is made before. So the plan gives each
-sentence room for the expected length and `ROOM` standard deviations. A longer sample is drawn again. After `ATTEMPTS`
+A sentence is sampled when its batch is assembled, but the plan of the epoch is made before. So the plan reserves the
+expected length and `MARGIN` standard deviations for each sentence. A longer sample is drawn again. After `ATTEMPTS`
 draws the sentence keeps its best segmentation, which always fits. The result is a function of
 (seed, epoch, side, sentence), whatever the batch, thread or process.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
@@ -19,7 +19,7 @@ from transformer.data.corpus import storage
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
-ROOM = 1.0  # standard deviations above the expected length
+MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
 _SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
 _NO_EPOCH = 1 << 32  # seeds the estimate
@@ -71,17 +71,17 @@ class Sampler:
             samples[index] = tokens
         return end_sentences(samples, np.dtype(np.int32))
 
-    @cached_property
-    def rooms(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
+    @functools.cached_property
+    def reserved_lengths(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
         """The tokens that a plan reserves for a source and for a target, by the length of the best segmentation.
 
         The mean and the variance of a sample's length are taken to be in proportion to that length. All lengths count
         end-of-sentence.
         """
         lengths = storage.open_array(self.folder, "lengths")
-        return self._rooms(0, lengths[:, 0]), self._rooms(1, lengths[:, 1])
+        return self._estimate(0, lengths[:, 0]), self._estimate(1, lengths[:, 1])
 
-    def _rooms(self, side: int, lengths: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " _"]:
+    def _estimate(self, side: int, lengths: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " _"]:
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
         count = min(_SAMPLE, len(lengths))
@@ -93,8 +93,8 @@ class Sampler:
         deviation = np.sqrt(np.mean((sampled - growth * best) ** 2 / best))
         with_end = np.arange(lengths.max() + 1)
         tokens = np.maximum(with_end - 1, 0)
-        room = (1 + growth * tokens + ROOM * deviation * np.sqrt(tokens)).astype(np.int32)
-        return np.maximum(np.minimum(room, self.longest), with_end).astype(np.int32)
+        reserved = (1 + growth * tokens + MARGIN * deviation * np.sqrt(tokens)).astype(np.int32)
+        return np.maximum(np.minimum(reserved, self.longest), with_end).astype(np.int32)
 
     def _draw(
         self, side: int, pairs: Int[np.ndarray, " N"], texts: list[str], seeds: tuple[int, ...]
@@ -103,20 +103,16 @@ class Sampler:
         return self.tokenizer.sides[side].sample(texts, numbers.tolist(), self.rate)
 
     def _texts(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[str]:
-        text, offsets, text_lengths = self._arrays
+        text, offsets, text_lengths = _open_text(self.folder)
         lengths = text_lengths[pairs]
         starts = offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
-        stops = starts + lengths[:, side]
-        return [
-            text[start:stop].tobytes().decode() for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-        ]
+        spans = zip(starts.tolist(), (starts + lengths[:, side]).tolist(), strict=True)
+        return [text[start:stop].tobytes().decode() for start, stop in spans]
 
-    @cached_property
-    def _arrays(self) -> list[np.ndarray]:
-        return [storage.open_array(self.folder, name) for name in ("text", "text_offsets", "text_lengths")]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_arrays"}
+@functools.lru_cache(maxsize=1)
+def _open_text(folder: Path) -> list[np.ndarray]:
+    return [storage.open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
 
 
 @dataclass(frozen=True)
@@ -125,12 +121,12 @@ class SampledEpoch:
 
     Attributes:
       best_lengths: tokens of the best segmentation of each source and target, end-of-sentence included.
-      rooms: those of the Sampler.
+      reserved_lengths: of the Sampler.
       draw: a Sampler, in this process or in others.
     """
 
     best_lengths: Int32[np.ndarray, "N 2"]
-    rooms: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
+    reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
     draw: Callable[[Request], Sequences]
     seed: int
     epoch: int
@@ -143,7 +139,7 @@ class SampledEpoch:
     def reserved(self, pairs: Int[np.ndarray, " N"] | slice) -> Int32[np.ndarray, "N 2"]:
         """Returns the tokens that a plan reserves for these sources and targets."""
         best = self.best_lengths[pairs]
-        return np.stack([np.take(table, best[:, side]) for side, table in enumerate(self.rooms)], axis=1)
+        return np.stack([np.take(table, best[:, side]) for side, table in enumerate(self.reserved_lengths)], axis=1)
 
     def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""

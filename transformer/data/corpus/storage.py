@@ -76,10 +76,10 @@ def read_report(folder: Path) -> dict[str, Any]:
         report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
     except UNREADABLE as error:
         raise UserError(f"{folder / _REPORT}: damaged ({error}); {advice}") from error
-    found = _sizes(folder)
+    actual = _sizes(folder)
     for name, size in report["sizes"].items():
-        if found.get(name) != size:
-            raise UserError(f"{folder / name}: damaged, {found.get(name, 0)} bytes of {size}; {advice}")
+        if actual.get(name) != size:
+            raise UserError(f"{folder / name}: damaged, {actual.get(name, 0)} bytes of {size}; {advice}")
     return report
 
 

@@ -1,19 +1,18 @@
-"""Worker processes that import only what their work needs.
+"""Worker processes for Python code, which would otherwise take turns with the train step.
 
-`multiprocessing` does not fit: forking is unsafe after JAX has started threads, and spawned processes import the main
-module, and with it JAX, again. This module is itself the program of a worker: a loop that reads pickled arguments from
-standard input and writes pickled results to standard output.
+They are spawned, since forking is unsafe after JAX has started threads. A spawned process imports the main module, so a
+command imports JAX only inside its `main`.
 """
 
+import collections
 import contextlib
-import itertools
+import multiprocessing
 import os
-import pickle
-import subprocess
-import sys
+import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from transformer.errors import UserError
@@ -32,7 +31,7 @@ def num_workers(wanted: int) -> int:
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
     """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
-    Each process has one argument at a time, so the memory is bounded. Exceptions of the function are raised here.
+    At most one argument more than there are workers is in memory. Exceptions of the function are raised here.
 
     Raises:
       UserError: a process died.
@@ -40,19 +39,14 @@ def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int
     if workers == 1:
         yield from map(function, arguments)
         return
-    with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(_Worker(function)) for _ in range(workers)]
-        remaining, busy = iter(arguments), deque()
-        for worker, argument in zip(idle, remaining, strict=False):
-            worker.send(argument)
-            busy.append(worker)
-        while busy:
-            worker = busy.popleft()
-            result = worker.receive()
-            for argument in itertools.islice(remaining, 1):
-                worker.send(argument)  # before yielding, so that it works while the caller does
-                busy.append(worker)
-            yield result
+    pool, ahead = Pool(function, workers), collections.deque()
+    with contextlib.closing(pool), _death_reported():
+        for argument in arguments:
+            ahead.append(pool.submit(argument))
+            if len(ahead) > workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 class Pool:
@@ -61,121 +55,48 @@ class Pool:
     A process starts when a call finds none idle. Exceptions of the function are raised in the calling thread.
 
     Raises:
-      UserError: the process that computed the call died.
-      RuntimeError: the pool was closed before a process took the call.
+      UserError: a process died; the pool cannot be used any more.
+      RuntimeError: the pool has been closed.
     """
 
     def __init__(self, function: Callable[[A], R], workers: int) -> None:
-        self._function, self._workers = function, workers
-        self._started, self._idle, self._closed = [], [], False
-        self._changed = threading.Condition()
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(function,))
 
     def __call__(self, argument: A) -> R:
-        worker = self._take()
-        try:
-            worker.send(argument)
-            return worker.receive()
-        finally:
-            with self._changed:
-                self._idle.append(worker)
-                self._changed.notify()
-                if self._closed:
-                    self._close_idle()
+        with _death_reported():
+            return self.submit(argument).result()
+
+    def submit(self, argument: A) -> Future:
+        return self._executor.submit(_call, argument)
 
     def close(self) -> None:
-        """Ends the processes, also those that compute. Later calls, and those that wait for a process, raise."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            for worker in self._started:
-                worker.kill()
-            self._close_idle()
-
-    def _take(self) -> "_Worker":
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._idle or len(self._started) < self._workers)
-            if self._closed:
-                raise RuntimeError("the pool of worker processes is closed")
-            if self._idle:
-                return self._idle.pop()
-            self._started.append(_Worker(self._function))
-            return self._started[-1]
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        """Ends the processes after the calls that they compute. Calls that wait for a process are cancelled."""
+        self._executor.shutdown(cancel_futures=True)
 
 
-class _Worker:
-    """A worker process, which computes the function for one argument at a time."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._unsent = [function]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "transformer.data.corpus.workers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # Ctrl-C reaches only the main process, which kills its workers
-        )
-
-    def __enter__(self) -> "_Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def kill(self) -> None:
-        """Ends the process. A thread that waits for its result gets a UserError."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        """Ends the process and closes its pipes, which no other thread may use."""
-        self.kill()
-        self._process.communicate()
-
-    def send(self, argument: Any) -> None:
-        with self._death_reported():
-            for value in (*self._unsent, argument):
-                pickle.dump(value, self._process.stdin, pickle.HIGHEST_PROTOCOL)
-            self._process.stdin.flush()
-        self._unsent.clear()
-
-    def receive(self) -> Any:
-        with self._death_reported():
-            succeeded, result = pickle.load(self._process.stdout)
-        if not succeeded:
-            raise result
-        return result
-
-    @contextlib.contextmanager
-    def _death_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-            code = self._process.wait()
-            raise UserError(
-                f"data.workers: a worker process died (exit code {code}); if memory ran out, lower it"
-            ) from error
-
-
-def _serve() -> None:
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print goes to standard error, so that it cannot corrupt the results
-    function = pickle.load(sys.stdin.buffer)
-    while True:
-        argument = pickle.load(sys.stdin.buffer)
-        try:
-            answer = (True, function(argument))
-        except Exception as error:
-            answer = (False, error)
-        pickle.dump(answer, results, pickle.HIGHEST_PROTOCOL)
-        results.flush()
-
-
-if __name__ == "__main__":
+@contextlib.contextmanager
+def _death_reported() -> Iterator[None]:
     try:
-        _serve()
-    except (EOFError, BrokenPipeError):
-        os._exit(0)  # the main process has ended; an ordinary exit would flush the results and complain
+        yield
+    except BrokenProcessPool as error:
+        raise UserError("data.workers: a worker process died; if memory ran out, lower it") from error
+
+
+def _start(function: Callable[[Any], Any]) -> None:
+    """Prepares a worker process."""
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C interrupts only the main process, which ends its workers
+    os.dup2(2, 1)  # standard output has the command's results only
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """Ends this process when its parent has been killed; otherwise the executor ends it."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _call(argument: Any) -> Any:
+    return _function(argument)

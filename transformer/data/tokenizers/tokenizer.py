@@ -10,8 +10,7 @@ from absl import logging
 
 from transformer import cache, files, locks
 from transformer.config_types import Config
-from transformer.data.sources.interface import Source
-from transformer.data.sources.source import open_source
+from transformer.data.sources.source import Source, open_source
 from transformer.data.tokenizers import training, vocabulary
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.errors import UserError

@@ -11,8 +11,7 @@ from functools import partial
 import sentencepiece
 
 from transformer.config_types import Config
-from transformer.data.sources.interface import Source
-from transformer.data.sources.source import decoded
+from transformer.data.sources.source import Source, decoded
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError

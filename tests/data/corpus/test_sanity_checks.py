@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.data.files import text_config, write_pairs
-from transformer.data.corpus import corpus, inspection
-from transformer.data.corpus.coverage import count_losses
+from transformer.data.corpus import corpus, sanity_checks
+from transformer.data.corpus.encoding import count_losses
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -43,7 +43,7 @@ def prepare(config, tmp_path):
 
 
 def mistakes(prepared):
-    return list(inspection.find_mistakes(*prepared))
+    return list(sanity_checks.find_mistakes(*prepared))
 
 
 def swapped(pairs):
@@ -96,7 +96,7 @@ def test_integers_may_be_copied(config, prepare):
     config.data.source = config.tokenizer.kind = "ids"
     prepared = prepare([("1 2 3", "1 2 3"), ("4", "4")])
     assert mistakes(prepared) == []
-    lines = list(inspection.pair_lines(config.data, *prepared[1:], 80))
+    lines = list(sanity_checks.pair_lines(config.data, *prepared[1:], 80))
     assert lines == ["en: 1 2 3", "de: 1 2 3", "en: 4", "de: 4"]
 
 
@@ -119,7 +119,7 @@ def test_a_vocabulary_of_another_language_is_reported(config, prepare, captions,
 def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
     config.tokenizer.normalization = "identity"  # keeps control characters
     config, made, train = prepare([("a 犬 " * 30, "b\x1b[31m" * 30), *captions[:9]])
-    shown = list(inspection.pair_lines(config.data, made, train, 68))
+    shown = list(sanity_checks.pair_lines(config.data, made, train, 68))
     assert len(shown) == 4 and max(map(cell_len, shown)) <= 68
     assert shown[0].startswith("en: a 犬 a 犬") and shown[0].endswith("…")
     assert shown[1].isprintable()
@@ -128,7 +128,7 @@ def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
 
 def losses(config, made, texts):
     sides = [count_losses(side, list(texts), side.encode(list(texts))) for side in made.sides]
-    return list(inspection.find_losses(config, made, "data", sides, is_train=True))
+    return list(sanity_checks.find_losses(config, made, "data", sides, is_train=True))
 
 
 def test_targets_that_normalization_changes_and_unknown_characters_are_reported(config, prepare, captions):
@@ -136,7 +136,7 @@ def test_targets_that_normalization_changes_and_unknown_characters_are_reported(
     config, made, train = prepare(captions + changed)
     ((counts, _), (target, _)) = train.report["losses"]
     assert counts["changed"] == target["changed"] - 5 == 5  # tabs and spaces survive as spaces
-    (warning,) = inspection.find_losses(config, made, "data", train.report["losses"], is_train=True)
+    (warning,) = sanity_checks.find_losses(config, made, "data", train.report["losses"], is_train=True)
     assert warning.startswith("tokenizer.normalization=nmt_nfkc changes 2.4% of the training targets")
     assert "'一，二！' becomes '一,二!'" in warning and "tokenizer.normalization=identity" in warning
     config.tokenizer.normalization, config.tokenizer.vocab_size = "identity", 310

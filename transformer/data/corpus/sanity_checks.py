@@ -1,0 +1,197 @@
+"""Sanity checks of a run's data: untranslated or swapped sides, unsuitable vocabularies, and overlapping splits.
+
+A check yields a line for each warning. `pair_lines` shows two training pairs.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.text import Text
+
+from transformer.config_types import Config
+from transformer.data.corpus import cleaning
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.encoding import Losses
+from transformer.data.languages import base_code, function_word_shares
+from transformer.data.sources.lines import counted
+from transformer.data.sources.source import Source
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.errors import UserError
+from transformer.special_tokens import UNK
+
+_SAMPLE = 1000  # pairs, spread evenly over the corpus
+_MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
+_CERTAIN = 3.0  # another language's function words are this many times as frequent as those of the configured one
+_MIN_SHARE = 0.05  # fraction of words that must be function words of a language to tell it
+_MIN_WORDS = 20  # frequent words that are needed to judge a vocabulary
+_MAX_SPLIT = 2.0  # tokens of a frequent word, on average: 1.1 in the own language, 2.2 to 4 in another
+_MAX_UNKNOWN_TOKENS = 0.1  # fraction of tokens that may be unknown or bytes
+_MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a warning
+_MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves out rare ones by design
+_ABSURD = 0.5  # fraction of unknown characters from which training is refused
+_MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
+_MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources, with other targets
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
+    """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
+    for pair in zip(*(tokenizer.sides[side].decode(_sample(corpus, side, 2)) for side in (0, 1)), strict=True):
+        for language, text in zip((data.source_language, data.target_language), pair, strict=True):
+            if language:
+                yield _shorten(f"{language}: {text}", columns)
+
+
+def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
+    """Yields a line for each sign of untranslated pairs, swapped sides or a vocabulary of another language.
+
+    Yields nothing for integers, since copying them is a common exercise.
+    """
+    if config.data.source == "ids":
+        return
+    tokens = [_sample(corpus, side, _SAMPLE) for side in (0, 1)]
+    texts = [tokenizer.sides[side].decode(tokens[side]) for side in (0, 1)]
+    equal = [source for source, target in zip(*texts, strict=True) if source == target]
+    if len(equal) > _MAX_EQUAL * len(texts[0]):
+        yield (
+            f"{len(equal):,} of {len(texts[0]):,} sampled training pairs have equal sides, such as "
+            f"'{_shorten(equal[0])}'; check that the targets are translated"
+        )
+    # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
+    # vocabulary of words, and characters are always one token.
+    may_be_unfit = _is_given(config) and config.tokenizer.kind in ("bpe", "unigram")
+    for side, key in enumerate(("source_language", "target_language")):
+        if config.data[key]:
+            yield from _other_language(key, config.data[key], texts[side])
+            if may_be_unfit:
+                yield from _unfit_vocabulary(config, key.partition("_")[0], tokenizer.sides[side], tokens[side])
+
+
+def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
+    shares = function_word_shares(texts)
+    likeliest, own = max(shares, key=shares.get), base_code(language)
+    if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
+        yield (
+            f"data.{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
+            f"{likeliest} and {shares[own]:.0%} of {own}, such as '{_shorten(texts[0])}'; check that the sides are not "
+            "swapped"
+        )
+
+
+def _unfit_vocabulary(
+    config: Config, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]
+) -> Iterator[str]:
+    pieces, words = vocabulary.pieces, Counter()
+    for tokens in sentences:
+        starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
+        words.update(tuple(tokens[first:last]) for first, last in itertools.pairwise([*starts, len(tokens)]))
+    # Text without spaces has next to no frequent words, and is judged by unknown characters only.
+    frequent = [len(word) for word, count in words.items() if count >= max(2, len(sentences) / 100)]
+    split = np.mean(frequent) if len(frequent) >= _MIN_WORDS else 1.0
+    is_unknown = np.array([token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)])
+    unknown = is_unknown[np.concatenate(sentences)].mean()
+    if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN_TOKENS:
+        example = _shorten(" ".join(pieces[token] for token in sentences[0]))
+        yield (
+            f"{_vocabulary_setting(config)} splits frequent words of the {side} into {split:.1f} tokens, and "
+            f"{unknown:.0%} of all tokens are unknown or bytes, such as '{example}'; check that it was trained on this "
+            "language"
+        )
+
+
+def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
+    """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
+
+    `losses` are those of source and target, from `count_losses` or from the report of a corpus.
+    Raises UserError if most characters of a side of the training split are unknown.
+    """
+    setting, kind = _vocabulary_setting(config), config.tokenizer.kind
+    for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
+        if not counts.get("characters"):
+            continue
+        side_name, rate = f"{name}, {config.data[f'{side}_language']}", _unknown_rate(counts)
+        if is_train and kind != "word" and rate > _ABSURD:
+            raise UserError(
+                f"{setting}: {rate:.0%} of the characters of {side_name} are unknown to the vocabulary; "
+                f"{_decoded(vocabulary, examples['unknown'])}; take a vocabulary that was trained on this language"
+            )
+        yield from find_unknown(side_name, kind, vocabulary, (counts, examples), setting)
+        changed = counts.get("changed", 0) / counts["lines"]
+        if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
+            rule = f"tokenizer.normalization={config.tokenizer.normalization}"
+            yield (
+                f"{f'the normalization in {setting}' if _is_given(config) else rule} changes {changed:.1%} of the "
+                f"training targets, so the model can never produce them: {_decoded(vocabulary, examples['changed'])}; "
+                "a vocabulary trained with tokenizer.normalization=identity keeps them"
+            )
+
+
+def find_unknown(name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str) -> Iterator[str]:
+    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary."""
+    counts, examples = losses
+    rate = _unknown_rate(counts)
+    if rate > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
+        yield (
+            f"{name}: {rate:.1%} of the characters are unknown to the vocabulary; "
+            f"{_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or train a vocabulary "
+            "with tokenizer.byte_fallback=True"
+        )
+
+
+def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
+    texts = [tuple(side.strip() for side in pair) for pair in texts]
+    pairs = corpus.find_hashes("hashes", [cleaning.content_hash(*pair) for pair in texts])
+    sources = corpus.find_hashes("source_hashes", [cleaning.content_hash(text, "") for text, _ in texts])
+    if not all(len(pair[0]) for pair in texts):
+        sources = pairs  # monolingual, or with empty lines
+    if pairs.any() or sources.mean() > _MAX_SHARED:
+        index = int(np.argmax(pairs if pairs.any() else sources))
+        example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
+        yield (
+            f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
+            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
+            "the training data, or scores on this split are too high"
+        )
+
+
+def _is_given(config: Config) -> bool:
+    """Tells whether the vocabulary was not trained on this data."""
+    return bool(config.tokenizer.model_file or config.training.init_from)
+
+
+def _vocabulary_setting(config: Config) -> str:
+    """Returns the setting that chose the vocabulary, for messages."""
+    if config.tokenizer.model_file:
+        return f"tokenizer.model_file={config.tokenizer.model_file}"
+    if config.training.init_from:
+        return f"training.init_from={config.training.init_from}"
+    return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
+
+
+def _unknown_rate(counts: dict[str, int]) -> float:
+    return counts.get("unknown", 0) / max(counts["characters"], 1)
+
+
+def _decoded(vocabulary: Vocabulary, text: str) -> str:
+    (decoded,) = vocabulary.decode(vocabulary.encode([text]))
+    return f"'{_shorten(text)}' becomes '{_shorten(decoded.strip())}'"
+
+
+def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
+    """Returns one side of at most `count` pairs, spread evenly over the corpus, without end-of-sentence."""
+    count = min(count, len(corpus))
+    pairs = np.arange(count) * len(corpus) // count
+    ends = np.cumsum(corpus.lengths[pairs, side])
+    return [tokens[:-1].tolist() for tokens in np.split(corpus.tokens(side, pairs), ends[:-1])]
+
+
+def _shorten(text: str, columns: int = 60) -> str:
+    """Cuts text to a width on the terminal, where some characters take two columns, and escapes invisible ones."""
+    shown = Text("".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text))
+    shown.truncate(columns, overflow="ellipsis")
+    return shown.plain
