@@ -1,15 +1,10 @@
-"""Traces of steps: which steps they name, where they begin and end, the picture of one, and values that are refused."""
+"""Traces of steps: which steps they name, where they begin and end, and values that are refused."""
 
-import re
 from pathlib import Path
-from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import pytest
 from jax.profiler import ProfileData
 
-from scripts import draw_profile
-from scripts.commands import draw_profile as work
 from tests.training.tiny import flags
 from transformer import cli, train
 
@@ -75,49 +70,3 @@ def test_a_plan_has_no_steps_to_trace(tmp_path, capsys):
 def test_steps_after_the_last_one_are_refused(tmp_path, capsys):
     found = error(capsys, tmp_path / "run", "9:12", training__steps=8)
     assert found.endswith("--profile=9:12: the run ends at config.training.steps=8; name earlier ones")
-
-
-def draw(workdir: Path, output: Path) -> int:
-    argv = [f"--workdir={workdir}", f"--output={output}"]
-    return cli.execute(draw_profile.make_parser(), draw_profile.main, argv)
-
-
-def test_the_picture_shows_steps_waits_and_computation(workdir, tmp_path):
-    assert draw(workdir, tmp_path / "profile.svg") == 0
-    picture = ElementTree.fromstring((tmp_path / "profile.svg").read_text())
-    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[0] == "launching steps" and "2" in texts and any(re.match("CPU thread", text) for text in texts)
-    colors = {element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect")}
-    assert {work.COLORS["wait for data"], work.BUSY} <= colors
-
-
-def test_a_tpu_is_busy_only_during_operations():
-    def line(name: str, *spans: tuple[int, int]) -> SimpleNamespace:
-        events = [SimpleNamespace(name="event", start_ns=begin, end_ns=end) for begin, end in spans]
-        return SimpleNamespace(name=name, events=events)
-
-    operations = line("XLA Ops", (0, 10), (60, 100))
-    tpu = SimpleNamespace(name="/device:TPU:0", lines=[line("Steps", (0, 100)), operations])
-    gpu = SimpleNamespace(name="/device:GPU:0", lines=[line("Stream 1", (0, 10)), line("Stream 2", (60, 100))])
-    found = work.rows(SimpleNamespace(planes=[tpu, gpu]))
-    for name in ("TPU:0", "GPU:0"):
-        assert [(span.begin, span.end) for span in found[name]] == [(0, 10), (60, 100)]
-
-
-def test_the_time_axis_ends_where_the_spans_end():
-    drawn = ElementTree.fromstring(work.draw({"row": [work.Span(0, 5e9, work.BUSY, "")]}))
-    (span,) = [each for each in drawn if each.get("fill") == work.BUSY and float(each.get("width")) > 16]
-    (last,) = [each for each in drawn if each.text == "5000 ms"]
-    assert float(last.get("x")) == float(span.get("x")) + float(span.get("width"))
-    assert last.get("text-anchor") == "end"
-
-
-def test_a_run_without_a_trace_has_no_picture(tmp_path, capsys):
-    assert cli.execute(train.make_parser(), train.main, flags(tmp_path / "run", training__steps=1)) == 0
-    capsys.readouterr()
-    assert draw(tmp_path / "run", tmp_path / "profile.svg") == 2
-    assert "has no trace; train with --profile=FROM:TO" in capsys.readouterr().err
-
-
-def test_gaps_narrower_than_a_pixel_are_closed():
-    assert list(work.union([(5, 6), (0, 2), (1, 3), (3.5, 4)], 0.5)) == [(0, 4), (5, 6)]
