@@ -23,7 +23,6 @@ from transformer.data.corpus.inspection import pair_lines
 from transformer.distributed import coordination
 from transformer.distributed.launch import distributed_run
 from transformer.errors import UserError
-from transformer.planning.command import plan_for_device
 from transformer.run import continuation
 from transformer.run.plan import describe
 from transformer.run.preparation import Run, open_workdir, prepare
@@ -182,10 +181,6 @@ def validate(
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.device is not None:
-        config, is_json = read_config(arguments), arguments.format == "json"
-        plan_for_device(config, arguments.device, arguments.lengths, arguments.workdir, is_json)
-        return
     try:
         prepare_and_train(arguments)
     except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save

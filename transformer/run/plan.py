@@ -12,9 +12,9 @@ from transformer.checkpoints.manager import MAX_OPTIMIZER_STATES, max_checkpoint
 from transformer.checkpoints.restore import steps_in
 from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.inspection import pair_lines
-from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run
 from transformer.run.record import beside_room
+from transformer.training.memory import bytes_used
 from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3
