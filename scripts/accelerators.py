@@ -2,9 +2,9 @@
 
     python -m scripts.accelerators --folder=runs/accelerators [--readme=docs/devices.md]
 
-Each row is a plan of `transformer.train --plan --device`, so the script needs XLA's compilers for accelerators, and
-minutes a row. It keeps plans in the folder as JSON, and a second start makes only those that are missing. --readme
-replaces the text between two marks in a file with the table. Without it the table is printed.
+Each row is a plan of `scripts.plan`, so the script needs XLA's compilers for accelerators, and minutes a row. It keeps
+plans in the folder as JSON, and a second start makes only those that are missing. --readme replaces the text between
+two marks in a file with the table. Without it the table is printed.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def read_or_make(path: Path, row: Row) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     logging.info("Planning %s.", row.name)
     flags = [f"--config=configs/{row.config}.py", f"--device={row.device}", f"--config.mesh.{row.mesh}"]
-    command = [sys.executable, "-m", "transformer.train", "--plan", "--format=json", *flags]
+    command = [sys.executable, "-m", "scripts.plan", "--format=json", *flags]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if not result.stdout:  # a plan that does not fit has a report, and exit code 2
         raise UserError(f"{' '.join(command[1:])}: failed with exit code {result.returncode}; its message is above")

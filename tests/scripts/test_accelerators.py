@@ -52,7 +52,7 @@ def test_a_row_is_planned_once(planned, tmp_path, capsys):
     assert row == f"| {cells} |"
     ((_, *command),) = planned
     assert command == [
-        *("-m", "transformer.train", "--plan", "--format=json"),
+        *("-m", "scripts.plan", "--format=json"),
         *("--config=configs/big.py", "--device=h100:8", "--config.mesh.fsdp=8"),
     ]
 

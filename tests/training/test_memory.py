@@ -6,8 +6,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from tests.training.tiny import setup, tiny_config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
-from transformer.planning.memory import bytes_used
-from transformer.training.memory import activation_bytes, by_memory
+from transformer.training.memory import activation_bytes, by_memory, bytes_used
 
 GPU = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
 H100 = AbstractMesh((1, 1, 1), AXES, AXIS_TYPES, abstract_device=GPU)

@@ -12,8 +12,8 @@ from transformer.checkpoints.restore import steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.data.batches.loader import Loader, Position, place
 from transformer.data.corpus.sanity_checks import pair_lines
-from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run
+from transformer.training.memory import bytes_used
 from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3

@@ -1,6 +1,7 @@
-"""An estimate of the memory of a batch, good enough to find the shape that needs most."""
+"""The memory of a program, and an estimate of a batch's that is good enough to find the shape that needs most."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh
@@ -47,6 +48,15 @@ def by_memory(config: Config, buckets: Sequence[Bucket], mesh: AbstractMesh) -> 
     """Returns the shapes, the one that needs most memory on the devices of the mesh first."""
     with jax.sharding.use_abstract_mesh(mesh):
         return sorted(buckets, key=lambda bucket: activation_bytes(config, bucket), reverse=True)
+
+
+def bytes_used(memory: Any) -> int:
+    """Returns the bytes on a device while a program with this `memory_analysis()` runs.
+
+    Donated arguments share the memory of outputs.
+    """
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return used - memory.alias_size_in_bytes
 
 
 def _is_fused(model: Config, rows: int, query_length: int, key_length: int) -> bool:

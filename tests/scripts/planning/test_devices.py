@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from scripts.planning import compilers, lengths
+from scripts.planning.devices import ACCELERATORS, parse_target
+from scripts.planning.oom import explain_compiler
 from tests.training import tiny
 from transformer.errors import UserError
-from transformer.planning import compilers, lengths
-from transformer.planning.devices import ACCELERATORS, parse_target
-from transformer.planning.oom import explain_compiler
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_programs_can_use_the_memory_of_a_gpu_only_in_part():
 
 @pytest.mark.parametrize(("text", "name"), [("h100:8", "NVIDIA GPUs"), ("v5e:2x2", "TPUs")])
 def test_a_missing_compiler_is_one_line_that_says_how_to_get_it(monkeypatch, text, name):
-    monkeypatch.setattr(compilers, "_is_installed", lambda _: False)
+    monkeypatch.setattr(compilers, "is_installed", lambda _: False)
     with pytest.raises(UserError, match=f"compiler for {name} is not installed.* -r {compilers.REQUIREMENTS}$"):
         compilers.find_devices(parse_target(text))
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from transformer.planning import hlo, kernels, liveness, roofline
-from transformer.planning.collectives import Collective, group_size
-from transformer.planning.devices import parse_target
-from transformer.planning.names import describe
+from scripts.planning import hlo, kernels, memory, roofline
+from scripts.planning.devices import parse_target
+from scripts.planning.traffic import Collective
 
 GPU = """
 %region (a: f32[], b: f32[]) -> f32[] {
@@ -75,11 +74,15 @@ def program() -> hlo.Program:
     return hlo.parse(GPU)
 
 
+def by_name(program: hlo.Program) -> dict[str, kernels.Kernel]:
+    return {kernel.instruction.name: kernel for kernel in kernels.kernels(program)}
+
+
 def test_kernels_of_loops_count_as_often_as_they_run(program):
-    found = {each.instruction.name: each for each in kernels.kernels(program)}
-    assert list(found) == ["y", "z", "row", "next", "gather", "both", "result"]
-    assert [each.times for each in found.values()] == [1, 1, 6, 6, 1, 1, 1]
-    assert found["y"].flops == (PRODUCT, 0) and found["y"].bytes == MOVED
+    launched = by_name(program)
+    assert list(launched) == ["y", "z", "row", "next", "gather", "both", "result"]
+    assert [kernel.times for kernel in launched.values()] == [1, 1, 6, 6, 1, 1, 1]
+    assert launched["y"].flops == (PRODUCT, 0) and launched["y"].bytes == MOVED
 
 
 def test_loops_of_tpu_programs_run_until_their_counter_meets_the_constant_of_the_condition():
@@ -89,20 +92,19 @@ def test_loops_of_tpu_programs_run_until_their_counter_meets_the_constant_of_the
   ROOT %less = pred[] compare(%step, %count), direction=LT"""
     unknown = GPU.replace(', backend_config={"known_trip_count":{"n":"6"}}', "")
     for text, times in ((unknown.replace(condition, compared), 14), (unknown, 1)):
-        found = {each.instruction.name: each.times for each in kernels.kernels(hlo.parse(text))}
-        assert found["row"] == found["next"] == times and found["y"] == 1
+        launched = by_name(hlo.parse(text))
+        assert launched["row"].times == launched["next"].times == times and launched["y"].times == 1
 
 
 def test_slices_count_instead_of_the_arrays_they_are_of(program):
-    found = {each.instruction.name: each for each in kernels.kernels(program)}
-    matrix, index = 4 * 1000 * 1000, 4
-    assert found["row"].bytes == 2 * matrix + index  # one of six is read and written
-    assert found["next"].bytes == 2 * matrix + index  # and one is updated
+    launched, matrix, index = by_name(program), 4 * 1000 * 1000, 4
+    assert launched["row"].bytes == 2 * matrix + index  # one of six is read and written
+    assert launched["next"].bytes == 2 * matrix + index  # and one is updated
 
 
 def test_what_a_ring_sends(program):
-    (collective,) = (each.collective for each in kernels.kernels(program) if each.collective)
-    assert collective == Collective("all-gather", 8, 4000, 7 * 4000)
+    (collective,) = (kernel.collective for kernel in kernels.kernels(program) if kernel.collective)
+    assert collective == Collective("all-gather", 8, 4000) and collective.wire_bytes == 7 * 4000
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,8 @@ def test_what_a_ring_sends(program):
     ],
 )
 def test_sizes_of_groups(text, size):
-    assert group_size(hlo.Instruction("a", "f32[]", "all-reduce", (), f", {text}")) == size
+    program = hlo.parse(f"ENTRY %main () -> f32[] {{\n  ROOT %sum = f32[] all-reduce(), {text}\n}}\n")
+    assert program.entry.instructions[0].group_size == size
 
 
 @pytest.mark.parametrize(
@@ -139,16 +142,16 @@ def test_bytes_over_the_wire(line, kind, sent):
         for name in ("all-reduce-scatter.1", "async_collective_fusion.1")
     )
     text = f"{called}ENTRY %main (x: f32[100]) -> f32[100] {{\n  %x = f32[100]{{0}} parameter(0)\n"
-    (each,) = kernels.kernels(hlo.parse(f"{text}  ROOT %y = f32[100]{{0}} {line}\n}}\n"))
-    assert (each.collective and each.collective.kind) == kind
-    assert (each.collective.wire_bytes if each.collective else 0) == sent * 400
+    (kernel,) = kernels.kernels(hlo.parse(f"{text}  ROOT %y = f32[100]{{0}} {line}\n}}\n"))
+    assert (kernel.collective and kernel.collective.kind) == kind
+    assert (kernel.collective.wire_bytes if kernel.collective else 0) == sent * 400
 
 
 def test_arrays_alive_at_the_peak(program):
     # Both products are alive when their sum, which nothing uses, appears; the result is the caller's.
-    found = liveness.largest_together(program)
-    assert [each.instruction.name for each in found] == ["y", "z", "both", "all"]
-    assert sum(each.shape.bytes for each in found) == 3 * 2 * 4096 * 4096 + 4 * 8000
+    buffers = memory.largest_together(program)
+    assert [buffer.instruction.name for buffer in buffers] == ["y", "z", "both", "all"]
+    assert sum(buffer.shape.bytes for buffer in buffers) == 3 * 2 * 4096 * 4096 + 4 * 8000
 
 
 def test_the_roofline_of_a_gpu(program):
@@ -162,9 +165,10 @@ def test_the_roofline_of_a_gpu(program):
     assert PRODUCT / peak > MOVED / bandwidth  # so the product is bound by FLOPs, and the loop by bytes
     assert cost.wire_seconds == 7 * 4000 / 450e9
     assert cost.seconds == cost.kernel_seconds
-    assert (cost.launches, cost.flops, cost.float32_flops) == (17, 2 * PRODUCT, 0)
-    assert (cost.kernels[0].launches, cost.kernels[0].flops) == (2, 2 * PRODUCT)  # those of one name together
-    assert sum(each.seconds for each in cost.kernels) > cost.kernel_seconds  # it has the gather too
+    assert (cost.kernels, cost.flops, cost.float32_flops) == (17, 2 * PRODUCT, 0)
+    costliest = cost.costliest_kernels
+    assert (costliest[0].launches, costliest[0].flops) == (2, 2 * PRODUCT)  # those of one name together
+    assert sum(kernels.seconds for kernels in costliest) > cost.kernel_seconds  # it has the gather too
 
 
 def test_float32_products_have_their_own_peak():
@@ -172,7 +176,7 @@ def test_float32_products_have_their_own_peak():
     target = parse_target("h100")
     cost = roofline.cost([(hlo.parse(text), 1)], target)
     assert cost.float32_flops == cost.flops == 2 * PRODUCT
-    product = next(each for each in cost.kernels if each.flops)
+    product = next(kernels for kernels in cost.costliest_kernels if kernels.flops)
     assert product.seconds == pytest.approx(2 * (PRODUCT / 494.7e12 + 2.5e-6))
 
 
@@ -198,7 +202,7 @@ ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
     target = parse_target("v5e:2x2")
     cost = roofline.cost([(hlo.parse(text), 1)], target)
     size = 4 * 1024 * 128
-    assert cost.launches == 3 and cost.bytes == 2 * size  # in by a copy beside the kernels, out by another
+    assert cost.kernels == 3 and cost.bytes == 2 * size  # in by a copy beside the kernels, out by another
     assert cost.kernel_seconds == size / 819e9 and cost.seconds == cost.memory_seconds == 2 * size / 819e9
 
 
@@ -213,20 +217,19 @@ ENTRY %main (x: f32[1024,128]) -> f32[256,128] {
     program = hlo.parse(text)
     (fetch,) = kernels.kernels(program)
     assert fetch.bytes == 4 * 256 * 128 and fetch.is_async
-    assert describe(program, fetch.instruction) == "copy of state.parameters"
+    assert kernels.describe(fetch.instruction) == "copy of state.parameters"
 
 
 def test_names_are_those_of_modules():
-    tables = {
-        "FunctionNames": {i: f'"{name}"' for i, name in enumerate(FUNCTIONS, 1)},
-        "FileLocations": {i: f"{{file_name_id=1 function_name_id={i} line=1}}" for i in range(1, len(FUNCTIONS) + 1)},
-        "StackFrames": {i: f"{{file_location_id={i} parent_frame_id={i}}}" for i in range(1, len(FUNCTIONS) + 1)},
-    }
-    program = hlo.Program({}, "", tables)
+    numbers = range(1, len(FUNCTIONS) + 1)
+    lines = ["FunctionNames", *(f'{i} "{name}"' for i, name in enumerate(FUNCTIONS, 1))]
+    lines += ["FileLocations", *(f"{i} {{file_name_id=1 function_name_id={i} line=1}}" for i in numbers)]
+    lines += ["StackFrames", *(f"{i} {{file_location_id={i} parent_frame_id={i}}}" for i in numbers)]
 
     def name(frame: int, op_name: str) -> str:
         metadata = f', metadata={{op_name="{op_name}" stack_frame_id={frame}}}'
-        return describe(program, hlo.Instruction("a", "f32[]", "fusion", (), metadata))
+        main = ["ENTRY %main () -> f32[] {", f"  ROOT %a = f32[] custom-call(){metadata}", "}"]
+        return kernels.describe(hlo.parse("\n".join([*lines, *main])).entry.instructions[0])
 
     backward = "jit(_update)/transpose(jvp())/dot_general"
     assert name(len(FUNCTIONS), backward) == "Encoder/FeedForward/Linear dot_general (backward)"

@@ -1,6 +1,6 @@
 """The accelerators that programs can be compiled for: their speed and memory, and their description for XLA.
 
-Figures are those of the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s and bytes.
+Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s and bytes.
 """
 
 import dataclasses
@@ -9,6 +9,8 @@ import re
 
 from transformer.config.keys import nearest
 from transformer.errors import UserError
+
+GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +23,8 @@ class Accelerator:
       bandwidth: bytes/s of the main memory.
       memory: bytes of the main memory; of a TPU's, those that the compiler lets a program use.
       interconnect: bytes/s that a device can send to others of its host or slice, over all links.
-      network: bytes/s that a GPU can send to other hosts.
-      launch_seconds: of a kernel, at least.
       axes: dimensions of a TPU's topology.
+      network: bytes/s that a GPU can send to other hosts.
       compute_capability, cores, ...: of a GPU, as in XLA's own descriptions of it.
     """
 
@@ -33,9 +34,8 @@ class Accelerator:
     bandwidth: float
     memory: int
     interconnect: float
-    network: float = 0.0
-    launch_seconds: float = 0.0
     axes: int = 0
+    network: float = 0.0
     name: str = ""
     compute_capability: int = 0
     cores: int = 0
@@ -49,39 +49,27 @@ class Accelerator:
         """Bytes of the main memory that a program can use."""
         return int(GPU_FRACTION * self.memory) if self.platform == "gpu" else self.memory
 
+    @property
+    def launch_seconds(self) -> float:
+        """The least time that the launch of a kernel takes."""
+        return 2.5e-6 if self.platform == "gpu" else 0.0
 
-GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
-GPU_LAUNCH = 2.5e-6
-_HOPPER = {"platform": "gpu", "bfloat16": 989.4e12, "float32": 494.7e12, "interconnect": 450e9, "network": 50e9}
-_HOPPER |= {"launch_seconds": GPU_LAUNCH, "compute_capability": 9, "cores": 132, "fpus_per_core": 128}
-_HOPPER |= {"clock_ghz": 1.98, "shared_memory": 233472, "l2_cache": 52428800}
 
 # GPUs: NVIDIA's data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Products of float32 operands run as TF32. NVLink
 # sends half of its stated bandwidth in each direction. Networks are those of DGX systems. What the compiler reads is
 # from openxla/xla, xla/backends/gpu/target_config/specs/*.txtpb.
+_AMPERE = {"network": 25e9, "compute_capability": 8, "cores": 108, "fpus_per_core": 64, "clock_ghz": 1.41}
+_AMPERE |= {"name": "NVIDIA A100-SXM4-80GB", "shared_memory": 167936, "l2_cache": 41943040}
+_HOPPER = {"network": 50e9, "compute_capability": 9, "cores": 132, "fpus_per_core": 128, "clock_ghz": 1.98}
+_HOPPER |= {"shared_memory": 233472, "l2_cache": 52428800}
+_H100, _H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200 141GB HBM3e"
 # TPUs: cloud.google.com/tpu/docs, pages v5e, v5p and v6e. Products of float32 operands round them to bfloat16. Half of
 # the stated bidirectional interconnect goes in each direction. The compiler lets programs use 15.75 GiB of the 16 GB of
 # a v5e and 31.25 GiB of the 32 GB of a v6e.
 ACCELERATORS = {
-    "a100": Accelerator(
-        platform="gpu",
-        bfloat16=312e12,
-        float32=156e12,
-        bandwidth=2.039e12,
-        memory=85_100_068_864,
-        interconnect=300e9,
-        network=25e9,
-        launch_seconds=GPU_LAUNCH,
-        name="NVIDIA A100-SXM4-80GB",
-        compute_capability=8,
-        cores=108,
-        fpus_per_core=64,
-        clock_ghz=1.41,
-        shared_memory=167936,
-        l2_cache=41943040,
-    ),
-    "h100": Accelerator(bandwidth=3.352e12, memory=84_942_979_072, name="NVIDIA H100 80GB HBM3", **_HOPPER),
-    "h200": Accelerator(bandwidth=4.8e12, memory=151_397_597_184, name="NVIDIA H200 141GB HBM3e", **_HOPPER),
+    "a100": Accelerator("gpu", 312e12, 156e12, 2.039e12, 85_100_068_864, 300e9, **_AMPERE),
+    "h100": Accelerator("gpu", 989.4e12, 494.7e12, 3.352e12, 84_942_979_072, 450e9, name=_H100, **_HOPPER),
+    "h200": Accelerator("gpu", 989.4e12, 494.7e12, 4.8e12, 151_397_597_184, 450e9, name=_H200, **_HOPPER),
     "v5e": Accelerator("tpu", 197e12, 197e12, 819e9, int(15.75 * 2**30), 200e9, axes=2),
     "v5p": Accelerator("tpu", 459e12, 459e12, 2765e9, 95 * 2**30, 600e9, axes=3),
     "v6e": Accelerator("tpu", 918e12, 918e12, 1638e9, int(31.25 * 2**30), 400e9, axes=2),

@@ -1,4 +1,4 @@
-"""XLA's compilers for accelerators that this machine does not have."""
+"""XLA's compilers for absent accelerators."""
 
 import contextlib
 import importlib.util
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import jax
 from jax.experimental import topologies
 
+from scripts.planning.devices import CUDNN, GPUS_PER_HOST, Accelerator, Target
 from transformer.errors import UserError
-from transformer.planning.devices import CUDNN, GPUS_PER_HOST, Accelerator, Target
 
 REQUIREMENTS = "requirements-accelerators.txt"
 MODULES = {"gpu": ("jax_plugins.xla_cuda13", "jax_cuda13_plugin"), "tpu": ("libtpu",)}
@@ -33,13 +33,13 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     know the topology.
     """
     platform = target.kind.platform
-    if not all(map(_is_installed, MODULES[platform])):
+    if not all(map(is_installed, MODULES[platform])):
         raise UserError(
             f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in an environment of "
             f"its own: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
         )
     jax.config.update("jax_platforms", "cpu")
-    # The cache cannot load programs for devices that are not there.
+    # The cache cannot load programs for absent devices.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         with _silence() if platform == "tpu" else contextlib.nullcontext():
@@ -52,7 +52,7 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
 
 
 class Compiler:
-    """Compiles programs for devices that are not there.
+    """Compiles programs for absent devices.
 
     Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
     not divide an array's dimensions, such as a length of 24. From then on this compiler uses cuBLAS.
@@ -75,7 +75,8 @@ class Compiler:
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Tells whether a module, perhaps of a package, can be imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
@@ -87,13 +88,9 @@ def _topology(target: Target) -> topologies.TopologyDescription:
         for name, value in LIBTPU.items():
             os.environ.setdefault(name, value)
         return topologies.get_topology_desc(platform="tpu", topology_name=target.text)
-    hosts, each = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
-    return topologies.get_topology_desc(
-        platform="cuda",
-        topology_name=target.name,
-        target_config=target_config(target.kind),
-        topology=f"1x{hosts}x{each}",
-    )
+    hosts, gpus = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
+    topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
+    return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology)
 
 
 def target_config(kind: Accelerator) -> str:

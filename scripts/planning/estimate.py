@@ -8,21 +8,21 @@ import jax
 import numpy as np
 from absl import logging
 
+from scripts.planning import hlo, roofline
+from scripts.planning.compilers import Compiler
+from scripts.planning.devices import Target
+from scripts.planning.lengths import Data
+from scripts.planning.memory import Memory, measure
+from scripts.planning.oom import explain_compiler
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats
 from transformer.data.batches.loader import PLANS
-from transformer.data.corpus.corpus import Corpus
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
-from transformer.planning import hlo, roofline
-from transformer.planning.compilers import Compiler
-from transformer.planning.devices import Target
-from transformer.planning.memory import Memory, bytes_used, measure
-from transformer.planning.oom import explain, explain_compiler
-from transformer.training.memory import by_memory
+from transformer.training.memory import by_memory, bytes_used
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer
+from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 
@@ -45,26 +45,31 @@ class Estimate:
       parameters: number of them.
       stats: the batches of an epoch by shape.
       seconds: of a step with batches of each shape, at the least.
-      largest: the shape that needs most memory.
-      typical: the shape with most positions in an epoch.
+      compiled: the shape that needs most memory and the one with most positions in an epoch, which may be the same.
     """
 
     parameters: int
     stats: Sequence[BucketStats]
     seconds: Sequence[float]
-    largest: CompiledShape
-    typical: CompiledShape
+    compiled: Sequence[CompiledShape]
+
+    @property
+    def largest(self) -> CompiledShape:
+        """The shape that needs most memory."""
+        return self.compiled[0]
+
+    @property
+    def typical(self) -> CompiledShape:
+        """The shape with most positions in an epoch."""
+        return self.compiled[-1]
 
     @property
     def mean_seconds(self) -> float:
         """The mean time of a step over an epoch."""
-        batches = [each.batches for each in self.stats]
-        return float(np.average(self.seconds, weights=batches))
+        return float(np.average(self.seconds, weights=[shape.batches for shape in self.stats]))
 
 
-def estimate(
-    config: Config, target: Target, devices: Sequence[jax.Device], corpus: Corpus, vocab_sizes: tuple[int, int]
-) -> Estimate:
+def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data: Data) -> Estimate:
     """Compiles the step for the shape that needs most memory and for the one with most positions in an epoch.
 
     Other shapes take the time per position that lies between these two at their length. Raises UserError if the mesh
@@ -73,24 +78,25 @@ def estimate(
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, vocab_sizes)
+    initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
     state = initializer.abstract_state
-    inputs = inputs_of(config, [""] * vocab_sizes[0])
+    inputs = inputs_of(config, [""] * data.vocab_sizes[0])
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
-    module = PLANS[config.batch.plan]
-    epoch = corpus.epoch(0, config.seed)
-    buckets = module.choose_shapes(epoch.lengths, config.batch)
-    stats = module.plan_epoch(epoch.lengths, buckets, np.random.default_rng(config.seed)).stats
+    planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
+    buckets = planner.choose_shapes(lengths, config.batch)
+    stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
+    largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
+    typical = max(stats, key=lambda shape: shape.positions).bucket
     compiler = Compiler()
-    largest = compile_shape(step, state, by_memory(config, buckets, mesh.abstract_mesh)[0], target, compiler)
-    common = max(stats, key=lambda each: each.positions).bucket
-    typical = largest if common == largest.bucket else compile_shape(step, state, common, target, compiler)
-    seconds = [seconds_of(each.bucket, typical, largest) for each in stats]
+    compiled = [compile_shape(step, state, bucket, target, compiler) for bucket in dict.fromkeys([largest, typical])]
+    seconds = [interpolated_seconds(shape.bucket, compiled) for shape in stats]
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
-    return Estimate(parameters, stats, seconds, largest, typical)
+    return Estimate(parameters, stats, seconds, compiled)
 
 
-def compile_shape(step: TrainStep, state, bucket: Bucket, target: Target, compiler: Compiler) -> CompiledShape:
+def compile_shape(
+    step: TrainStep, state: TrainState, bucket: Bucket, target: Target, compiler: Compiler
+) -> CompiledShape:
     """Compiles what an update from batches of this shape executes."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
     began = time.perf_counter()
@@ -101,13 +107,13 @@ def compile_shape(step: TrainStep, state, bucket: Bucket, target: Target, compil
             raise
         raise UserError(explain_compiler(step.config, target, str(bucket), str(error))) from None
     compile_seconds = time.perf_counter() - began
-    parsed = [(hlo.parse(program.as_text()), times) for program, times in programs]
-    number = max(range(len(programs)), key=lambda i: bytes_used(programs[i][0].memory_analysis()))
-    memory = measure(parsed[number][0], programs[number][0], state, target.kind.usable)
+    parsed = [(hlo.parse(compiled.as_text()), times) for compiled, times in programs]
+    most = max(range(len(programs)), key=lambda i: bytes_used(programs[i][0].memory_analysis()))
+    memory = measure(parsed[most][0], programs[most][0], state, target.kind.usable)
     return CompiledShape(bucket, compile_seconds, roofline.cost(parsed, target), memory, compiler.note)
 
 
-def lower(step: TrainStep, state, bucket: Bucket) -> list[tuple[jax.stages.Lowered, int]]:
+def lower(step: TrainStep, state: TrainState, bucket: Bucket) -> list[tuple[jax.stages.Lowered, int]]:
     """Returns the programs of an update from batches of this shape, and how often it executes each."""
     batch, accumulation = step.abstract_batch(bucket), step.config.training.accumulation
     if accumulation == 1:
@@ -120,14 +126,8 @@ def lower(step: TrainStep, state, bucket: Bucket) -> list[tuple[jax.stages.Lower
     ]
 
 
-def seconds_of(bucket: Bucket, *compiled: CompiledShape) -> float:
+def interpolated_seconds(bucket: Bucket, compiled: Sequence[CompiledShape]) -> float:
     """Returns the time of a step with batches of this shape, interpolated in the time per position of the compiled."""
-    points = sorted({(each.bucket.width, each.cost.seconds / each.bucket.positions) for each in compiled})
+    points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
     widths, per_position = zip(*points, strict=True)
     return float(np.interp(bucket.width, widths, per_position)) * bucket.positions
-
-
-def require_fit(config: Config, target: Target, found: Estimate) -> None:
-    """Raises UserError if the step does not fit, with the largest parts of its memory and the keys that reduce it."""
-    if not found.largest.memory.fits:
-        raise UserError(explain(config, target, str(found.largest.bucket), found.largest.memory))

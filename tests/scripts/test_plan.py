@@ -2,24 +2,28 @@
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import jax
 import pytest
 
-from tests.planning import installed
+from scripts import plan
+from scripts.planning import compilers, estimate, lengths, rendering
+from scripts.planning.devices import parse_target
+from scripts.planning.estimate import Estimate
+from scripts.planning.estimate import estimate as make_estimate
+from scripts.planning.memory import Memory
+from tests.checkpoints.workdirs import run
 from tests.training.tiny import tiny_config
-from transformer import cli, train
 from transformer.config.loading import load_file, with_values
-from transformer.planning import command, report
-from transformer.planning.devices import parse_target
-from transformer.planning.estimate import Estimate, estimate
 from transformer.workdir import create_workdir
 
 TINY = [
     "--config=configs/base.py",
-    "--plan",
     "--device=h100",
     "--lengths=20000:10:11",
     "--config.data.max_length=32",
@@ -33,39 +37,41 @@ TINY = [
     "--config.model.dropout=0",
     "--config.training.accumulation=2",
 ]
+HAVE_COMPILERS = all(compilers.is_installed(module) for modules in compilers.MODULES.values() for module in modules)
+ELSEWHERE = [flag for flag in TINY if not flag.startswith("--device")]
 WITHOUT_LENGTHS = [flag for flag in TINY if "--lengths" not in flag]
 
 
 @pytest.fixture(scope="module")
-def found() -> Estimate:
+def estimated() -> Estimate:
     """Returns the estimate that the command makes, compiled once for all tests."""
-    estimates = []
+    results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
-        patch.setattr(command, "estimate", lambda *arguments: estimates.append(estimate(*arguments)) or estimates[0])
-        assert cli.execute(train.make_parser(), train.main, TINY) == 0
-    return estimates[0]
+        patch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
+        patch.setattr(estimate, "estimate", lambda *arguments: results.append(make_estimate(*arguments)) or results[0])
+        assert run(plan, *TINY) == 0
+    return results[0]
 
 
 @pytest.fixture
-def plan(found, monkeypatch, capsys):
-    def plan(*argv: str, flags: Sequence[str] = TINY) -> str:
-        monkeypatch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
-        monkeypatch.setattr(command, "estimate", lambda *_: found)
-        assert cli.execute(train.make_parser(), train.main, [*flags, *argv]) == 0
+def print_plan(estimated, monkeypatch, capsys):
+    def print_plan(*argv: str, flags: Sequence[str] = TINY) -> str:
+        monkeypatch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
+        monkeypatch.setattr(estimate, "estimate", lambda *_: estimated)
+        assert run(plan, *flags, *argv) == 0
         return capsys.readouterr().out
 
-    return plan
+    return print_plan
 
 
-def test_the_report_in_words(plan):
-    report = plan()
+def test_the_report_in_words(print_plan):
+    report = print_plan()
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
     total = 256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
-    lengths = "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source and 11 target tokens;"
+    assumed = "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source and 11 target tokens;"
     for line in (
         f"parameters  {total:,}\n",
-        re.escape(lengths),
+        re.escape(assumed),
         r"memory      fits: [\d.]+ of 75.15 GiB per device, for batches of \d+ rows x",
         r"memory      parameters 0.00 GiB, optimizer state 0.00 GiB; activations, gradients and other temporaries",
         r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
@@ -80,25 +86,25 @@ def test_the_report_in_words(plan):
 
 @pytest.mark.parametrize(("rate", "warnings"), [(0.0, 0), (0.1, 1)])
 def test_a_warning_tells_that_assumed_lengths_leave_out_subword_sampling(caplog, rate, warnings):
-    command.assume(tiny_config(tokenizer__subword_sampling=rate), None)
+    lengths.assume(tiny_config(tokenizer__subword_sampling=rate), None)
     assert ["assumes the best segmentation" in message for message in caplog.messages] == [True] * warnings
 
 
-def test_times_in_the_report(plan):
-    report = json.loads(plan("--format=json"))
-    run, step = report["run"], report["step"]
-    weights = [each["batches_in_sample"] for each in report["shapes"]]
-    seconds = [each["seconds"] for each in report["shapes"]]
+def test_times_in_the_report(print_plan):
+    report = json.loads(print_plan("--format=json"))
+    times, step = report["run"], report["step"]
+    weights = [shape["batches_in_sample"] for shape in report["shapes"]]
+    seconds = [shape["seconds"] for shape in report["shapes"]]
     mean = sum(w * s for w, s in zip(weights, seconds, strict=True)) / sum(weights)
-    assert run["mean_step_seconds"] == pytest.approx(mean, rel=1e-4)
-    assert run["hours"] == pytest.approx(100_000 * mean / 3600, rel=1e-4)
-    assert run["hours_at_70_percent"] == pytest.approx(run["hours"] / 0.7, rel=1e-4)
+    assert times["mean_step_seconds"] == pytest.approx(mean, rel=1e-4)
+    assert times["hours"] == pytest.approx(100_000 * mean / 3600, rel=1e-4)
+    assert times["hours_at_70_percent"] == pytest.approx(times["hours"] / 0.7, rel=1e-4)
     assert step["seconds"] == max(step[f"{part}_seconds"] for part in ("kernel", "memory", "wire"))
     assert step["utilization"] == pytest.approx(step["flops"] / step["seconds"] / 989.4e12, rel=1e-4)
 
 
-def test_the_products_in_the_report_are_those_of_the_model(plan):
-    step = json.loads(plan("--format=json"))["step"]
+def test_the_products_in_the_report_are_those_of_the_model(print_plan):
+    step = json.loads(print_plan("--format=json"))["step"]
     rows, s, t = (step["shape"][name] for name in ("rows", "source_length", "target_length"))
     d, ff, vocab = 16, 32, 256
     sublayers = (s + t) * (4 * d * d + 2 * d * ff) + 2 * d * d * (s + t) + t * d * vocab
@@ -108,45 +114,50 @@ def test_the_products_in_the_report_are_those_of_the_model(plan):
     assert step["flops"] == pytest.approx(2 * 3 * forward, rel=0.1)
 
 
-def test_the_memory_in_the_report(plan, found):
-    memory = json.loads(plan("--format=json"))["memory"]
-    assert memory["state"] == {"parameters": 4 * found.parameters, "optimizer state": 8 * found.parameters + 8}
+def test_the_memory_in_the_report(print_plan, estimated):
+    memory = json.loads(print_plan("--format=json"))["memory"]
+    assert memory["state"] == {"parameters": 4 * estimated.parameters, "optimizer state": 8 * estimated.parameters + 8}
     assert memory["used"] == sum(memory["state"].values()) + memory["temporaries"]
     assert memory["largest_arrays"][0]["bytes"] <= memory["temporaries"]
-    sizes = [each["bytes"] for each in memory["largest_arrays"]]
+    sizes = [arrays["bytes"] for arrays in memory["largest_arrays"]]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def with_memory(estimated: Estimate, memory: Memory) -> Estimate:
+    """Returns the estimate with another memory of its largest shape."""
+    largest, *others = estimated.compiled
+    return dataclasses.replace(estimated, compiled=[dataclasses.replace(largest, memory=memory), *others])
 
 
 @pytest.mark.parametrize(
     ("share", "verdict"),
     [(0.7, "fits"), (0.8, "fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"), (0.96, "does not fit")],
 )
-def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(found, share, verdict):
+def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(estimated, share, verdict):
     target = parse_target("h100")
-    memory = dataclasses.replace(found.largest.memory, used=int(share * target.kind.memory))
-    changed = dataclasses.replace(found, largest=dataclasses.replace(found.largest, memory=memory))
-    lines = report.to_lines(load_file("configs/base.py", []), target, changed, "")
+    memory = dataclasses.replace(estimated.largest.memory, used=int(share * target.kind.memory))
+    changed = with_memory(estimated, memory)
+    lines = rendering.to_lines(load_file("configs/base.py", []), target, changed, "")
     assert any(line.startswith(f"memory      {verdict}: ") for line in lines)
 
 
-def test_a_run_gives_its_own_lengths_and_vocabularies(plan, monkeypatch, tmp_path):
+def test_a_run_gives_its_own_lengths_and_vocabularies(print_plan, monkeypatch, tmp_path):
     settings = {"data.source": "text", "data.name": "few", "data.path": str(tmp_path), "data.train_split": "few"}
     settings |= {"tokenizer.kind": "char", "data.cache_dir": str(tmp_path / "cache")}
     for language, text in (("en", "ab\nabc\n"), ("de", "b\nabcd\n")):
         (tmp_path / f"few.{language}").write_text(text)
     create_workdir(tmp_path / "run", with_values(load_file("configs/base.py", []), settings))
     flags = [f"--config.{key}={value}" for key, value in settings.items()]
-    report = plan(*flags, f"--workdir={tmp_path / 'run'}", flags=WITHOUT_LENGTHS)
+    report = print_plan(*flags, f"--workdir={tmp_path / 'run'}", flags=WITHOUT_LENGTHS)
     means = "2 pairs with means of 4.5 source and 4.5 target tokens"  # with the marks of beginning and end
     assert f"lengths     of {tmp_path / 'run'}: {means}; vocabulary of 9" in report
 
 
-def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, capsys):
-    memory = dataclasses.replace(found.largest.memory, available=100_000)
-    small = dataclasses.replace(found, largest=dataclasses.replace(found.largest, memory=memory))
-    plan()
-    monkeypatch.setattr(command, "estimate", lambda *_: small)
-    assert cli.execute(train.make_parser(), train.main, TINY) == 2
+def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, monkeypatch, capsys):
+    memory = dataclasses.replace(estimated.largest.memory, available=100_000)
+    print_plan()
+    monkeypatch.setattr(estimate, "estimate", lambda *_: with_memory(estimated, memory))
+    assert run(plan, *TINY) == 2
     report = capsys.readouterr()
     assert "memory      does not fit: " in report.out
     needs = r"^error: --device=h100: a step of \d+ rows x .* needs .* of 0.0 GiB per device: parameters 0.0 GiB, .*"
@@ -162,22 +173,24 @@ def test_what_does_not_fit_says_what_takes_the_memory(plan, found, monkeypatch, 
         ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),
         ([*TINY, "--workdir=x"], r"--lengths=20000:10:11 --workdir=x: give lengths, or a run with data"),
         ([*WITHOUT_LENGTHS, "--workdir=x"], r"--workdir=x: no such folder"),
-        (["--device=h100", "--config=configs/base.py"], r"--device=h100: is for plans"),
-        (["--config=configs/base.py", "--plan"], r"--workdir: is required"),
-        (["--config=configs/base.py", "--workdir=x", "--format=json"], r"--format=json: is for plans of other devices"),
+        (["--config=configs/base.py"], r"the following arguments are required: --device"),
     ],
 )
 def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
-    monkeypatch.setattr(command, "find_devices", lambda target: jax.devices()[: target.count])
-    assert cli.execute(train.make_parser(), train.main, argv) == 2
+    monkeypatch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
+    assert run(plan, *argv) == 2
     output = capsys.readouterr()
     assert output.out == "" and re.search(f"^error: {message}", output.err) and output.err.count("\n") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not installed.compilers(), reason="XLA's compilers for accelerators are not installed")
+@pytest.mark.skipif(not HAVE_COMPILERS, reason="XLA's compilers for accelerators are not installed")
 @pytest.mark.parametrize("device", ["h100:2", "v5e:2x2"])
-def test_programs_are_compiled_for_devices_that_are_not_there(device):
-    report = installed.plan(*TINY, f"--device={device}", "--config.mesh.fsdp=2", "--format=json")
-    assert {each["kind"] for each in report["step"]["collectives"]} >= {"all-reduce"}
+def test_programs_are_compiled_for_absent_devices(device):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [sys.executable, "-m", "scripts.plan", *ELSEWHERE, f"--device={device}", "--format=json"]
+    command.append("--config.mesh.fsdp=2")
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert {collectives["kind"] for collectives in report["step"]["collectives"]} >= {"all-reduce"}
     assert report["step"]["flops"] > 0 and report["memory"]["fits"]

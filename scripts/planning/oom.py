@@ -2,9 +2,9 @@
 
 import re
 
+from scripts.planning.devices import Target
+from scripts.planning.memory import GIB, Memory
 from transformer.config_types import Config
-from transformer.planning.devices import Target
-from transformer.planning.memory import GIB, Memory
 
 SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 
@@ -13,7 +13,7 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
     """Returns the message for a step that needs more than a device has."""
     parts = [f"{name} {size / GIB:.1f} GiB" for name, size in memory.state.items()]
     parts.append(f"activations, gradients and other temporaries {memory.temporaries / GIB:.1f} GiB")
-    most = memory.largest[0]
+    most = memory.largest_arrays[0]
     largest = f"the largest array is {most.shape} of {most.name}" + (f", {most.count} times" if most.count > 1 else "")
     needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device"
     is_state = sum(memory.state.values()) > memory.temporaries
@@ -30,8 +30,8 @@ def explain_compiler(config: Config, target: Target, shape: str, message: str) -
     elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
         needs = "needs {} {}iB of {} {}iB per device"
     needs = needs.format(*sizes.groups()) if sizes else needs
-    found = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
-    largest = f" (the largest array is {found[3]}, {found[1]} {found[2]}iB)" if found else ""
+    array = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
+    largest = f" (the largest array is {array[3]}, {array[1]} {array[2]}iB)" if array else ""
     return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
 
 

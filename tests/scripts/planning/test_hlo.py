@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer.planning import hlo
+from scripts.planning import hlo
 
 TEXT = """HloModule jit_step, is_scheduled=true
 
@@ -45,25 +45,31 @@ def program() -> hlo.Program:
     return hlo.parse(TEXT)
 
 
+def by_name(program: hlo.Program) -> dict[str, hlo.Instruction]:
+    """Returns the instructions of the main computation."""
+    return {instruction.name: instruction for instruction in program.entry.instructions}
+
+
 def test_instructions_have_operands_types_and_called_computations(program):
-    assert program.entry == "main" and set(program.computations) == {"fused", "main"}
-    main = program.computations["main"]
+    assert program.entry.name == "main" and set(program.computations) == {"fused", "main"}
+    main = by_name(program)
     assert list(main) == ["x", "pallas", "loop", "count", "result"]
-    assert (main["loop"].opcode, main["loop"].operands, main["loop"].called) == ("fusion", ("pallas",), ("fused",))
+    assert main["loop"].opcode == "fusion" and main["loop"].operands == [main["pallas"]]
+    assert main["loop"].called == [program.computations["fused"]]
     assert main["x"].number == 0 and main["x"].op_name == "state.parameters['kernel']"
     assert main["result"].is_root and [str(shape) for shape in main["result"].shapes] == ["f32[8,4]", "s32[]"]
 
 
 def test_attributes_with_line_breaks_belong_to_their_instruction(program):
-    pallas = program.computations["main"]["pallas"]
+    pallas = by_name(program)["pallas"]
     assert (pallas.target, pallas.op_name) == ("tpu_custom_call", "jit(step)/pallas_call")
     assert len(program.tables["StackFrames"]) == 3  # and the line with a 7 is no stack frame
 
 
 def test_functions_are_found_by_stack_frames(program):
-    main = program.computations["main"]
-    assert program.functions(main["loop"]) == ["TrainStep._update", "Encoder.__call__", "Linear.__call__"]
-    assert program.functions(main["count"]) == []
+    main = by_name(program)
+    assert main["loop"].functions == ["TrainStep._update", "Encoder.__call__", "Linear.__call__"]
+    assert main["count"].functions == []
 
 
 @pytest.mark.parametrize(

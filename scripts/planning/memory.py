@@ -1,0 +1,140 @@
+"""The memory of a device while a program runs, and the arrays that take it."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from scripts.planning.hlo import Computation, Instruction, Program, Shape
+from scripts.planning.kernels import TOP, describe
+from transformer.training.memory import bytes_used
+from transformer.training.state import TrainState
+
+GIB = 2**30
+PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
+# Instructions whose results are in the memory of their operands. A loop updates its operand in place.
+ALIASES = {"bitcast", "tuple", "optimization-barrier", "add-dependency", "while"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Arrays of one name and shape that are in memory together: how many, and their bytes in all."""
+
+    name: str
+    shape: str
+    count: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on a device while a step runs, by kind, with the largest arrays of all kinds."""
+
+    used: int
+    available: int
+    state: dict[str, int]  # of the parts of the state of training
+    temporaries: int
+    largest_arrays: Sequence[Arrays]
+
+    @property
+    def fits(self) -> bool:
+        return self.used <= self.available
+
+
+def measure(program: Program, compiled: jax.stages.Compiled, state: TrainState, available: int) -> Memory:
+    """Returns the memory of a compiled step from an abstract state."""
+    analysis = compiled.memory_analysis()
+    used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
+    trees = {title: jax.tree.leaves(getattr(state, name)) for name, title in PARTS.items()}
+    parts = {title: sum(map(_shard_bytes, leaves)) for title, leaves in trees.items() if leaves}
+    largest = sorted([*_state_arrays(state), *_temporaries(program)], key=lambda arrays: -arrays.bytes)[:TOP]
+    return Memory(used, available, parts, used - sum(parts.values()), largest)
+
+
+def _state_arrays(state: TrainState) -> Iterator[Arrays]:
+    """Yields the arrays of a state, the part of them that is on one device."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        shape = ",".join(map(str, leaf.sharding.shard_shape(leaf.shape)))
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        yield Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf))
+
+
+def _temporaries(program: Program) -> Iterator[Arrays]:
+    """Yields the arrays that are alive when a program's temporaries take most memory, those of one name together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for buffer in largest_together(program):
+        key = (describe(buffer.instruction), str(buffer.shape))
+        groups.setdefault(key, []).append(buffer.shape.bytes)
+    for key, sizes in groups.items():
+        yield Arrays(*key, len(sizes), sum(sizes))
+
+
+def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+@dataclasses.dataclass(eq=False)
+class Buffer:
+    """An array in main memory, a result of an instruction; `start` and `stop` are the first and last that need it."""
+
+    instruction: Instruction
+    shape: Shape
+    start: int
+    stop: int
+
+
+def largest_together(program: Program) -> list[Buffer]:
+    """Returns the temporary arrays that are alive when they take most memory, largest first.
+
+    Arguments of the program and results, which take the place of donated arguments, are not among them. XLA may place
+    them with gaps, so the sum is close to the memory of temporaries, but not equal.
+    """
+    return sorted(_peak(program.entry), key=lambda buffer: -buffer.shape.bytes)
+
+
+def _peak(computation: Computation) -> list[Buffer]:
+    buffers = _buffers(computation.instructions)
+    nested = {
+        place: _peak(instruction.called[0])
+        for place, instruction in enumerate(computation.instructions)
+        if instruction.opcode in ("while", "call") and instruction.called
+    }
+    changes = np.zeros(len(computation.instructions) + 1, np.int64)
+    for buffer in buffers:
+        changes[buffer.start] += buffer.shape.bytes
+        changes[buffer.stop + 1] -= buffer.shape.bytes
+    needed = np.cumsum(changes)[:-1]
+    for place, inner in nested.items():
+        needed[place] += sum(buffer.shape.bytes for buffer in inner)
+    most = int(np.argmax(needed))
+    return [buffer for buffer in buffers if buffer.start <= most <= buffer.stop] + nested.get(most, [])
+
+
+def _buffers(instructions: Sequence[Instruction]) -> list[Buffer]:
+    """Returns the buffers of a computation, but those of parameters and of its result."""
+    buffers: list[Buffer] = []
+    leaves: dict[Instruction, list[list[Buffer]]] = {}  # for each array of a result, the buffers that it may be in
+    for place, instruction in enumerate(instructions):
+        operands = [leaf for operand in instruction.operands for leaf in leaves[operand]]
+        for buffer in (buffer for leaf in operands for buffer in leaf):
+            buffer.stop = place
+        leaves[instruction] = _leaves(instruction, operands, place)
+        buffers += [buffer for leaf in leaves[instruction] for buffer in leaf if buffer.start == place]
+    root = next(instruction for instruction in instructions if instruction.is_root)
+    result = {buffer for leaf in leaves[root] for buffer in leaf}
+    return [buffer for buffer in buffers if buffer not in result]
+
+
+def _leaves(instruction: Instruction, operands: list[list[Buffer]], place: int) -> list[list[Buffer]]:
+    if instruction.opcode in ALIASES:
+        return operands
+    if instruction.opcode == "get-tuple-element":
+        index = instruction.tuple_index
+        return [operands[index]] if index < len(operands) else operands
+    if instruction.opcode in ("parameter", "constant") or instruction.opcode.endswith("-start"):
+        return [[] for _ in instruction.shapes]
+    return [
+        [Buffer(instruction, shape, place, place)] if shape.memory_space == 0 else [] for shape in instruction.shapes
+    ]
