@@ -17,6 +17,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from transformer import files
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
+from transformer.decoding.bleu import describe_scores, metrics_in
 from transformer.run.attention_image import as_png, attention_image
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
@@ -144,11 +145,11 @@ def log_training(progress: Progress, values: Record, time_left: str) -> None:
 
 
 def log_validation(progress: Progress, values: Record) -> None:
-    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
     best = "  (best)" if progress.is_best else ""
     logging.info(
         "step %d  validation  loss %.3f  ppl %.4g%s%s",
-        *(progress.step, values["loss"], values["perplexity"], bleu, best),
+        *(progress.step, values["loss"], values["perplexity"], scores, best),
     )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich import progress
 from rich.console import RenderableType
 from rich.text import Text
 
+from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.progress_bar import make_bar
 from transformer.training.metrics import Record
 from transformer.training.samples import Sample
@@ -40,7 +42,7 @@ class TrainingStatus:
             progress.TextColumn("{task.fields[scores]}{task.fields[left]}"),
             kind=Panel,
         )
-        self.curves: dict[str, list[float]] = {"loss": [], "BLEU": []}
+        self.curves: dict[str, list[float]] = defaultdict(list)
         self.task = self.bar.add_task("training", total=steps, completed=step, scores="", left="")
 
     def __enter__(self) -> "TrainingStatus":
@@ -60,9 +62,10 @@ class TrainingStatus:
         self._extend("loss", loss)
 
     def show_validation(self, values: Record, samples: Sequence[Sample]) -> None:
-        """Shows the curve of BLEU, if there is one, and the last sample with its translation."""
-        if "bleu" in values:
-            self._extend("BLEU", values["bleu"])
+        """Shows the curves of the scores that `values` has, and the last sample with its translation."""
+        for name in metrics_in("log"):
+            if name in values:
+                self._extend(METRICS[name].label, values[name])
         if samples:
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
