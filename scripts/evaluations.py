@@ -16,6 +16,7 @@ from configs.rules import HOST, LOG, MESH, PATH
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
+from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
 from transformer.environment import short_commit
 from transformer.errors import UNREADABLE, UserError
 from transformer.run.record import read_record
@@ -23,10 +24,9 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
-SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
-RESULT_TYPES |= {name: float | int for name in SCORES} | {f"{name}_signature": str for name in SCORES}
-PAPER_TYPES = {"bleu_paper": float | int, "bleu_paper_signature": str}  # older evaluations lack them
+FIRST_METRICS = ("bleu_lowercase_tokenized", "bleu", "chrf")  # those that the oldest evaluations have too
+RESULT_TYPES |= {name: float | int for name in FIRST_METRICS} | {f"{name}_signature": str for name in FIRST_METRICS}
 ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 
@@ -76,17 +76,19 @@ class Evaluation:
 
     @property
     def signatures(self) -> dict[str, str]:
-        return {name: self.result[f"{name}_signature"] for name in SCORES}
+        """The signatures of the metrics that `scripts.compare` shows, by metric."""
+        signed = {name: self.result.get(f"{name}_signature") for name in metrics_in("comparison")}
+        return {name: signature for name, signature in signed.items() if signature is not None}
 
     @property
-    def bleu_tokenizer(self) -> str:
-        """The tokenizer of sacreBLEU that the evaluation was scored with, which its signature names with a version."""
+    def language(self) -> Language:
+        """The language of the translations, with the tokenizer that the signature of `bleu` names with a version."""
         signed = self.result["bleu_signature"].partition("|tok:")[2]
         if not (names := [name for name in BLEU.TOKENIZERS if signed.startswith(name)]):
             raise UserError(
                 f"{self.path}: bleu_signature names no tokenizer of sacreBLEU; run transformer.evaluate again"
             )
-        return names[0]
+        return bleu_language(self.config.data)._replace(tokenizer=names[0])
 
     @property
     def commit(self) -> str:
@@ -173,7 +175,7 @@ def read_evaluation(path: Path) -> Evaluation:
 def read_result(path: Path) -> dict[str, Any]:
     """Reads a JSON object that transformer.evaluate printed or saved. Raises UserError if it is damaged."""
     result = _read_object(path, RESULT_TYPES)
-    return _read_object(path, PAPER_TYPES) if "bleu_paper" in result else result
+    return _read_object(path, {name: float | int for name in METRICS if name in result})
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
@@ -224,7 +226,7 @@ def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if any(each.get(key) != several[0].get(key) for each in several)]
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
+def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
     """Returns the mean, followed by ± and the sample standard deviation if there are several values."""
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+    mean = f"{statistics.mean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

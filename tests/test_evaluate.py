@@ -109,7 +109,8 @@ def test_scores_are_logged_for_people(workdir, capsys):
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
-    assert f"test: BLEU {found['bleu']:.2f} (lower-cased, tokenized:" in "\n".join(lines)
+    scores = f"{found['bleu_lowercase_tokenized']:.2f}, BLEU {found['bleu']:.2f}, chrF {found['chrf']:.2f}, "
+    assert f"test: BLEU (lower-cased, tokenized) {scores}" in "\n".join(lines)
     assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
     assert f"translations: {found['hypotheses']}" in lines
 

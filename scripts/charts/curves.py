@@ -15,15 +15,16 @@ from scripts.charts import theme
 from scripts.evaluations import differing_keys, distinct_names, run_settings
 from scripts.systems import describe_settings
 from transformer.config_types import Config
+from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
 from transformer.workdir import open_all
 
 SPLITS = ("valid", "train")
-SCORES = ("loss", "nll", "perplexity", "accuracy", "bleu")  # whose titles name the split
+TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles
 TITLES = {
-    **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)", "bleu": "BLEU"},
+    **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)"},
     **{"seconds": "training time (s)", "padding_fraction": "share of padding"},
 }
 LOGARITHMIC = ("perplexity",)
@@ -135,8 +136,8 @@ def _layers(
     legend = box if len(labels) > 1 else None
     color, dash = theme.color("system", labels, legend), theme.dashes("system", labels, legend)
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
-    title = TITLES.get(metric, metric.replace("_", " "))
-    if metric in SCORES:
+    title = METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
+    if metric in METRICS or metric in TEACHER_FORCED:
         title = f"{'validation' if split == 'valid' else 'training'} {title}"
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
     values = [each["value"] for each in seeds]

@@ -1,4 +1,4 @@
-"""Corpus BLEU and chrF of any subset of sentences, from the sufficient statistics of each sentence.
+"""Metrics of any subset of sentences, from the sufficient statistics of each sentence.
 
 Statistics add up over sentences, so a bootstrap resample does not read the text again. sacreBLEU does the same with
 private functions; this module calls only public ones. The scores equal sacreBLEU's.
@@ -12,36 +12,55 @@ from jaxtyping import Float, Num
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
-from transformer.decoding.bleu import make_bleu
+from transformer.decoding.bleu import METRICS, Language, make_bleu, metrics_in
 
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
+Statistics = Callable[[Sequence[str], Sequence[str]], Num[np.ndarray, "sentences numbers"]]
 
 
 class CorpusMetric(NamedTuple):
     """A corpus metric, computed from summed sufficient statistics.
 
-    statistics(hypotheses, references): those of each sentence, (sentences, numbers).
+    statistics(hypotheses, references): the statistics of each sentence, (sentences, numbers).
     score(sums): the metric for sums over sentences, (..., numbers) -> (...).
     """
 
-    statistics: Callable[[Sequence[str], Sequence[str]], Num[np.ndarray, "sentences numbers"]]
+    statistics: Statistics
     score: Callable[[Num[np.ndarray, "*B numbers"]], Float[np.ndarray, "*B"]]
 
 
-def make_metrics(tokenizer: str) -> dict[str, CorpusMetric]:
-    """Returns the two metrics of `bleu.score` whose differences are tested, BLEU with one of sacreBLEU's tokenizers."""
+def make_metrics(language: Language) -> dict[str, CorpusMetric]:
+    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and those that are means over sentences."""
+    means = [name for name in metrics_in("comparison") if METRICS[name].is_mean]
+    return {
+        "bleu": CorpusMetric(_bleu_statistics(language.tokenizer), _bleu_score),
+        "chrf": CorpusMetric(_chrf_statistics, _chrf_score),
+        **{name: CorpusMetric(_mean_statistics(name, language), _mean) for name in means},
+    }
+
+
+def _bleu_statistics(tokenizer: str) -> Statistics:
     metric = make_bleu(tokenizer)
     metric.effective_order = True  # does not change the statistics; avoids a warning for each sentence
 
-    def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = zip(hypotheses, references, strict=True)
-        found = [metric.sentence_score(hypothesis, [reference]) for hypothesis, reference in pairs]
-        return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found])
+        scores = [metric.sentence_score(hypothesis, [reference]) for hypothesis, reference in pairs]
+        return np.array([[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores])
 
-    return {
-        "bleu": CorpusMetric(bleu_statistics, _bleu_score),
-        "chrf": CorpusMetric(_chrf_statistics, _chrf_score),
-    }
+    return statistics
+
+
+def _mean_statistics(name: str, language: Language) -> Statistics:
+    def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        pairs = zip(hypotheses, references, strict=True)
+        return np.array([[METRICS[name].compute([pair[0]], [[pair[1]]], language)[0], 1] for pair in pairs])
+
+    return statistics
+
+
+def _mean(sums: Num[np.ndarray, "*B 2"]) -> Float[np.ndarray, "*B"]:
+    return sums[..., 0] / sums[..., 1]
 
 
 def _bleu_score(sums: Num[np.ndarray, "*B numbers"]) -> Float[np.ndarray, "*B"]:

@@ -11,8 +11,9 @@ from jaxtyping import Int
 from scripts.comparison import significance
 from scripts.comparison.metrics import REFERENCE_LENGTH, CorpusMetric, make_metrics
 from scripts.comparison.significance import Sample
-from scripts.evaluations import SCORES
+from scripts.evaluations import Evaluation
 from scripts.systems import System
+from transformer.decoding.bleu import metrics_in
 
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
@@ -33,20 +34,21 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
     Returns:
       split, text, sentences: the split (None: another text), the name of the text, and its number of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
-      systems: the label; the runs; the keys of config.decoding; and for each score the mean over seeds, the spread
-        (sample standard deviation; None for one seed), and, except for bleu_lowercase_tokenized, the 95 % interval.
-      differences: for each other system: system and baseline, their labels; for bleu and chrf the difference, its 95 %
-        interval and its p-value; `method`, how both are computed and what they leave out; and the `sentences` whose
-        chrF differs most. Their line numbers start at 1, their chrF is the mean over seeds, and they have one
-        hypothesis for each seed.
+      systems: the label; the runs; the keys of config.decoding; and for each metric the mean over seeds, the spread
+        (sample standard deviation; None for one seed) and, if differences are tested, the 95 % interval.
+      differences: for each other system: system and baseline, their labels; for bleu, chrf and means over sentences the
+        difference, its 95 % interval and its p-value; `method`, how both are computed and what they leave out; and the
+        `sentences` whose chrF differs most. Their line numbers start at 1, their chrF is the mean over seeds, and they
+        have one hypothesis for each seed.
       worst: with a single system, the `sentences` of the lowest chrF, the mean over seeds; and by seed the
         hypothesis, its model score (None: not kept) and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
         seeds, by label.
-      signatures: of each score; those of bleu and chrf include the number of resamples and their seed.
+      signatures: of each metric; those of bleu and chrf include the number of resamples and their seed.
     """
     first = systems[0]
-    metrics = make_metrics(first.evaluations[0].bleu_tokenizer)
+    names = compared_metrics([evaluation for system in systems for evaluation in system.evaluations])
+    metrics = {name: metric for name, metric in make_metrics(first.evaluations[0].language).items() if name in names}
     drawn = significance.draw_sentences(len(references), samples)
     scored = [_score(each, references, metrics, drawn) for each in systems]
     return {
@@ -54,12 +56,17 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
         "text": first.evaluations[0].text,
         "sentences": len(references),
         "settings": {key: {each.label: each.differences[key] for each in systems} for key in first.differences},
-        "systems": [_describe_system(each) for each in scored],
+        "systems": [_describe_system(each, names) for each in scored],
         "differences": [_compare(scored[0], other, metrics["chrf"], references, sentences) for other in scored[1:]],
         "worst": _worst(scored[0], metrics["chrf"], references, sentences) if len(scored) == 1 else [],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
         "signatures": _signatures(first.evaluations[0].signatures, list(metrics), samples),
     }
+
+
+def compared_metrics(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Returns the metrics that all evaluations have: those of older evaluations are fewer."""
+    return [name for name in metrics_in("comparison") if all(name in evaluation.result for evaluation in evaluations)]
 
 
 def _score(
@@ -77,7 +84,7 @@ def _score(
     return ScoredSystem(system, sufficient, samples)
 
 
-def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
+def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:
     system = scored.system
     runs = [
         {
@@ -87,12 +94,12 @@ def _describe_system(scored: ScoredSystem) -> dict[str, Any]:
             "step": evaluation.result["step"],
             "averaged": evaluation.result["averaged"],
             "commit": evaluation.commit,
-            **{name: evaluation.result[name] for name in SCORES},
+            **{name: evaluation.result[name] for name in names},
         }
         for evaluation in system.evaluations
     ]
     described: dict[str, Any] = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
-    for name in SCORES:
+    for name in names:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None
         described[name] = {"mean": statistics.mean(values), "spread": spread}
@@ -166,6 +173,6 @@ def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
 
 
 def _signatures(signatures: dict[str, str], metrics: Sequence[str], samples: int) -> dict[str, str]:
-    for name in metrics:  # as `sacrebleu --paired-bs` writes it
+    for name in signatures.keys() & metrics:  # as `sacrebleu --paired-bs` writes it
         signatures[name] = signatures[name].replace("nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|")
     return signatures

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from scripts.evaluations import SCORES, describe_checkpoints, describe_search, mean_and_spread
+from scripts.evaluations import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 from transformer.data.sources.lines import counted
+from transformer.decoding.bleu import METRICS
 
 
 class Table(NamedTuple):
@@ -45,11 +46,12 @@ def setting_table(result: dict[str, Any]) -> Table:
 
 
 def score_table(result: dict[str, Any]) -> Table:
-    rows = [["", "seeds", *SCORES]]
+    names = _metrics(result["systems"])
+    rows = [["", "seeds", *names]]
     for system in result["systems"]:
         seeds = ", ".join(str(run["seed"]) for run in system["runs"])
-        cells = [mean_and_spread([run[name] for run in system["runs"]]) for name in SCORES]
-        intervals = [_interval(system[name], "") if "interval" in system[name] else "" for name in SCORES]
+        cells = [mean_and_spread([run[name] for run in system["runs"]], METRICS[name].format) for name in names]
+        intervals = [_interval(system[name], METRICS[name].format) for name in names]
         rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
     title = "Scores: mean ± standard deviation over seeds [95 % interval]"
     if single := [system["label"] for system in result["systems"] if len(system["runs"]) == 1]:
@@ -58,10 +60,11 @@ def score_table(result: dict[str, Any]) -> Table:
 
 
 def run_table(result: dict[str, Any]) -> Table:
-    rows = [["", "seed", *SCORES, "commit", "workdir", "evaluation"]]
+    names = _metrics(result["systems"])
+    rows = [["", "seed", *names, "commit", "workdir", "evaluation"]]
     for system in result["systems"]:
         for run in system["runs"]:
-            scores = [f"{run[name]:.2f}" for name in SCORES]
+            scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
             where = [run["commit"], run["workdir"], run["evaluation"]]
             rows.append([system["label"], str(run["seed"]), *scores, *where])
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
@@ -70,12 +73,13 @@ def run_table(result: dict[str, Any]) -> Table:
 def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
-    rows = [["", "bleu", "p", "chrf", "p"]]
+    names = _metrics(result["differences"])
+    rows = [["", *(cell for name in names for cell in (name, "p"))]]
     for each in result["differences"]:
         cells = [f"{each['system']} - {each['baseline']}"]
-        for name in ("bleu", "chrf"):
-            found = each[name]
-            cells += [f"{found['difference']:+.2f} {_interval(found, '+')}", f"{found['p_value']:.4f}"]
+        for name in names:
+            tested, form = each[name], f"+{METRICS[name].format}"
+            cells += [f"{tested['difference']:{form}} {_interval(tested, form)}", f"{tested['p_value']:.4f}"]
         rows.append(cells)
     methods = dict.fromkeys(each["method"] for each in result["differences"])
     parts = methods
@@ -127,9 +131,15 @@ def _worst(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _interval(found: dict[str, Any], sign: str) -> str:
-    low, high = found["interval"]
-    return f"[{low:{sign}.2f}, {high:{sign}.2f}]"
+def _metrics(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the metrics of systems or differences; all of them have the same."""
+    return [name for name in METRICS if name in objects[0]]
+
+
+def _interval(score: dict[str, Any], form: str) -> str:
+    """Returns the interval of a score or a difference; empty if it has none."""
+    low, high = score.get("interval", (None, None))
+    return "" if low is None else f"[{low:{form}}, {high:{form}}]"
 
 
 def _as_text(table: Table) -> list[str]:

@@ -7,11 +7,12 @@ import altair as alt
 from scripts.charts import curves
 from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
+from transformer.decoding.bleu import METRICS, metrics_in
 
-# The quantities in the lines of metrics.jsonl, with their splits.
-PANELS = (
-    *(("loss", "train"), ("loss", "valid"), ("perplexity", "valid"), ("bleu", "valid"), ("accuracy", "valid")),
-    *(("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
+# The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
+LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
+OTHERS = (
+    *(("accuracy", "valid"), ("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
     ("padding_fraction", "train"),
 )
 SPLITS = {"train": "training", "valid": "validation"}
@@ -23,7 +24,7 @@ def section(runs: Sequence[Run]) -> Section:
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
     systems = curves.group(recorded)
     charts, panels = {}, []
-    for metric, split in PANELS:
+    for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
         members = {label: [run for run in runs if curves.has(run, metric, split)] for label, runs in systems.items()}
         if any(members.values()):
@@ -59,4 +60,4 @@ def panel(systems: Mapping[str, Sequence[curves.Run]], metric: str, split: str) 
 
 
 def _title(metric: str) -> str:
-    return "BLEU" if metric == "bleu" else metric.replace("_", " ")
+    return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")

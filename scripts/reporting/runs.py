@@ -47,7 +47,7 @@ class Run:
         """The step of the best validation in the record, by `checkpoint.best_metric`; None if there is none."""
         metric = self.config.checkpoint.best_metric
         scored = [line for line in self.record if line["split"] == "valid" and metric in line]
-        best = max if metric == "bleu" else min
+        best = min if metric == "loss" else max
         return best(scored, key=lambda line: line[metric])["step"] if scored else None
 
     @property

@@ -49,7 +49,7 @@ def _measures(compared: Comparison) -> list[dict[str, Any]]:
     evaluation, references = compared.first, compared.first.references
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
-    metric = make_metrics(evaluation.bleu_tokenizer)["chrf"]
+    metric = make_metrics(evaluation.language)["chrf"]
     chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
     pairs = zip(evaluation.hypotheses, references, strict=True)
     longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from scripts import markdown
 from scripts.evaluations import (
-    SCORES,
     Evaluation,
     describe_checkpoints,
     describe_search,
@@ -14,13 +13,13 @@ from scripts.evaluations import (
     read_evaluations,
 )
 from scripts.systems import System, group_systems
+from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
 SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty", "decoding.shortlist")
 SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
-COLUMNS = (*SCORES, "bleu_paper")  # scores; those that no evaluation has are left out
 
 
 def read_results(path: Path) -> list[Evaluation]:
@@ -37,7 +36,7 @@ def read_results(path: Path) -> list[Evaluation]:
 
 def make_table(evaluations: Sequence[Evaluation]) -> str:
     """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
-    scores = [name for name in COLUMNS if any(name in each.result for each in evaluations)]
+    scores = [name for name in metrics_in("results") if any(name in each.result for each in evaluations)]
     header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
     table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
     names = [f"{name}_signature" for name in scores]
@@ -70,4 +69,4 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
 def make_score(system: System, name: str) -> str:
     """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
     values = [each.result[name] for each in system.evaluations if name in each.result]
-    return mean_and_spread(values) if len(values) == len(system.evaluations) else ""
+    return mean_and_spread(values, METRICS[name].format) if len(values) == len(system.evaluations) else ""

@@ -18,11 +18,13 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 
+from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]
-MAXIMIZED = ("bleu", "chrf", "bleu_lowercase_tokenized", "bleu_paper", "accuracy", "exact_match")
+# The direction of what validation measures by teacher forcing, beside METRICS.
+TEACHER_FORCED = {"loss": "minimize", "nll": "minimize", "perplexity": "minimize", "accuracy": "maximize"}
 DRY_RUN_TRIALS = 12  # more than the random trials with which TPE, CMA-ES and GP begin: 10, 1 and 10
 
 
@@ -46,7 +48,8 @@ class Sweep:
 
     @property
     def direction(self) -> str:
-        return "maximize" if self.objective in MAXIMIZED else "minimize"
+        """The direction of the objective, as Optuna names it."""
+        return METRICS[self.objective].direction if self.objective in METRICS else TEACHER_FORCED[self.objective]
 
     @property
     def best(self) -> Callable:
@@ -135,6 +138,9 @@ def extremes(distribution: BaseDistribution) -> list[Value]:
 
 def _check(sweep: Sweep) -> Sweep:
     """Checks a sweep with a few trials in memory: some samplers need a missing package only after several trials."""
+    if sweep.objective not in METRICS | TEACHER_FORCED:
+        names = ", ".join(METRICS | TEACHER_FORCED)
+        raise UserError(f"objective={sweep.objective}: must be one of {names}")
     if not sweep.trials:
         raise UserError("the sweep has no trials; give every key at least one value")
     try:

@@ -21,6 +21,7 @@ from scripts.sweeping.description import Sweep, Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, is_interrupted, values
 from transformer.config.keys import show
+from transformer.decoding.bleu import METRICS
 from transformer.training.validation import validation_strategy
 
 SEED = "seed"
@@ -94,7 +95,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
         result = read_result(folder.result(trial))
         search = result["decoding"] | {key.removeprefix("decoding."): text for key, text in varied.items()}
         sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
-    elif sweep.objective == "bleu":  # as transformer/training/validation.py decodes
+    elif sweep.objective in METRICS:  # as transformer/training/validation.py decodes
         config = task | varied
         strategy = validation_strategy(config["decoding.strategy"])
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, MESH
-from scripts.sweeping.description import Values
+from scripts.sweeping.description import TEACHER_FORCED, Values
 from scripts.sweeping.folder import Folder
 from transformer.config import loading
 from transformer.config.checking import check_for_training
 from transformer.config.keys import flatten, keys_of, show
 from transformer.config_types import Config
+from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
@@ -26,7 +27,10 @@ class Training:
     config: Config
     folder: Folder
 
-    objectives = ("bleu", "loss", "nll", "perplexity", "accuracy")  # metrics that a trial can be judged by
+    @property
+    def objectives(self) -> list[str]:
+        """The metrics that a trial can be judged by."""
+        return [*metrics_in("validation"), *TEACHER_FORCED]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -38,8 +42,8 @@ class Training:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
         config = loading.with_values(self.config, values)
         check_for_training(config)
-        if objective == "bleu" and not config.training.eval_bleu:
-            raise UserError("objective=bleu: needs config.training.eval_bleu=true; or use nll")
+        if objective in METRICS and not config.training.eval_bleu:
+            raise UserError(f"objective={objective}: needs config.training.eval_bleu=true; or use nll")
 
     def command(self, trial: int, values: Values) -> list[str]:
         """Writes the trial's configuration. Returns the module to run and its flags."""
@@ -71,7 +75,9 @@ class Decoding:
     step: int  # of the checkpoint that all trials decode with, even if the run continues meanwhile
     folder: Folder
 
-    objectives = ("bleu", "chrf", "bleu_lowercase_tokenized", "bleu_paper", "exact_match")
+    @property
+    def objectives(self) -> list[str]:
+        return list(METRICS)
 
     @property
     def identity(self) -> dict[str, Any]:

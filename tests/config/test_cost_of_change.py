@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import statistics
 from pathlib import Path
 
 import jax
@@ -14,8 +15,14 @@ from flax import nnx
 import transformer
 from configs import base
 from configs.rules import Key, at_least, implementations
+from scripts import compare, report
+from scripts.reporting import curves
 from scripts.reporting.inspection import inspect
 from scripts.reporting.runs import read_runs
+from scripts.sweeping import description
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.tasks import Decoding, Training
+from tests.checkpoints import workdirs
 from tests.data.sentences import random_sentences
 from tests.model.models import cross_entropy
 from tests.training import tiny
@@ -26,6 +33,7 @@ from transformer.config.keys import declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
+from transformer.decoding import bleu
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
@@ -36,6 +44,7 @@ from transformer.model.feed_forward import FeedForward
 from transformer.model.language_models import MaskedLanguageModel
 from transformer.model.masks import Mask
 from transformer.model.transformer import Transformer
+from transformer.run.record import read_record
 from transformer.special_tokens import SPECIAL, UNK
 from transformer.training import optimizer as optimizers
 from transformer.training.objectives import OBJECTIVES, TrainingObjective
@@ -225,3 +234,39 @@ def test_a_scalar_key_takes_one_declaration(monkeypatch, tmp_path):
         loading.load_file("configs/big.py", [("training.added", "0")])
     with pytest.raises(UserError, match="config.training.added=1.5: must be an integer"):
         loading.load_file("configs/big.py", [("training.added", "1.5")])
+
+
+def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
+    """Training, evaluation, comparison, report and sweeps compute and show it without another change."""
+
+    def length_error(hypotheses, references, language):
+        pairs = zip(hypotheses, references[0], strict=True)
+        return statistics.fmean(abs(len(hypothesis) - len(reference)) for hypothesis, reference in pairs), None
+
+    metric = bleu.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
+    monkeypatch.setitem(bleu.METRICS, "added", metric)
+    run = tmp_path / "trials" / "0000"
+    assert tiny.run(run, training__steps=4, training__eval_bleu=True, training__eval_sentences=3) == 0
+    (validation,) = [line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"]
+    assert f"  length error {validation['added']:.1f}  (best)" in capsys.readouterr().err
+    assert "curve-valid-added" in curves.section(read_runs([run])).charts
+
+    assert workdirs.run(evaluate, f"--workdir={run}", "--split=valid") == 0
+    captured = capsys.readouterr()
+    value = json.loads(captured.out)["added"]
+    assert f", length error {value:.1f}\n" in captured.err
+
+    assert workdirs.run(compare, str(run), "--samples=40", "--format=json") == 0
+    (system,) = json.loads(capsys.readouterr().out)["systems"]
+    low, high = system["added"]["interval"]
+    assert system["runs"][0]["added"] == system["added"]["mean"] == value > 0 and low < value < high
+    assert workdirs.run(report, str(run)) == 0
+    header, _, row = (line.split(" | ") for line in capsys.readouterr().out.splitlines()[:3])
+    assert row[header.index("added")] == f"{value:.1f}"
+
+    sweep = description.listed(description.seeds(2), objective="added", pruner=None)
+    assert sweep.direction == "minimize"
+    task = Training(loading.load(run), Folder(tmp_path))
+    task.check({}, "added")
+    assert task.measured(0, "added") == {4: validation["added"]}
+    assert {"added"} <= set(task.objectives) & set(Decoding(task.config, run, 4, task.folder).objectives)

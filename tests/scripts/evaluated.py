@@ -41,7 +41,7 @@ def make_run(path: Path, **changes: str) -> Path:
 def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
     """Writes an evaluation as transformer.evaluate does. `saved`: changes of the JSON object, in `decoding` by key."""
     config = loading.load(path)
-    result = bleu.score(hypotheses, [references], bleu.bleu_language(config.data), bleu.MEASURES) | {
+    result = bleu.score(hypotheses, [references], bleu.bleu_language(config.data), bleu.METRICS) | {
         "split": "valid",
         "step": 9,
         "averaged": 1,

@@ -52,7 +52,11 @@ SWEEPS = [
             " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
             "model.num_heads=3: config.model.d_model=8",
         ),
-        ('sweep.listed(sweep.seeds(2), objective="chrf", pruner=None)', "objective=chrf: must be one of bleu, loss"),
+        (
+            'sweep.listed(sweep.seeds(2), objective="bleu_paper", pruner=None)',
+            "objective=bleu_paper: must be one of bleu, chrf",
+        ),
+        ('sweep.listed(sweep.seeds(2), objective="blue", pruner=None)', "objective=blue: must be one of "),
         ('sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
         ("sweep.seeds(2)", "get_sweep() returned list"),
         ("1 / 0", "line 4: ZeroDivisionError"),

@@ -59,8 +59,8 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
     parameters, decoded = prepared.initializer().parameters, []
 
-    def evaluate(translator, replicas, texts, references, language, measures, report):
-        decoded.append((replicas, texts, references, language, measures))
+    def evaluate(translator, replicas, texts, references, language, metrics, report):
+        decoded.append((replicas, texts, references, language, metrics))
         return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, hypotheses=list("abcde"))
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
@@ -73,7 +73,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
-    assert rest == [texts[:5], [references[:5]], ("de", "13a"), ("bleu", "chrf")]
+    assert rest == [texts[:5], [references[:5]], ("de", "13a"), ["bleu", "chrf", "exact_match"]]
     expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.

@@ -18,7 +18,7 @@ from transformer.data.corpus.encoding import count_losses
 from transformer.data.corpus.sanity_checks import find_unknown
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
-from transformer.decoding.bleu import MEASURES, bleu_language
+from transformer.decoding.bleu import METRICS, bleu_language, describe_scores
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translator import Translator
@@ -56,7 +56,7 @@ def evaluate(arguments: argparse.Namespace, show: Show = lambda result: None) ->
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
         language = bleu_language(config.data)
-        translated = translate_and_score(translator, replicas, texts, references, language, MEASURES, report)
+        translated = translate_and_score(translator, replicas, texts, references, language, METRICS, report)
     translator.log_cut_lines()
     result = save_translations(arguments, models, texts, references, translated, show)
     log_scores(result)
@@ -131,16 +131,13 @@ def warn_about_unknown(arguments: argparse.Namespace, models: Trained, texts: li
 
 def log_scores(result: Mapping[str, Any]) -> None:
     """Logs the scores for a person to read."""
-    logging.info(
-        "%s: BLEU %.2f (lower-cased, tokenized: %.2f; the paper's measure: %.2f), chrF %.2f",
-        *(result["split"] or result["data"] or result["source"], result["bleu"]),
-        *(result["bleu_lowercase_tokenized"], result["bleu_paper"], result["chrf"]),
-    )
+    text = result["split"] or result["data"] or result["source"]
+    logging.info("%s: %s", text, ", ".join(describe_scores(result, METRICS)))
     if isinstance(result["reference"], list):
-        logging.info("each sentence has %d references; every measure takes all of them", len(result["reference"]))
+        logging.info("each sentence has %d references; every metric takes all of them", len(result["reference"]))
     logging.info(
-        "exact match %.1f %% of %s; %.0f tokens/s for %.1f s, after %.1f s of compilation",
-        *(100 * result["exact_match"], counted(result["sentences"], "sentence")),
+        "%s; %.0f tokens/s for %.1f s, after %.1f s of compilation",
+        counted(result["sentences"], "sentence"),
         *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
     )
     logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))

@@ -1,4 +1,6 @@
-"""BLEU and chrF by sacreBLEU, with signatures that document how they were computed.
+"""The metrics of translations: BLEU and chrF by sacreBLEU, with signatures that document how they were computed.
+
+Everything that computes, records, compares or shows a metric reads the table METRICS at the end of this file.
 
 `bleu` is comparable between papers: cased, detokenized output against raw references (Post 2018).
 `bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalized and
@@ -10,7 +12,7 @@ get_ende_bleu.sh, whose tokenized reference is made here from the raw one.
 
 import importlib.metadata
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
@@ -36,34 +38,70 @@ class Language(NamedTuple):
     """The language of the texts that are scored.
 
     code: such as "de". None: the texts are tokens separated by spaces.
-    tokenizer: the name of one of sacreBLEU's tokenizers, for the measure `bleu`.
+    tokenizer: the name of one of sacreBLEU's tokenizers, for the metric `bleu`.
     """
 
     code: str | None
     tokenizer: str
 
 
+class Metric(NamedTuple):
+    """A metric of translations.
+
+    Attributes:
+      compute: (hypotheses, references, language) -> the value, and a signature or None.
+      label: the name for people.
+      format: of the value, as Python writes it.
+      direction: "maximize" or "minimize".
+      is_mean: whether the value is a mean over sentences; `scripts.compare` tests differences of such a metric.
+      shown_in: "validation" (and so `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the line and the curve
+        of a validation), "comparison" (`scripts.compare` and pages) and "results" (the table of `scripts.report`).
+        `transformer.evaluate` computes all metrics.
+    """
+
+    compute: Callable[[Sequence[str], References, Language], tuple[float, str | None]]
+    label: str
+    format: str = ".2f"
+    direction: str = "maximize"
+    is_mean: bool = False
+    shown_in: Sequence[str] = ("validation", "log", "comparison", "results")
+
+
 def score(
-    hypotheses: Sequence[str], references: References, language: Language, measures: Iterable[str]
+    hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
     """Returns the scores of at least one hypothesis, with one or several references each.
 
     Args:
-      references: one or several lists, each with a reference for every hypothesis. Every measure takes all of them, as
+      references: one or several lists, each with a reference for every hypothesis. Every metric takes all of them, as
         sacreBLEU and multi-bleu.perl do.
-      measures: names of MEASURES, each from 0 to 100 and computed only if it is named.
+      metrics: names in METRICS. Only these are computed.
 
     Returns:
-      For each measure NAME its value and, as NAME_signature, how it was computed; and `exact_match`, the fraction of
-      sentences equal to one of their references.
+      For each metric NAME its value and, if it has a signature, NAME_signature.
     """
     scores: dict[str, float | str] = {}
-    for name in measures:
-        scores[name], scores[f"{name}_signature"] = MEASURES[name](hypotheses, references, language)
-    sentences = zip(hypotheses, *references, strict=True)
-    equal = [hypothesis.strip() in [text.strip() for text in known] for hypothesis, *known in sentences]
-    scores["exact_match"] = sum(equal) / len(equal)
+    for name in metrics:
+        scores[name], signature = METRICS[name].compute(hypotheses, references, language)
+        if signature is not None:
+            scores[f"{name}_signature"] = signature
     return scores
+
+
+def metrics_in(place: str) -> list[str]:
+    """Returns the names of the metrics that are shown in a place of `Metric.shown_in`."""
+    return [name for name, metric in METRICS.items() if place in metric.shown_in]
+
+
+def describe_scores(scores: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    """Returns the labels and values of the named metrics that `scores` has."""
+    metrics = {name: METRICS[name] for name in names if name in scores}
+    return [f"{metric.label} {scores[name]:{metric.format}}" for name, metric in metrics.items()]
+
+
+def bleu_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
+    """Returns `bleu` and its signature."""
+    return corpus_score(make_bleu(language.tokenizer), hypotheses, references)
 
 
 def lowercase_tokenized_score(
@@ -72,7 +110,8 @@ def lowercase_tokenized_score(
     """Returns `bleu_lowercase_tokenized` and its signature."""
     prepared, *others = (lowercase_tokenize(texts, language.code) for texts in (hypotheses, *references))
     value, signature = corpus_score(BLEU(tokenize="none", force=True), prepared, others)
-    return value, f"{signature}|{lowercase_preparation(language.code)}"
+    preparation = "prepared:lowercased" if language.code is None else f"{MOSES}.normalized.tokenized.lowercased"
+    return value, f"{signature}|{preparation}"
 
 
 def paper_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
@@ -80,18 +119,22 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
     tokenized, *others = (paper_tokenize(texts, language.code) for texts in (hypotheses, *references))
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
     value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), tokenized, others)
-    return value, f"{signature}|{paper_preparation(language.code)}"
+    if language.code is None:
+        return value, f"{signature}|prepared:none"
+    split = ".compounds-split" if base_code(language.code) in COMPOUND_SPLIT else ""
+    return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
 
 
-# (hypotheses, references, language) to the value and its signature.
-MEASURES = {
-    "bleu": lambda hypotheses, references, language: corpus_score(
-        make_bleu(language.tokenizer), hypotheses, references
-    ),
-    "bleu_lowercase_tokenized": lowercase_tokenized_score,
-    "bleu_paper": paper_score,
-    "chrf": lambda hypotheses, references, language: corpus_score(CHRF(), hypotheses, references),
-}
+def chrf_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
+    """Returns `chrf` and its signature."""
+    return corpus_score(CHRF(), hypotheses, references)
+
+
+def exact_match(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, None]:
+    """Returns the fraction of hypotheses that are equal to one of their references."""
+    sentences = zip(hypotheses, *references, strict=True)
+    equal = [hypothesis.strip() in [text.strip() for text in known] for hypothesis, *known in sentences]
+    return sum(equal) / len(equal), None
 
 
 def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: References) -> tuple[float, str]:
@@ -152,19 +195,6 @@ def split_compounds(text: str) -> str:
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
 
 
-def lowercase_preparation(language: str | None) -> str:
-    """Returns the part of the signature of `bleu_lowercase_tokenized` that says how the texts were prepared."""
-    return "prepared:lowercased" if language is None else f"{MOSES}.normalized.tokenized.lowercased"
-
-
-def paper_preparation(language: str | None) -> str:
-    """Returns the part of the signature of `bleu_paper` that says how the texts were prepared."""
-    if language is None:
-        return "prepared:none"
-    split = ".compounds-split" if base_code(language) in COMPOUND_SPLIT else ""
-    return f"{MOSES}.plain-punctuation.tokenized{split}"
-
-
 def bleu_language(data: Config) -> Language:
     """Returns the `language` argument of `score` for the configuration group `config.data`."""
     code = data.target_language
@@ -172,3 +202,14 @@ def bleu_language(data: Config) -> Language:
     if data.source == "ids":
         code, tokenizer = None, "none"
     return Language(code, tokenizer if data.bleu_tokenizer == "auto" else data.bleu_tokenizer)
+
+
+METRICS = {
+    "bleu_lowercase_tokenized": Metric(
+        lowercase_tokenized_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
+    ),
+    "bleu": Metric(bleu_score, "BLEU"),
+    "chrf": Metric(chrf_score, "chrF", shown_in=("validation", "comparison", "results")),
+    "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
+    "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
+}

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from transformer.data.batches.epoch_plan import Bucket
+from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.progress_bar import make_bar
 from transformer.training.metrics import Record
@@ -28,7 +30,7 @@ CURVE_WIDTH = 48  # characters
 class Status(Hook):
     """Logs losses and scores, and shows activity, loss, speed and time left if standard error is a terminal.
 
-    Below a progress bar, the terminal has the curves of loss and BLEU since this start, and a sample of the last
+    Below a progress bar, the terminal has the curves of loss and scores since this start, and a sample of the last
     validation.
     """
 
@@ -41,7 +43,7 @@ class Status(Hook):
             TextColumn("{task.fields[scores]}{task.fields[left]}"),
             kind=Panel,
         )
-        self.curves: dict[str, list[float]] = {"loss": [], "BLEU": []}
+        self.curves: dict[str, list[float]] = defaultdict(list)
         self.task = self.bar.add_task("training", total=steps, scores="", left="")
 
     def __exit__(self, *_: object) -> None:
@@ -65,9 +67,10 @@ class Status(Hook):
         log_training(progress, values, self.time_left)
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
-        """Shows the curve of BLEU, if there is one, and the last sample with its translation."""
-        if "bleu" in values:
-            self._extend("BLEU", values["bleu"])
+        """Shows the curves of the scores in `values`, and the last sample with its translation."""
+        for name in metrics_in("log"):
+            if name in values:
+                self._extend(METRICS[name].label, values[name])
         if samples:
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
@@ -127,11 +130,11 @@ def log_training(progress: Progress, values: Record, time_left: str) -> None:
 
 
 def log_validation(progress: Progress, values: Record) -> None:
-    bleu = f"  BLEU {values['bleu']:.2f}" if "bleu" in values else ""
+    scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
     best = "  (best)" if progress.is_best else ""
     logging.info(
         "step %d  validation  loss %.3f  ppl %.4g%s%s",
-        *(progress.step, values["loss"], values["perplexity"], bleu, best),
+        *(progress.step, values["loss"], values["perplexity"], scores, best),
     )
 
 

@@ -12,7 +12,7 @@ from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import bleu_language
+from transformer.decoding.bleu import bleu_language, metrics_in
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.sharing import SharedTranslator
@@ -23,8 +23,6 @@ from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
 from transformer.training.objectives import Inputs
 from transformer.training.samples import Sample, Samples
-
-MEASURES = ("bleu", "chrf")  # of `bleu.MEASURES`
 
 
 def validation_strategy(strategy: str) -> str:
@@ -85,13 +83,14 @@ class Validation:
         """Returns the scores of the split, and samples. An exception of `between_batches` ends the validation."""
         samples, values = [], self.eval_step.over_corpus(parameters, self.corpus, between_batches)
         if self.translator is not None:
-            language, replicas = bleu_language(self.config.data), self._replicas(parameters)
+            metrics, replicas = metrics_in("validation"), self._replicas(parameters)
+            language = bleu_language(self.config.data)
             with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                 translated = translate_and_score(
-                    *(self.translator, replicas, self.texts, [self.references], language, MEASURES),
+                    *(self.translator, replicas, self.texts, [self.references], language, metrics),
                     lambda _: between_batches(),
                 )
-            values |= {name: translated.scores[name] for name in (*MEASURES, "exact_match")}
+            values |= {name: translated.scores[name] for name in metrics}
             if jax.process_index() == 0:
                 samples = self.samples.take(replicas, translated.hypotheses)
         return values, samples
