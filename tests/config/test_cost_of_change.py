@@ -15,7 +15,7 @@ from configs import base
 from configs.rules import Key, at_least
 from scripts import compare, report
 from scripts.reporting import curves
-from scripts.reporting.runs import read_runs
+from scripts.runs import read_runs
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Decoding, Training
