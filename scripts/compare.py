@@ -15,15 +15,41 @@ the keys of the JSON object.
 """
 
 import argparse
+import json
+import sys
 
-from transformer import cli
+from absl import logging
+
+from transformer import cli, files
+from transformer.data.sources.lines import counted
 from transformer.data.sources.source import SPLITS
+from transformer.errors import UserError
+
+MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import compare
+    if arguments.samples < MIN_SAMPLES:
+        raise UserError(f"--samples={arguments.samples}: must be at least {MIN_SAMPLES}")
+    if arguments.sentences < 0:
+        raise UserError(f"--sentences={arguments.sentences}: must be at least 0")
+    from scripts.comparison.choice import check_comparable, choose
+    from scripts.comparison.result import make_result
+    from scripts.comparison.text import make_text
+    from scripts.systems import group_systems
 
-    compare.main(arguments)
+    evaluations = choose(arguments)
+    check_comparable(evaluations)
+    systems, references = group_systems(evaluations), evaluations[0].references
+    for system in systems:
+        if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
+            logging.warning("System %s: its seeds ran different code, %s.", system.label, ", ".join(sorted(commits)))
+    counts = counted(len(evaluations), "evaluation"), counted(len(references), "sentence")
+    logging.info("Scoring %s of %s.", *counts)
+    result = make_result(systems, references, arguments.samples, arguments.sentences)
+    text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
+    # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
 def make_parser() -> cli.Parser:

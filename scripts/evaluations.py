@@ -34,7 +34,7 @@ ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "
 class Evaluation:
     """One evaluation of one run.
 
-    path: its .json file. config, environment: those of the run. result: the JSON object.
+    path: the .json file. config, environment: of the run. result: the JSON object.
     """
 
     path: Path
@@ -63,12 +63,12 @@ class Evaluation:
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """The settings of the search; those of the run for keys that the evaluation is too old to have."""
+        """The settings of the search. Keys that an older evaluation lacks have the values of the run."""
         return self.config.decoding.to_dict() | self.result["decoding"]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Everything that evaluations of one system share: the configuration without seed and place, and the search."""
+        """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"]}
         search["shortlist"] = self.result.get("shortlist")  # its digest; old evaluations have none
@@ -145,24 +145,14 @@ class Evaluation:
 
 
 def run_settings(config: Config) -> dict[str, Any]:
-    """Returns everything in a configuration that the runs of one system share."""
+    """Returns the keys that the runs of one system share: all except seed and machine-specific keys."""
     ignored = (*keys_of(*NEUTRAL), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 
 def name_split(split: str, data: str | None) -> str:
-    """Returns the name of a split, with the absolute path of the workdir whose data it is of if that is another run."""
+    """Returns the name of a split, with the absolute path of `data`, the workdir of another run that it is part of."""
     return split if data is None else f"{split} of {Path(data).resolve()}"
-
-
-def distinct_names(workdirs: Sequence[Path]) -> list[str]:
-    """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
-    parts = [path.resolve().parts for path in workdirs]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
-        if len(set(names)) == len(names):
-            break
-    return names
 
 
 def read_evaluation(path: Path) -> Evaluation:
@@ -179,29 +169,27 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads the evaluations of a run on splits, except those of ensembles, which are not of one run.
-
-    Those of language models have no scores of translations, and are not among them.
-    """
+    """Reads the evaluations of a run on splits. Leaves out ensembles and language models."""
     if not OBJECTIVES[open_existing(workdir.path)[1].training.objective].translates:
         return []
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
-    own = [each for each in evaluations if each.split is not None and len(each.result["models"]) == 1]
+    own = [evaluation for evaluation in evaluations if evaluation.split and len(evaluation.result["models"]) == 1]
     # A flag that repeats the configured value makes the same evaluation under another name.
-    return list({json.dumps([each.settings, each.result["step"]]): each for each in own}.values())
+    distinct = {json.dumps([evaluation.settings, evaluation.result["step"]]): evaluation for evaluation in own}
+    return list(distinct.values())
 
 
 def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     """Reads a JSON object. Raises UserError if it cannot be read or lacks values of these types."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         for key, expected in types.items():
-            if not isinstance(found[key], expected):
-                raise TypeError(f"{key}={found[key]}")
+            if not isinstance(content[key], expected):
+                raise TypeError(f"{key}={content[key]}")
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again or restore it") from error
-    return found
+    return content
 
 
 def describe_search(decoding: Mapping[str, Any]) -> str:
@@ -214,7 +202,7 @@ def describe_search(decoding: Mapping[str, Any]) -> str:
 
 
 def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
-    """Returns the steps of the checkpoints that seeds were decoded with, and of how many each is the mean."""
+    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were averaged."""
     mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
     numbers = sorted(set(steps))
     return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
@@ -223,7 +211,7 @@ def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
     keys = dict.fromkeys(itertools.chain(*several))
-    return [key for key in keys if any(each.get(key) != several[0].get(key) for each in several)]
+    return [key for key in keys if any(values.get(key) != several[0].get(key) for values in several)]
 
 
 def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:

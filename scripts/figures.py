@@ -12,22 +12,81 @@ The ending of the output names its format. `scripts.charts` draws the same from 
 """
 
 import argparse
-import functools
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from transformer import cli
+from transformer.errors import UserError
 
 # Names in scripts.charts, which takes seconds to import
-FIGURES = ("attention", "positions", "schedule", "smoothing", "masks", "curves", "table3")
 PARTS = ("encoder", "decoder", "cross")
 PANELS = ("heat_map", "products", "waves", "padding", "causal", "packed", "packed_causal")
 SPLITS = ("valid", "train")
+CHECKPOINT = ("workdir", "checkpoint", "average")
+
+
+class Figure(NamedTuple):
+    """The flags of a figure: all, those that it needs, and those that a run replaces."""
+
+    flags: Sequence[str]
+    needs: Sequence[str] = ()
+    replaced_by_run: Sequence[str] = ()
+
+
+FIGURES = {
+    "attention": Figure((*CHECKPOINT, "source", "target", "part", "layers", "heads"), needs=("workdir", "source")),
+    "positions": Figure((*CHECKPOINT, "kind", "length", "d_model", "panels"), replaced_by_run=("kind", "d_model")),
+    "schedule": Figure(("workdir", "curves", "steps"), replaced_by_run=("curves",)),
+    "smoothing": Figure(("smoothing", "targets", "vocab_size", "supports")),
+    "masks": Figure(("panels", "sentences", "length")),
+    "curves": Figure(("workdir", "metrics", "split"), needs=("workdir",)),
+    "table3": Figure(("workdir", "absolute"), needs=("workdir",)),
+}
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import figures
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    name, output = given.pop("figure"), Path(given.pop("output"))
+    del given["overrides"]
+    from scripts.charts.output import check_output, write
 
-    figures.main(arguments)
+    check_output(output)
+    check_flags(name, given)
+    write(draw(name, **given), output)
+
+
+def check_flags(name: str, given: dict[str, Any]) -> None:
+    """Raises UserError for flags that the figure does not have, lacks, or takes from its run."""
+    figure = FIGURES[name]
+    for flag in given:
+        if flag not in (*figure.flags, "columns"):
+            flags = ", ".join(f"--{own}" for own in figure.flags)
+            raise UserError(f"--{flag}: the figure {name} has no such flag; it has {flags}")
+        if flag in figure.replaced_by_run and "workdir" in given:
+            raise UserError(f"--{flag}: is given by --workdir; leave one of them out")
+    for flag in figure.needs:
+        if flag not in given:
+            raise UserError(f"--{flag}: the figure {name} needs it")
+
+
+def draw(name: str, workdir: Sequence[str] | None = None, **options: Any) -> Any:
+    """Returns the chart of that name, of the runs in `workdir` if they are given."""
+    from scripts import charts
+    from transformer.workdir import split_names
+
+    module = getattr(charts, name)
+    if workdir is None:
+        return module.draw(**options)
+    folders = [folder for names in workdir for folder in split_names(names)]
+    if name == "schedule":
+        return module.draw_runs(folders, **options)
+    if name == "curves":
+        return module.draw(folders, **options)
+    if len(folders) > 1:
+        raise UserError(f"--workdir={','.join(folders)}: the figure shows one run; name one folder")
+    draw_run = module.draw if name == "table3" else module.draw_run
+    return draw_run(folders[0], **options)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -50,64 +109,42 @@ def _pairs(text: str) -> tuple[tuple[int, ...], ...]:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.figures", __doc__)
-    add = parser.add_argument
-    add("figure", choices=FIGURES, help="the figure to draw")
-    add("--output", metavar="FILE", required=True, help="the file to write: .pdf, .svg or .png")
-    add("--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)")
-    group = functools.partial(_add_group, parser)
-    group(
-        "runs", workdir={"nargs": "+", "action": "extend", "metavar": "DIR", "help": "folder of a run, or of several"}
+    parser.add_argument("figure", choices=FIGURES, help="the figure to draw")
+    parser.add_argument("--output", metavar="FILE", required=True, help="the file to write: .pdf, .svg or .png")
+    parser.add_argument(
+        "--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)"
     )
-    group(
-        "attention, and positions of a run",
-        checkpoint={"metavar": "best|last|STEP", "help": "the checkpoint to load (best)"},
-        average={"type": int, "metavar": "N", "help": "mean of N checkpoints up to that one (1)"},
-    )
-    group(
-        "attention",
-        source={"metavar": "TEXT", "help": "the source sentence"},
-        target={"metavar": "TEXT", "help": "the target sentence (the run's translation)"},
-        part={"choices": PARTS, "help": "the attention to draw (encoder)"},
-        layers={"type": _numbers, "metavar": "N,...", "help": "layers, from 1 (of 2,4,6 those that there are)"},
-        heads={"type": _numbers, "metavar": "N,...", "help": "heads, from 1 (the first four)"},
-    )
-    group(
-        "positions and masks",
-        panels={
-            "type": _names,
-            "metavar": "NAME,...",
-            "help": f"of {', '.join(PANELS)}",
-        },
-        length={"type": int, "metavar": "N", "help": "number of positions (positions: 50, masks: 9)"},
-        kind={"metavar": "NAME", "help": "a value of config.model.positions (sinusoidal)"},
-        d_model={"type": int, "metavar": "N", "help": "width of the encodings (128)"},
-        sentences={"type": _numbers, "metavar": "N,...", "help": "tokens of the sentences of a packed row (4,3)"},
-    )
-    group(
-        "schedule",
-        curves={"type": _pairs, "metavar": "D:WARMUP,...", "help": "d_model and warm-up (512:4000,512:8000,256:4000)"},
-        steps={"type": int, "metavar": "N", "help": "number of updates (20000)"},
-    )
-    group(
-        "smoothing",
-        smoothing={"type": float, "metavar": "X", "help": "config.training.label_smoothing (0.4)"},
-        targets={"type": _numbers, "metavar": "N,...", "help": "target tokens, 0 is padding (2,1,0,3,3)"},
-        vocab_size={"type": int, "metavar": "N", "help": "number of tokens (5)"},
-        supports={"type": _names, "metavar": "NAME,...", "help": "label_smoothing_support (others,uniform)"},
-    )
-    group(
-        "curves",
-        metrics={"type": _names, "metavar": "NAME,...", "help": "of metrics.jsonl, a panel each (loss,bleu)"},
-        split={"choices": SPLITS, "help": "(valid, if it has the metric)"},
-    )
-    group("table3", absolute={"action": "store_true", "default": None, "help": "scores, not differences from base"})
+    add = parser.add_argument_group("runs").add_argument
+    add("--workdir", nargs="+", action="extend", metavar="DIR", help="folder of a run, or of several")
+    add = parser.add_argument_group("attention, and positions of a run").add_argument
+    add("--checkpoint", metavar="best|last|STEP", help="the checkpoint to load (best)")
+    add("--average", type=int, metavar="N", help="mean of N checkpoints up to that one (1)")
+    add = parser.add_argument_group("attention").add_argument
+    add("--source", metavar="TEXT", help="the source sentence")
+    add("--target", metavar="TEXT", help="the target sentence (the run's translation)")
+    add("--part", choices=PARTS, help="the attention to draw (encoder)")
+    add("--layers", type=_numbers, metavar="N,...", help="layers, from 1 (of 2,4,6 those that there are)")
+    add("--heads", type=_numbers, metavar="N,...", help="heads, from 1 (the first four)")
+    add = parser.add_argument_group("positions and masks").add_argument
+    add("--panels", type=_names, metavar="NAME,...", help=f"of {', '.join(PANELS)}")
+    add("--length", type=int, metavar="N", help="number of positions (positions: 50, masks: 9)")
+    add("--kind", metavar="NAME", help="a value of config.model.positions (sinusoidal)")
+    add("--d_model", type=int, metavar="N", help="width of the encodings (128)")
+    add("--sentences", type=_numbers, metavar="N,...", help="tokens of the sentences of a packed row (4,3)")
+    add = parser.add_argument_group("schedule").add_argument
+    add("--curves", type=_pairs, metavar="D:WARMUP,...", help="d_model and warm-up (512:4000,512:8000,256:4000)")
+    add("--steps", type=int, metavar="N", help="number of updates (20000)")
+    add = parser.add_argument_group("smoothing").add_argument
+    add("--smoothing", type=float, metavar="X", help="config.training.label_smoothing (0.4)")
+    add("--targets", type=_numbers, metavar="N,...", help="target tokens, 0 is padding (2,1,0,3,3)")
+    add("--vocab_size", type=int, metavar="N", help="number of tokens (5)")
+    add("--supports", type=_names, metavar="NAME,...", help="label_smoothing_support (others,uniform)")
+    add = parser.add_argument_group("curves").add_argument
+    add("--metrics", type=_names, metavar="NAME,...", help="of metrics.jsonl, a panel each (loss,bleu)")
+    add("--split", choices=SPLITS, help="(valid, if it has the metric)")
+    add = parser.add_argument_group("table3").add_argument
+    add("--absolute", action="store_true", default=None, help="scores, not differences from base")
     return parser
-
-
-def _add_group(parser: cli.Parser, title: str, **flags: dict[str, Any]) -> None:
-    group = parser.add_argument_group(title)
-    for name, options in flags.items():
-        group.add_argument(f"--{name}", **options)
 
 
 if __name__ == "__main__":

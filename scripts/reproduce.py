@@ -10,14 +10,39 @@ so an unfinished table soon has every row. More --seeds can be added later.
 """
 
 import argparse
+from pathlib import Path
 
 from transformer import cli
+from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import reproduce
+    for flag in ("seeds", "other_seeds", "jobs"):
+        if getattr(arguments, flag) < 1:
+            raise UserError(f"--{flag}={getattr(arguments, flag)}: must be at least 1")
+    import optuna
 
-    reproduce.main(arguments)
+    from scripts import markdown
+    from scripts.reproduction.rows import SCALES, make_trials, read_results, read_rows
+    from scripts.reproduction.tables import make_text
+    from scripts.sweeping import description, running
+    from scripts.sweeping.folder import Folder
+    from scripts.sweeping.study import storage_errors
+    from scripts.sweeping.tasks import Training
+
+    optuna.logging.disable_default_handler()
+    scale = SCALES[arguments.scale]
+    configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
+    folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
+    trials = make_trials(configs, arguments.seeds, arguments.other_seeds)
+    if not arguments.report:
+        sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
+        with storage_errors(folder.storage):
+            running.run_sweep(folder, sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
+    elif folder.record.exists():
+        trials = folder.read()["trials"]
+    text = make_text(configs, read_results(folder, configs, trials), len(trials))
+    markdown.publish(text, "table3", arguments.readme)
 
 
 def make_parser() -> cli.Parser:

@@ -9,14 +9,42 @@ The same command resumes a sweep. Several machines with one storage and one work
 """
 
 import argparse
+from pathlib import Path
 
 from transformer import cli
+from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import sweep
+    import optuna
 
-    sweep.main(arguments)
+    from scripts.sweeping import description, results, running, tasks
+    from scripts.sweeping.folder import Folder, recorded_sweep
+    from scripts.sweeping.study import SweepStudy, storage_errors
+
+    optuna.logging.disable_default_handler()
+    folder = Folder(Path(arguments.workdir))
+    url = arguments.storage or folder.storage
+    with storage_errors(url):
+        if arguments.report:
+            record = folder.read()
+            study = SweepStudy(url, record["study"], recorded_sweep(record), folder.lock)
+        else:
+            check_flags(arguments)
+            sweep, task = description.load_sweep(arguments.sweep), tasks.make_task(arguments, folder)
+            study = running.run_sweep(folder, sweep, task, url, arguments.jobs, arguments.retry_failed)
+        results.publish(study, folder, arguments.readme)
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    if arguments.sweep is None:
+        raise UserError("--sweep=FILE is needed: the keys to vary; configs/sweeps has examples")
+    if (arguments.config is None) == (arguments.source is None):
+        raise UserError("give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run")
+    if arguments.source is not None and arguments.overrides:
+        raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
+    if arguments.jobs < 1:
+        raise UserError(f"--jobs={arguments.jobs}: must be at least 1")
 
 
 def make_parser() -> cli.Parser:

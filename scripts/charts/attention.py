@@ -1,16 +1,18 @@
 """Attention weights over the tokens of a sentence pair: a panel for each layer and head."""
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
+import transformer
 from scripts.charts import theme
-from scripts.charts.heat_map import Axis, heat_map
+from scripts.charts.heat_map import Axis, gradient, heat_map
+from transformer.api import check_text
+from transformer.cache import enable_compilation_cache
+from transformer.decoding.inspection import Attention
 from transformer.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer.decoding.inspection import Attention
 
 PARTS = ("encoder", "decoder", "cross")
 LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some
@@ -21,7 +23,7 @@ LABELS = {1: 110, 2: 135}  # width of the row labels, the legend and the gaps, b
 
 
 def draw(
-    attention: "Attention",
+    attention: Attention,
     part: str = "encoder",
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -38,31 +40,49 @@ def draw(
     Raises:
       UserError: there is no such part, layer or head, or the sentence has more than 60 tokens.
     """
-    return theme.themed(maps(attention, part, layers, heads, theme.COLUMN_WIDTHS[columns] - LABELS[columns]))
-
-
-def maps(
-    attention: "Attention", part: str, layers: Sequence[int] | None, heads: Sequence[int] | None, width: float
-) -> alt.FacetChart:
-    """Returns the panels of `draw`, which together are about `width` points wide, without a theme."""
     if part not in PARTS:
         raise UserError(f"part={part}: must be one of {', '.join(PARTS)}")
     weights, (rows, keys) = getattr(attention, part), axes(attention, part)
-    _check_length(len(rows.labels), len(keys.labels))
-    found_layers, found_heads = weights.shape[:2]
-    layers = chosen("layers", layers, default_layers(found_layers), found_layers, part)
-    heads = chosen("heads", heads, range(1, min(HEADS, found_heads) + 1), found_heads, part)
+    if (tokens := max(len(rows.labels), len(keys.labels))) > MAX_TOKENS:
+        raise UserError(
+            f"the sentence has {tokens} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"
+        )
+    num_layers, num_heads = weights.shape[:2]
+    layers = chosen("layers", layers, default_layers(num_layers), num_layers, part)
+    heads = chosen("heads", heads, range(1, min(HEADS, num_heads) + 1), num_heads, part)
+    width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
     side = min(max(width / (len(heads) * len(keys.labels)), SMALLEST_CELL), LARGEST_CELL)
     panels = [({"layer": i, "head": j}, weights[i - 1, j - 1]) for i in layers for j in heads]
-    legend = alt.Legend(type="gradient", gradientLength=60, tickCount=3)
-    chart = heat_map(panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=legend)
-    return chart.facet(
+    chart = heat_map(panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=gradient(60))
+    chart = chart.facet(
         row=alt.Row("layer:O", title=None, header=alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90)),
         column=alt.Column("head:O", title=None, header=alt.Header(labelExpr="'Head ' + datum.value")),
     )
+    return theme.themed(chart)
 
 
-def axes(attention: "Attention", part: str) -> tuple[Axis, Axis]:
+def draw_run(
+    workdir: str | os.PathLike,
+    source: str,
+    target: str | None = None,
+    checkpoint: str = "best",
+    average: int = 1,
+    **options: Any,
+) -> Any:
+    """Returns the attention of a run over a sentence pair. Without a target, that is the run's own translation.
+
+    `options`: see `draw`.
+    """
+    for name, text in (("--source", source), ("--target", target or "")):
+        check_text(text, name)
+    enable_compilation_cache()
+    model = transformer.load(workdir, checkpoint, average)
+    if target is None:
+        target = model.translate([source])[0][0].text
+    return draw(model.attention(source, target), **options)
+
+
+def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
     """Returns the rows (queries) and columns (keys) of the weights of a part.
 
     Rows of cross-attention have the tokens that they predict, so that a heat map shows which source tokens an output
@@ -82,17 +102,10 @@ def default_layers(count: int) -> list[int]:
 
 
 def chosen(name: str, numbers: Sequence[int] | None, default: Sequence[int], count: int, part: str) -> list[int]:
-    """Returns the numbers in ascending order. Raises UserError, listing 1 to `count`, if one of them is not there."""
+    """Returns the numbers in ascending order. Raises UserError, listing 1 to `count`, if one of them is another."""
     numbers = sorted(set(default if numbers is None else numbers))
     missing = [number for number in numbers if not 1 <= number <= count]
     if missing or not numbers:
         given = ",".join(map(str, missing))
         raise UserError(f"{name}={given}: the part {part} has the {name} {', '.join(map(str, range(1, count + 1)))}")
     return numbers
-
-
-def _check_length(*lengths: int) -> None:
-    if max(lengths) > MAX_TOKENS:
-        raise UserError(
-            f"the sentence has {max(lengths)} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"
-        )

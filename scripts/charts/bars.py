@@ -11,13 +11,13 @@ from scripts.charts import theme
 def by_length(result: Mapping[str, Any], names: Mapping[str, str]) -> alt.Chart:
     """Returns BLEU by the length of the reference.
 
-    `result` is that of `scripts.comparison.result.make_result`, and `names` are the systems' names by their labels.
+    `result` comes from `scripts.comparison.result.make_result`. `names` has the systems' names by their labels.
     """
     rows = [
-        {"group": _span(each["shortest"], each["longest"]), "count": each["sentences"]}
+        {"group": _span(group["shortest"], group["longest"]), "count": group["sentences"]}
         | {"system": names[label], "score": score}
-        for each in result["bleu_by_length"]
-        for label, score in each["bleu"].items()
+        for group in result["bleu_by_length"]
+        for label, score in group["bleu"].items()
     ]
     return grouped_bars(rows, "tokens of the reference", "BLEU", "sentences")
 
@@ -25,9 +25,9 @@ def by_length(result: Mapping[str, Any], names: Mapping[str, str]) -> alt.Chart:
 def by_frequency(systems: Mapping[str, Sequence[Any]]) -> alt.Chart:
     """Returns the F1 score of words by their frequency, given the `Group`s of each system by its name."""
     rows = [
-        {"group": _span(each.least, each.most), "count": each.words, "system": name, "score": each.f1}
+        {"group": _span(group.least, group.most), "count": group.words, "system": name, "score": group.f1}
         for name, groups in systems.items()
-        for each in groups
+        for group in groups
     ]
     return grouped_bars(rows, "occurrences of the word in the references", "F1 (%)", "words")
 

@@ -19,7 +19,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `fate`.
     """
     records = _records(beam_tree)
-    steps, ranks = max(each["step"] for each in records), max(each["rank"] for each in records)
+    steps, ranks = max(record["step"] for record in records), max(record["rank"] for record in records)
     data = alt.Chart(alt.InlineData(values=records))
     axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
@@ -56,9 +56,9 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
         texts.append(theme.visible(node.piece if node.parent is None else f"{texts[node.parent]} {node.piece}"))
     ranks: dict[int, int] = {}
     for step in range(max(steps) + 1):
-        own = [i for i, its in enumerate(steps) if its == step]
-        own.sort(key=lambda i: -nodes[i].log_probability)
-        ranks |= {i: rank for rank, i in enumerate(own, start=1)}
+        at_step = [i for i, its in enumerate(steps) if its == step]
+        at_step.sort(key=lambda i: -nodes[i].log_probability)
+        ranks |= {i: rank for rank, i in enumerate(at_step, start=1)}
     best = set(beam_tree.best)
     return [
         {

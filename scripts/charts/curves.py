@@ -4,7 +4,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import altair as alt
 import numpy as np
 
 from scripts.charts import theme
-from scripts.evaluations import differing_keys, distinct_names, run_settings
+from scripts.evaluations import differing_keys, run_settings
+from scripts.runs import RecordedRun, read_runs
 from scripts.systems import describe_settings
-from transformer.config_types import Config
 from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
-from transformer.run.record import read_record
-from transformer.training.metrics import Record
-from transformer.workdir import open_all
 
 SPLITS = ("valid", "train")
 TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles
@@ -32,15 +28,6 @@ LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has to
 HEIGHT = {1: 110, 2: 150}
 LABELS = 55  # width of a panel's axis
 MAX_MARKED = 40  # points; a longer curve has no marks at them
-
-
-@dataclass(frozen=True)
-class Run:
-    """The record of one run: the lines of its `metrics.jsonl`. Names of runs in one chart differ."""
-
-    name: str
-    config: Config
-    lines: Sequence[Record]
 
 
 def draw(
@@ -63,31 +50,25 @@ def draw(
     Raises:
       UserError: a folder is not a run's, or has no record of a metric.
     """
-    systems = group(read_runs(workdirs))
+    runs = read_runs(list(map(Path, workdirs)))
+    for run in runs:
+        if not run.record:
+            raise UserError(f"{run.workdir.path}: has no lines in {run.workdir.metrics.name} yet; train it first")
+    systems = group(runs)
     in_row = min(columns, len(metrics))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
     panels = [panel(systems, metric, split, width, HEIGHT[columns]) for metric in metrics]
     return theme.themed(alt.concat(*panels, columns=in_row), orient="bottom", columns=3 if columns == 2 else 1)
 
 
-def read_runs(workdirs: Sequence[str | os.PathLike]) -> list[Run]:
-    """Returns the records of runs. Raises UserError if a folder is not a run's, given twice or without a record."""
-    runs, paths = [], [Path(name) for name in workdirs]
-    for name, (workdir, config) in zip(distinct_names(paths), open_all(paths), strict=True):
-        if not (lines := read_record(workdir.metrics)):
-            raise UserError(f"{workdir.path}: has no lines in {workdir.metrics.name} yet; train it first")
-        runs.append(Run(name, config, lines))
-    return runs
-
-
-def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
     settings = [run_settings(run.config) for run in runs]
     keys = differing_keys(settings)
-    systems: dict[int, list[Run]] = {}  # by the number of their first run
-    for run, each in zip(runs, settings, strict=True):
-        systems.setdefault(settings.index(each), []).append(run)
-    grouped: dict[str, list[Run]] = {}
+    systems: dict[int, list[RecordedRun]] = {}  # by the number of their first run
+    for run, own in zip(runs, settings, strict=True):
+        systems.setdefault(settings.index(own), []).append(run)
+    grouped: dict[str, list[RecordedRun]] = {}
     for first, members in systems.items():
         label = describe_settings({key: settings[first].get(key) for key in keys}) or _name(members)
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
@@ -96,35 +77,34 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def panel(
-    systems: Mapping[str, Sequence[Run]], metric: str, split: str | None, width: float, height: float
+    systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str | None, width: float, height: float
 ) -> alt.LayerChart:
     """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
     split = split or _split(systems, metric)
     seeds, means = [], []
     for label, runs in systems.items():
-        found = [points(run, metric, split) for run in runs]
-        for run, steps in zip(runs, found, strict=True):
-            seeds += [{"system": label, "run": run.name, "step": step, "value": y} for step, y in steps.items()]
-        means += [{"system": label, **mean} for mean in mean_and_band(found)]
+        curves = [points(run, metric, split) for run in runs]
+        for run, curve in zip(runs, curves, strict=True):
+            if not curve:
+                numbers = {name for line in run.record for name in line if points(run, name, split)} - {"step"}
+                known = ", ".join(sorted(numbers)) or "nothing"
+                raise UserError(f"{run.label}: has no {metric} of the split {split}; its record has {known}")
+            seeds += [{"system": label, "run": run.label, "step": step, "value": y} for step, y in curve.items()]
+        means += [{"system": label, **mean} for mean in mean_and_band(curves)]
     return _layers(seeds, means, list(systems), metric, split, width, height)
 
 
-def points(run: Run, metric: str, split: str) -> dict[int, float]:
-    """Returns the finite values of a metric by step. Raises UserError, listing the metrics, if there are none."""
-    lines = [line for line in run.lines if line["split"] == split]
-    found = {line["step"]: float(line[metric]) for line in lines if _is_finite(line.get(metric))}
-    if not found:
-        names = {name for line in lines for name, value in line.items() if _is_finite(value)} - {"step"}
-        listed = ", ".join(sorted(names)) or "nothing"
-        raise UserError(f"{run.name}: has no {metric} of the split {split}; its record has {listed}")
-    return found
+def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
+    """Returns the finite values of a metric by step; none if the run's record has none."""
+    lines = [line for line in run.record if line["split"] == split and _is_finite(line.get(metric))]
+    return {line["step"]: float(line[metric]) for line in lines}
 
 
 def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
     """Yields the mean of several curves and mean ± sample standard deviation, at the steps that all of them have."""
-    steps = set.intersection(*(set(each) for each in seeds)) if len(seeds) > 1 else ()
+    steps = set.intersection(*(set(curve) for curve in seeds)) if len(seeds) > 1 else ()
     for step in sorted(steps):
-        values = [each[step] for each in seeds]
+        values = [curve[step] for curve in seeds]
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
         yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
 
@@ -140,25 +120,25 @@ def _layers(
     if metric in METRICS or metric in TEACHER_FORCED:
         title = f"{'validation' if split == 'valid' else 'training'} {title}"
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-    values = [each["value"] for each in seeds]
+    values = [point["value"] for point in seeds]
     if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
         scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=log_ticks(values))
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    several = {each["system"] for each in means}
-    lengths = Counter(each["run"] for each in seeds).values()
+    several = {point["system"] for point in means}
+    lengths = Counter(point["run"] for point in seeds).values()
     marked = min(lengths) == 1 or len(labels) == 1 and max(lengths) <= MAX_MARKED
     marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
     line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
     if means:
         mean = alt.Chart(alt.InlineData(values=means))
-        overlaid = alt.Chart(alt.InlineData(values=[each for each in seeds if each["system"] in several]))
+        overlaid = alt.Chart(alt.InlineData(values=[point for point in seeds if point["system"] in several]))
         low = alt.Y("low:Q", title=title, scale=scale, axis=axis)
         layers = [
             mean.mark_area(opacity=0.2).encode(x=x, y=low, y2="high:Q", color=color),
             overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
             mean.mark_line(**marks).encode(**line),
         ]
-    if single := [each for each in seeds if each["system"] not in several]:  # Vega warns about a layer without data
+    if single := [point for point in seeds if point["system"] not in several]:  # Vega warns about a layer without data
         layers.append(alt.Chart(alt.InlineData(values=single)).mark_line(**marks).encode(**line))
     return alt.layer(*layers).properties(width=width, height=height)
 
@@ -170,22 +150,17 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     return [digit * 10.0**p for p in powers for digit in leading if min(values) <= digit * 10.0**p <= max(values)]
 
 
-def _split(systems: Mapping[str, Sequence[Run]], metric: str) -> str:
+def _split(systems: Mapping[str, Sequence[RecordedRun]], metric: str) -> str:
     runs = [run for members in systems.values() for run in members]
-    known = {split: all(has(run, metric, split) for run in runs) for split in SPLITS}
-    return next((split for split in SPLITS if known[split]), SPLITS[0])
-
-
-def has(run: Run, metric: str, split: str) -> bool:
-    """Tells whether the run's record has a finite value of the metric."""
-    return any(line["split"] == split and _is_finite(line.get(metric)) for line in run.lines)
+    known = (split for split in SPLITS if all(points(run, metric, split) for run in runs))
+    return next(known, SPLITS[0])
 
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _name(runs: Sequence[Run]) -> str:
+def _name(runs: Sequence[RecordedRun]) -> str:
     """Returns what the runs' names have in common at their beginning."""
-    prefix = os.path.commonprefix([run.name for run in runs]).rstrip("-_./ ")
-    return prefix or runs[0].name
+    prefix = os.path.commonprefix([run.label for run in runs]).rstrip("-_./ ")
+    return prefix or runs[0].label

@@ -42,14 +42,14 @@ def heat_map(
     cell: tuple[float, float],
     value: str,
     domain: tuple[float, float],
-    legend: alt.Legend | None,
+    legend: alt.Legend | None = None,
     numbers: str | None = None,
     palette: Sequence[str] = theme.SEQUENTIAL,
     has_grid: bool = False,
 ) -> alt.LayerChart:
     """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names of the panels.
 
-    A matrix stays one record, row by row, and Vega finds the cells: its JSON is an eighth of that of a record a cell.
+    A matrix is one record, row by row, and Vega finds the cells. A record for each cell would be eight times as large.
 
     Args:
       matrices: each with the values of the fields that select it in a facet, such as {"layer": 2, "head": 1}.
@@ -89,6 +89,26 @@ def heat_map(
         .transform_window(number="row_number()", groupby=names)
         .transform_calculate(row=f"floor((datum.number - 1) / {width})", column=f"(datum.number - 1) % {width}")
     )
+
+
+def panels(
+    field: str, matrices: Mapping[str, np.ndarray], rows: Axis, columns: Axis, *, in_row: int, titles: str, **look: Any
+) -> alt.FacetChart:
+    """Returns a heat map of each matrix, `in_row` beside each other, without a theme.
+
+    Args:
+      field: the field with the names of the matrices.
+      titles: the Vega expression of a panel's title, where `datum.value` is the name of its matrix.
+      look: the options of `heat_map`.
+    """
+    chart = heat_map([({field: name}, matrix) for name, matrix in matrices.items()], rows, columns, **look)
+    facet = alt.Facet(f"{field}:N", title=None, header=alt.Header(labelExpr=titles), sort=list(matrices))
+    return chart.facet(facet=facet, columns=in_row)
+
+
+def gradient(length: float) -> alt.Legend:
+    """Returns the legend of a continuous scale, `length` points long."""
+    return alt.Legend(type="gradient", gradientLength=length, tickCount=3)
 
 
 def _frame(width: float, height: float) -> alt.Chart:

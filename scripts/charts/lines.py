@@ -18,7 +18,7 @@ class Line(NamedTuple):
 
 
 def lines(curves: Sequence[Line], x: str, y: str, legend: str | None, width: float, height: float) -> alt.Chart:
-    """Returns the curves, with the fields `name`, `x` and `y`. `x` and `y` are titles, `legend` that of the names."""
+    """Returns the curves, with the fields `name`, `x` and `y`. `x`, `y` and `legend` are titles."""
     names = [curve.name for curve in curves]
     records = [
         {"name": curve.name, "x": float(a), "y": float(b)}

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs import base
 from scripts.charts import theme
-from scripts.charts.heat_map import Axis, heat_map
+from scripts.charts.heat_map import Axis, gradient, heat_map
 from scripts.charts.lines import Line, lines
 from transformer.checkpoints import trained
 from transformer.config_types import head_widths
@@ -61,11 +61,18 @@ def draw(
     return theme.themed(alt.concat(*charts, columns=in_row, spacing=16).resolve_scale(**own))
 
 
+def draw_run(
+    workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH, **options: Any
+) -> Any:
+    """Returns the positions of a run. `options`: see `draw`."""
+    return draw(length, vectors=of_run(workdir, checkpoint, average, length), **options)
+
+
 def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0, 1, ...
 
-    Those of "rotary" are not added: they are the vector with 1 in the first element of each plane and 0 in the second,
-    rotated as queries and keys are. `d_model` is then the width of a head.
+    "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in the second, rotated
+    as queries and keys are. `d_model` is then the width of a head.
 
     Raises:
       UserError: `kind` has no formula, or the width is odd.
@@ -86,9 +93,9 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
 
 
 def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH) -> np.ndarray:
-    """Returns the vectors (length, D) of a run's own positions: those of its encoder, if it has one.
+    """Returns the vectors (length, D) of a run's positions: of its encoder, if it has one.
 
-    Those that were trained are read from a checkpoint, or the mean of `average` checkpoints up to it.
+    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it.
 
     Raises:
       UserError: the folder is not a run's, or its positions were not trained up to `length`.
@@ -111,10 +118,8 @@ def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
     """Returns the vectors (L, D) as a heat map with a row for each position."""
     bound = 1.0 if np.abs(vectors).max() <= 1.0 + 1e-6 else float(np.abs(vectors).max())
     cell = (width / vectors.shape[1], height / vectors.shape[0])
-    legend = alt.Legend(type="gradient", gradientLength=height * 0.6, tickCount=3)
-    rows, columns = Axis("position"), Axis("dimension")
-    matrix = [({"name": "encodings"}, vectors)]
-    return heat_map(matrix, rows, columns, cell=cell, value="value", domain=(-bound, bound), legend=legend)
+    look = {"cell": cell, "value": "value", "domain": (-bound, bound), "legend": gradient(height * 0.6)}
+    return heat_map([({"name": "encodings"}, vectors)], Axis("position"), Axis("dimension"), **look)
 
 
 def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:

@@ -37,7 +37,7 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns
 
 
 def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, columns: int = 1) -> Any:
-    """Returns the schedules of runs over `steps` updates; None: those of the longest run.
+    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has.
 
     Raises:
       UserError: a folder is not a run's, or `steps` is not positive.

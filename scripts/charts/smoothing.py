@@ -4,12 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
 import jax.numpy as jnp
 import numpy as np
 
-from scripts.charts import theme
-from scripts.charts.heat_map import Axis, heat_map
+from scripts.charts import heat_map, theme
+from scripts.charts.heat_map import Axis
 from transformer.errors import UserError
 from transformer.special_tokens import PAD
 from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, Criterion
@@ -46,10 +45,17 @@ def draw(
         raise UserError(f"smoothing={smoothing}: must be in 0 ... 1, without 1")
     if not targets or not all(0 <= target < vocab_size for target in targets):
         raise UserError(f"targets={','.join(map(str, targets))}: must be tokens in 0 ... {vocab_size - 1}")
-    panels = [
-        ({"support": each}, distributions(smoothing, targets, vocab_size, each)) for each in dict.fromkeys(supports)
-    ]
-    return theme.themed(maps(panels, targets, CELL, columns))
+    rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
+    chart = heat_map.panels(
+        "support",
+        {support: distributions(smoothing, targets, vocab_size, support) for support in supports},
+        *(rows, Axis("token of the vocabulary")),
+        in_row=columns,
+        titles=f"{json.dumps(HEADERS)}[datum.value] || datum.value",
+        **{"cell": (CELL, CELL), "value": "probability", "domain": (0, 1), "numbers": ".2~f"},
+        legend=heat_map.gradient(CELL * len(targets) * 0.7),
+    )
+    return theme.themed(chart)
 
 
 def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, support: str) -> np.ndarray:
@@ -63,19 +69,3 @@ def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, sup
     _, _, gradient = criterion.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
     p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient
     return p - np.asarray(gradient[0], np.float64)
-
-
-def maps(
-    panels: Sequence[tuple[dict[str, str], np.ndarray]], targets: Sequence[int], cell: float, in_row: int
-) -> alt.FacetChart:
-    """Returns a heat map of each matrix (T, V), with its probabilities in the cells, without a theme."""
-    rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
-    legend = alt.Legend(type="gradient", gradientLength=cell * len(targets) * 0.7, tickCount=3)
-    columns = Axis("token of the vocabulary")
-    chart = heat_map(
-        *(panels, rows, columns),
-        **{"cell": (cell, cell), "value": "probability", "domain": (0, 1), "legend": legend, "numbers": ".2~f"},
-    )
-    header = alt.Header(labelExpr=f"{json.dumps(HEADERS)}[datum.value] || datum.value")
-    order = [panel["support"] for panel, _ in panels]
-    return chart.facet(facet=alt.Facet("support:N", title=None, header=header, sort=order), columns=in_row)

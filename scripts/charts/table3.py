@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.table3 import ROWS
 from scripts.charts import theme
-from scripts.reproduction.runs import SCALES, read_rows, read_runs, scores
+from scripts.reproduction.rows import SCALES, read_results, read_rows, scores
 from scripts.sweeping.folder import Folder
 from transformer.errors import UserError
 
@@ -38,19 +38,19 @@ class Measured(NamedTuple):
     perplexity: Scores
 
 
-def draw(folder: str | os.PathLike, relative: bool = True, columns: int = 2) -> Any:
+def draw(folder: str | os.PathLike, absolute: bool = False, columns: int = 2) -> Any:
     """Returns the rows that have complete runs, here and in the paper: BLEU and perplexity.
 
     Bars are one standard deviation over seeds.
 
     Args:
       folder: the `--output` of `scripts.reproduce`.
-      relative: draws differences from the base row, which compare across data and scales, instead of the scores.
+      absolute: draws the scores instead of differences from the base row, which compare across data and scales.
 
     Raises:
-      UserError: the folder is not that of `scripts.reproduce`, or a run that is needed is not complete.
+      UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not complete.
     """
-    measured = read(Path(folder))
+    measured, relative = read(Path(folder)), not absolute
     if relative and "base" not in measured.bleu:
         raise UserError(f"{folder}: has no complete run of the row base, from which the others differ; run it first")
     in_row = columns
@@ -72,9 +72,9 @@ def read(path: Path) -> Measured:
             break
     else:
         raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
-    if not (runs := read_runs(folder, configs, record["trials"])):
+    if not (results := read_results(folder, configs, record["trials"])):
         raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
-    return Measured(scores(runs, "bleu"), scores(runs, "perplexity"))
+    return Measured(scores(results, "bleu"), scores(results, "perplexity"))
 
 
 def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, An
     """
     paper = {name: [getattr(ROWS[name], measure)] for name in measured}
     paper_base, base = getattr(ROWS["base"], measure), np.mean(measured.get("base", [np.nan]))
-    found = []
+    points = []
     for source, rows, reference in ((PAPER, paper, paper_base), (HERE, measured, base)):
         for name, values in rows.items():
             shown = np.asarray(values, float)
@@ -94,8 +94,8 @@ def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, An
                 continue
             mean, spread = float(shown.mean()), float(shown.std(ddof=1)) if len(shown) > 1 else None
             record = {"row": row_name(name), "source": source, "value": mean}
-            found.append(record | ({} if spread is None else {"low": mean - spread, "high": mean + spread}))
-    return found
+            points.append(record | ({} if spread is None else {"low": mean - spread, "high": mean + spread}))
+    return points
 
 
 def row_name(name: str) -> str:
@@ -106,11 +106,11 @@ def row_name(name: str) -> str:
 
 
 def panel(
-    values: Sequence[dict[str, Any]], measure: str, relative: bool, width: float, has_names: bool
+    points: Sequence[dict[str, Any]], measure: str, relative: bool, width: float, has_names: bool
 ) -> alt.LayerChart:
     """Returns the points of one measure, a row of the table on each line, without a theme."""
     title, formats = TITLES[measure, relative]
-    rows = list(dict.fromkeys(each["row"] for each in values))
+    rows = list(dict.fromkeys(point["row"] for point in points))
     y = alt.Y("row:N", sort=rows, title=None, axis=alt.Axis(grid=True, ticks=False, labels=has_names, domain=False))
     axis = alt.Axis(format=formats, tickCount=5, labelExpr="datum.value ? datum.label : '0'")
     x = alt.X("value:Q", title=title, axis=axis).scale(zero=relative)
@@ -118,7 +118,7 @@ def panel(
     color = alt.Color("source:N", title=None, sort=names).scale(domain=names, range=[theme.INK, theme.CATEGORICAL[0]])
     shape = alt.Shape("source:N", title=None, sort=names).scale(domain=names, range=["diamond", "circle"])
     offset = alt.YOffset("source:N", sort=names)
-    chart = alt.Chart(alt.InlineData(values=list(values)))
+    chart = alt.Chart(alt.InlineData(values=list(points)))
     layers = [
         chart.mark_rule(strokeWidth=1)
         .transform_filter("isValid(datum.low)")

@@ -20,32 +20,20 @@ TEXT, SMALL = 9, 8  # font sizes
 INK, GRID, FRAME = "#222222", "#dddddd", "#bbbbbb"
 ALL = 0  # in Vega: no limit to the length of a label
 
+LETTERS = {"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK}
 CONFIG: dict[str, Any] = {
     "font": FONT,
     "background": "white",
     "padding": 4,
     "view": {"stroke": None},
-    "axis": {
-        **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "titlePadding": 4},
-        **{"labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK, "tickSize": 3},
-        **{
-            "gridColor": GRID,
-            "gridWidth": 0.5,
-            "domainWidth": 0.5,
-            "tickWidth": 0.5,
-            "labelLimit": ALL,
-            "labelFlush": False,
-        },
-    },
-    "legend": {
-        **{"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK},
-        **{"titleColor": INK, "labelLimit": ALL, "titleLimit": ALL, "symbolStrokeWidth": 1.5},
-        **{"offset": 8, "gradientThickness": 8, "gradientStrokeWidth": 0.5, "gradientStrokeColor": INK},
-    },
-    "header": {
-        **{"labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK},
-        **{"labelPadding": 3, "labelLimit": ALL},
-    },
+    "axis": LETTERS
+    | {"titleColor": INK, "titlePadding": 4, "labelLimit": ALL, "labelFlush": False}
+    | {"gridColor": GRID, "gridWidth": 0.5, "domainColor": INK, "domainWidth": 0.5}
+    | {"tickColor": INK, "tickWidth": 0.5, "tickSize": 3},
+    "legend": LETTERS
+    | {"titleColor": INK, "titleLimit": ALL, "labelLimit": ALL, "symbolStrokeWidth": 1.5, "offset": 8}
+    | {"gradientThickness": 8, "gradientStrokeWidth": 0.5, "gradientStrokeColor": INK},
+    "header": LETTERS | {"labelFontSize": TEXT, "labelPadding": 3, "labelLimit": ALL},
     "title": {"fontSize": TEXT, "fontWeight": "normal", "color": INK, "offset": 4, "limit": ALL},
     "line": {"strokeWidth": 1.2},
     "point": {"size": 24, "strokeWidth": 1.2},

@@ -26,8 +26,8 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
       UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
     """
     paths = expand_sweeps(arguments.workdirs)
-    found = [_find(path, arguments) for path in paths]
-    return [each or _evaluate(path, arguments) for path, each in zip(paths, found, strict=True)]
+    evaluations = [_find(path, arguments) for path in paths]
+    return [evaluation or _evaluate(path, arguments) for path, evaluation in zip(paths, evaluations, strict=True)]
 
 
 def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
@@ -36,32 +36,34 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
         return read_evaluation(path)
     workdir, config = open_existing(path)
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
-    given = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
+    keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
-    split, own = name_split(arguments.split, arguments.data), read_evaluations(workdir)
+    split, flags = name_split(arguments.split, arguments.data), _flags(arguments)
+    evaluations = read_evaluations(workdir)
     agreeing = [
-        each
-        for each in own
-        if each.split == split
-        and step in (None, each.result["step"])
-        and arguments.average in (None, each.result["averaged"])
-        and all(each.decoding[key] == wanted[key] for key in given)
+        evaluation
+        for evaluation in evaluations
+        if evaluation.split == split
+        and step in (None, evaluation.result["step"])
+        and arguments.average in (None, evaluation.result["averaged"])
+        and all(evaluation.decoding[key] == wanted[key] for key in keys)
     ]
     if not agreeing and arguments.evaluate:
         return None
     if not agreeing:
-        others = f" (it has {', '.join(each.name for each in own)})" if own else ""
-        command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *_flags(arguments)])
-        flags = shlex.join(_flags(arguments))
-        raise UserError(f"{path}: has no evaluation with {flags}{others}; add --evaluate, or run {command}")
+        names = ", ".join(evaluation.name for evaluation in evaluations) or "none"
+        command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
+        raise UserError(
+            f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
+        )
     if len(agreeing) == 1:
         return agreeing[0]
-    average = arguments.average or 1
-    chosen = [each for each in agreeing if each.decoding == wanted and each.result["averaged"] == average]
+    settings = wanted, arguments.average or 1
+    chosen = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
     if len(chosen) != 1:
-        names = ", ".join(each.name for each in agreeing)
+        names = ", ".join(evaluation.name for evaluation in agreeing)
         raise UserError(
-            f"{path}: has {len(agreeing)} evaluations with {shlex.join(_flags(arguments))}, {names}; choose with "
+            f"{path}: has {len(agreeing)} evaluations with {shlex.join(flags)}, {names}; choose with "
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
     return chosen[0]
@@ -83,10 +85,11 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
 def check_comparable(evaluations: Sequence[Evaluation]) -> None:
     """Raises UserError if the evaluations have different references or signatures."""
     first = evaluations[0]
-    for each in evaluations:
-        if isinstance(each.result.get("references"), list):
-            raise UserError(f"{each.path}: has several references, must have one; evaluate with one --reference=FILE")
-        if each.references != first.references:
-            raise UserError(f"{first.path} and {each.path}: have different references, must have the same")
-        if each.signatures != first.signatures:
-            raise UserError(f"{first.path} and {each.path}: have different signatures; run transformer.evaluate again")
+    for evaluation in evaluations:
+        path, paths = evaluation.path, f"{first.path} and {evaluation.path}"
+        if isinstance(evaluation.result.get("references"), list):
+            raise UserError(f"{path}: has several references, must have one; evaluate with one --reference=FILE")
+        if evaluation.references != first.references:
+            raise UserError(f"{paths}: have different references, must have the same")
+        if evaluation.signatures != first.signatures:
+            raise UserError(f"{paths}: have different signatures; run transformer.evaluate again")

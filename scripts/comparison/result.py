@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int
 
 from scripts.comparison import significance
-from scripts.comparison.metrics import REFERENCE_LENGTH, CorpusMetric, make_metrics
 from scripts.comparison.significance import Sample
+from scripts.comparison.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
 from scripts.evaluations import Evaluation
 from scripts.systems import System
 from transformer.decoding.bleu import metrics_in
@@ -44,20 +44,20 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
         hypothesis, its model score (None: not kept) and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
         seeds, by label.
-      signatures: of each metric; those of bleu and chrf include the number of resamples and their seed.
+      signatures: by metric. For bleu and chrf they include the number of resamples and their seed.
     """
     first = systems[0]
     names = compared_metrics([evaluation for system in systems for evaluation in system.evaluations])
-    metrics = {name: metric for name, metric in make_metrics(first.evaluations[0].language).items() if name in names}
+    metrics = additive_metrics(first.evaluations[0].language, names)
     drawn = significance.draw_sentences(len(references), samples)
-    scored = [_score(each, references, metrics, drawn) for each in systems]
+    scored = [_score(system, references, metrics, drawn) for system in systems]
     return {
         "split": first.evaluations[0].result["split"],
         "text": first.evaluations[0].text,
         "sentences": len(references),
-        "settings": {key: {each.label: each.differences[key] for each in systems} for key in first.differences},
-        "systems": [_describe_system(each, names) for each in scored],
-        "differences": [_compare(scored[0], other, metrics["chrf"], references, sentences) for other in scored[1:]],
+        "settings": {key: {system.label: system.differences[key] for system in systems} for key in first.differences},
+        "systems": [_describe_system(system, names) for system in scored],
+        "differences": [_compare(scored[0], second, metrics["chrf"], references, sentences) for second in scored[1:]],
         "worst": _worst(scored[0], metrics["chrf"], references, sentences) if len(scored) == 1 else [],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
         "signatures": _signatures(first.evaluations[0].signatures, list(metrics), samples),
@@ -65,21 +65,22 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
 
 
 def compared_metrics(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Returns the metrics that all evaluations have: those of older evaluations are fewer."""
+    """Returns the metrics that all evaluations have; older ones have fewer."""
     return [name for name in metrics_in("comparison") if all(name in evaluation.result for evaluation in evaluations)]
 
 
 def _score(
     system: System,
     references: Sequence[str],
-    metrics: dict[str, CorpusMetric],
+    metrics: dict[str, AdditiveMetric],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
+    translations = [evaluation.hypotheses for evaluation in system.evaluations]
     sufficient, samples = {}, {}
     for name, metric in metrics.items():
-        sufficient[name] = np.array([metric.statistics(each.hypotheses, references) for each in system.evaluations])
+        sufficient[name] = np.array([metric.statistics(hypotheses, references) for hypotheses in translations])
         resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
-        scores = np.array([each.result[name] for each in system.evaluations])
+        scores = np.array([evaluation.result[name] for evaluation in system.evaluations])
         samples[name] = Sample(scores, resampled)
     return ScoredSystem(system, sufficient, samples)
 
@@ -109,31 +110,31 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
 
 
 def _compare(
-    first: ScoredSystem, other: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], count: int
+    first: ScoredSystem, second: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str], count: int
 ) -> dict[str, Any]:
-    pair = {each.system.label: each for each in (first, other)}
-    scores = {label: chrf.score(each.statistics["chrf"]).mean(0) for label, each in pair.items()}
-    differences = scores[other.system.label] - scores[first.system.label]
+    pair = {scored.system.label: scored for scored in (first, second)}
+    scores = {label: chrf.score(scored.statistics["chrf"]).mean(0) for label, scored in pair.items()}
+    differences = scores[second.system.label] - scores[first.system.label]
     most = [int(i) for i in np.argsort(-np.abs(differences), kind="stable")[:count] if differences[i] != 0]
     sentences = [
         {
             "line": i + 1,
             "reference": references[i],
             "difference": float(differences[i]),
-            "chrf": {label: float(each[i]) for label, each in scores.items()},
+            "chrf": {label: float(scored[i]) for label, scored in scores.items()},
             "hypotheses": {
-                label: [run.hypotheses[i] for run in each.system.evaluations] for label, each in pair.items()
+                label: [run.hypotheses[i] for run in scored.system.evaluations] for label, scored in pair.items()
             },
         }
         for i in most
     ]
-    tested = {name: significance.compare(first.samples[name], other.samples[name]) for name in first.samples}
-    method = significance.describe(*(len(each.system.evaluations) for each in pair.values()))
-    labels = {"system": other.system.label, "baseline": first.system.label}
+    tested = {name: significance.compare(first.samples[name], second.samples[name]) for name in first.samples}
+    method = significance.describe(*(len(scored.system.evaluations) for scored in pair.values()))
+    labels = {"system": second.system.label, "baseline": first.system.label}
     return {**labels, **tested, "method": method, "sentences": sentences}
 
 
-def _worst(scored: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:
+def _worst(scored: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     scores = chrf.score(scored.statistics["chrf"]).mean(0)
     runs = scored.system.evaluations
     sources, model_scores = runs[0].sources, [run.model_scores for run in runs]
@@ -152,14 +153,13 @@ def _worst(scored: ScoredSystem, chrf: CorpusMetric, references: Sequence[str], 
     ]
 
 
-def _bleu_by_length(metric: CorpusMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
+def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
     lengths = systems[0].statistics["bleu"][0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):
         inside = (lengths >= shortest) & (lengths <= longest)
-        scores = {
-            each.system.label: float(metric.score(each.statistics["bleu"][:, inside].sum(1)).mean()) for each in systems
-        }
+        sums = {scored.system.label: scored.statistics["bleu"][:, inside].sum(1) for scored in systems}
+        scores = {label: float(metric.score(seeds).mean()) for label, seeds in sums.items()}
         bins.append({"shortest": shortest, "longest": longest, "sentences": int(inside.sum()), "bleu": scores})
     return bins
 

@@ -34,7 +34,7 @@ from sacrebleu.significance import estimate_ci
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
 
-from scripts.comparison.metrics import CorpusMetric
+from scripts.comparison.sufficient_statistics import AdditiveMetric
 
 SEED = 12345  # sacreBLEU's default
 LEVEL = 0.05  # of a 95 % interval
@@ -42,7 +42,7 @@ LEVEL = 0.05  # of a 95 % interval
 
 @dataclass(frozen=True)
 class Sample:
-    """The corpus scores of a system: one a seed, and those of each seed in the resamples."""
+    """The corpus scores of a system: of each seed, and of each seed in the resamples."""
 
     scores: Float[np.ndarray, "seeds"]
     resampled: Float[np.ndarray, "seeds samples"]
@@ -95,7 +95,7 @@ def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sen
 
 
 def resample(
-    metric: CorpusMetric,
+    metric: AdditiveMetric,
     statistics: Num[np.ndarray, "sentences numbers"],
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> Float[np.ndarray, "samples"]:

@@ -20,7 +20,7 @@ def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
     tables = [setting_table(result), score_table(result), run_table(result), difference_table(result)]
     parts = [[describe_decoding(result)], *map(_as_text, [*tables, length_table(result)])]
-    parts += [_sentences(result, each) for each in result["differences"]]
+    parts += [_sentences(result, difference) for difference in result["differences"]]
     parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -28,14 +28,14 @@ def make_text(result: dict[str, Any]) -> str:
 
 def describe_decoding(result: dict[str, Any]) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
-    found = {}
+    decodings = {}
     for system in result["systems"]:
         steps, averaged = [run["step"] for run in system["runs"]], system["runs"][0]["averaged"]
-        found[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
-    if len(set(found.values())) == 1:
-        parts = [found[result["systems"][0]["label"]]]
+        decodings[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
+    if len(set(decodings.values())) == 1:
+        parts = [decodings[result["systems"][0]["label"]]]
     else:
-        parts = [f"{label}: {how}" for label, how in found.items()]
+        parts = [f"{label}: {how}" for label, how in decodings.items()]
     return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *parts])
 
 
@@ -75,27 +75,28 @@ def difference_table(result: dict[str, Any]) -> Table:
         return Table("There is only one system, so there are no differences.", [])
     names = _metrics(result["differences"])
     rows = [["", *(cell for name in names for cell in (name, "p"))]]
-    for each in result["differences"]:
-        cells = [f"{each['system']} - {each['baseline']}"]
+    for difference in result["differences"]:
+        cells = [f"{difference['system']} - {difference['baseline']}"]
         for name in names:
-            tested, form = each[name], f"+{METRICS[name].format}"
+            tested, form = difference[name], f"+{METRICS[name].format}"
             cells += [f"{tested['difference']:{form}} {_interval(tested, form)}", f"{tested['p_value']:.4f}"]
         rows.append(cells)
-    methods = dict.fromkeys(each["method"] for each in result["differences"])
-    parts = methods
-    if len(methods) > 1:
-        parts = [f"{each['system']} - {each['baseline']}: {each['method']}" for each in result["differences"]]
+    methods = [difference["method"] for difference in result["differences"]]
+    if len(set(methods)) == 1:
+        parts = methods[:1]
+    else:
+        parts = [f"{row[0]}: {method}" for row, method in zip(rows[1:], methods, strict=True)]
     return Table(f"Differences [95 % interval], p by {'. '.join(parts)}", rows)
 
 
 def length_table(result: dict[str, Any]) -> Table:
     labels = [system["label"] for system in result["systems"]]
     rows = [["tokens", "sentences", *labels, *(f"{label} - {labels[0]}" for label in labels[1:])]]
-    for each in result["bleu_by_length"]:
-        scores = [each["bleu"][label] for label in labels]
+    for group in result["bleu_by_length"]:
+        scores = [group["bleu"][label] for label in labels]
         differences = [f"{score - scores[0]:+.2f}" for score in scores[1:]]
-        length = " to ".join(map(str, sorted({each["shortest"], each["longest"]})))
-        rows.append([length, str(each["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
+        length = " to ".join(map(str, sorted({group["shortest"], group["longest"]})))
+        rows.append([length, str(group["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
     return Table("BLEU by length of the reference", rows)
 
 
@@ -103,7 +104,7 @@ def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
     if not compared["sentences"]:
         return []
     baseline, system = labels = compared["baseline"], compared["system"]
-    seeds = {each["label"]: [run["seed"] for run in each["runs"]] for each in result["systems"]}
+    seeds = {system["label"]: [run["seed"] for run in system["runs"]] for system in result["systems"]}
     lines = [f"Sentences in which {baseline} and {system} differ most, by chrF"]
     for sentence in compared["sentences"]:
         chrf = ", ".join(f"{label} {sentence['chrf'][label]:.1f}" for label in labels)
@@ -123,8 +124,8 @@ def _worst(result: dict[str, Any]) -> list[str]:
         rows = [["  source", "", "", sentence["source"]]] if sentence["source"] is not None else []
         rows.append(["  reference", "", f"{sentence['reference_length']} characters", sentence["reference"]])
         seeds = (run["seed"] for run in result["systems"][0]["runs"])
-        found = (sentence["model_scores"], sentence["hypothesis_lengths"], sentence["hypotheses"])
-        for seed, score, length, hypothesis in zip(seeds, *found, strict=True):
+        values = (sentence["model_scores"], sentence["hypothesis_lengths"], sentence["hypotheses"])
+        for seed, score, length, hypothesis in zip(seeds, *values, strict=True):
             shown = "" if score is None else f"model score {score:.2f}"
             rows.append([f"  seed {seed}", shown, f"{length} characters", hypothesis])
         lines += _aligned(rows)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from scripts.charts import curves
-from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
+from scripts.runs import RecordedRun
 from transformer.decoding.bleu import METRICS, metrics_in
 
 # The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
@@ -19,14 +19,13 @@ SPLITS = {"train": "training", "valid": "validation"}
 HEIGHT = 190
 
 
-def section(runs: Sequence[Run]) -> Section:
-    recorded = [curves.Run(run.label, run.config, run.record) for run in runs if run.record]
+def section(runs: Sequence[RecordedRun]) -> Section:
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
-    systems = curves.group(recorded)
+    systems = curves.group([run for run in runs if run.record])
     charts, panels = {}, []
     for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
-        members = {label: [run for run in runs if curves.has(run, metric, split)] for label, runs in systems.items()}
+        members = {label: [run for run in runs if curves.points(run, metric, split)] for label, runs in systems.items()}
         if any(members.values()):
             name = f"curve-{split}-{metric}"
             charts[name] = panel(members, metric, split).to_dict()
@@ -34,10 +33,10 @@ def section(runs: Sequence[Run]) -> Section:
     return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
 
 
-def panel(systems: Mapping[str, Sequence[curves.Run]], metric: str, split: str) -> alt.LayerChart:
+def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str) -> alt.LayerChart:
     """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom` over the steps."""
     points = [
-        {"system": label, "run": run.name, "step": step, "value": value}
+        {"system": label, "run": run.label, "step": step, "value": value}
         for label, members in systems.items()
         for run in members
         for step, value in curves.points(run, metric, split).items()

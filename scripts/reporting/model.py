@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scripts.charts import positions, theme
-from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
+from scripts.runs import RecordedRun
 from transformer.data.batches.epoch_plan import read_stats
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UNREADABLE, UserError
@@ -17,7 +17,7 @@ VOCABULARY = ("runs", "vocabulary", "tokens", "begin a word", "characters, mean"
 BATCHES = ("runs", "shape", "batches per epoch", "sentences", "padding")
 
 
-def section(runs: Sequence[Run]) -> Section:
+def section(runs: Sequence[RecordedRun]) -> Section:
     notes: list[str] = []
     vocabularies = share_rows({run.label: _vocabularies(run, notes) for run in runs})
     batches = share_rows({run.label: _batches(run) for run in runs})
@@ -34,9 +34,9 @@ def section(runs: Sequence[Run]) -> Section:
     return Section("model", "Positions, tokens and batches", content, notes, charts)
 
 
-def _positions(runs: Sequence[Run], notes: list[str]) -> dict[tuple[str, int], Any]:
+def _positions(runs: Sequence[RecordedRun], notes: list[str]) -> dict[tuple[str, int], Any]:
     """Returns the encodings of all kinds and widths that the runs have and that have a formula."""
-    found = {}
+    vectors_by_kind = {}
     for run in runs:
         if run.config.model.positions != "learned":
             try:
@@ -44,20 +44,20 @@ def _positions(runs: Sequence[Run], notes: list[str]) -> dict[tuple[str, int], A
             except UserError as error:
                 notes.append(f"{run.label}: {error}")
             else:
-                found[run.config.model.positions, vectors.shape[1]] = vectors
-    return found
+                vectors_by_kind[run.config.model.positions, vectors.shape[1]] = vectors
+    return vectors_by_kind
 
 
 def share_rows(rows: Mapping[str, Sequence[tuple[str, ...]]]) -> list[tuple[str, ...]]:
     """Returns the rows of each run after its name. Runs with the same rows share them."""
-    sharing: dict[tuple, list[str]] = {}
-    for run, own in rows.items():
-        sharing.setdefault(tuple(own), []).append(run)
-    names = {own: "all" if len(runs) == len(rows) > 1 else ", ".join(runs) for own, runs in sharing.items()}
-    return [(name, *row) for own, name in names.items() for row in own]
+    runs_by_rows: dict[tuple, list[str]] = {}
+    for run, table in rows.items():
+        runs_by_rows.setdefault(tuple(table), []).append(run)
+    names = {table: "all" if len(runs) == len(rows) > 1 else ", ".join(runs) for table, runs in runs_by_rows.items()}
+    return [(name, *row) for table, name in names.items() for row in table]
 
 
-def _vocabularies(run: Run, notes: list[str]) -> list[tuple[str, ...]]:
+def _vocabularies(run: RecordedRun, notes: list[str]) -> list[tuple[str, ...]]:
     try:
         tokenizer = Tokenizer.load(run.workdir.path, run.config)
     except UserError as error:
@@ -81,7 +81,7 @@ def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _batches(run: Run) -> list[tuple[str, ...]]:
+def _batches(run: RecordedRun) -> list[tuple[str, ...]]:
     """Returns a row for each shape of batches, from the last epoch whose plan the workdir has."""
     plans = run.workdir.plans.glob("[0-9]*-*")
     try:
@@ -90,8 +90,8 @@ def _batches(run: Run) -> list[tuple[str, ...]]:
         return []
     return [
         (
-            *(str(each.bucket), f"{each.batches:,}", f"{each.sentences:,}"),
-            f"{each.padding_fraction:.1%}" if each.positions else "",
+            *(str(shape.bucket), f"{shape.batches:,}", f"{shape.sentences:,}"),
+            f"{shape.padding_fraction:.1%}" if shape.positions else "",
         )
-        for each in stats
+        for shape in stats
     ]

@@ -11,9 +11,9 @@ import vl_convert
 from absl import logging
 from markupsafe import Markup
 
-from scripts.reporting import attention, beams, curves, inspection, model, overview, scores, sentences, settings
-from scripts.reporting.runs import read_runs
+from scripts.reporting import attention_and_beams, curves, model, overview, scores, sentences
 from scripts.reporting.section import Section
+from scripts.runs import read_runs
 from transformer.data.sources.lines import counted
 
 FOLDER = Path(__file__).parent / "templates"
@@ -33,15 +33,15 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
     compared = scores.compare(runs, split, data)
     shown = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %s with each model.", counted(len(shown), "sentence"))
-    inspected = inspection.inspect(runs, compared.chosen, shown)
+    inspected = attention_and_beams.inspect(runs, compared.chosen, shown)
     sections = [
-        overview.section(runs, compared.systems),
+        overview.runs_section(runs, compared.systems),
         scores.section(compared),
         curves.section(runs),
-        settings.section(runs),
+        overview.settings_section(runs),
         sentences.section(compared),
-        attention.section(inspected),
-        beams.section(inspected),
+        attention_and_beams.attention_section(inspected),
+        attention_and_beams.beam_section(inspected),
         model.section(runs),
     ]
     named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"

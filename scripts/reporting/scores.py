@@ -1,6 +1,8 @@
 """The scores of runs, and the differences between them, as `scripts.compare` computes them."""
 
 import collections
+import functools
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +13,9 @@ from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
 from scripts.evaluations import Evaluation, name_split
-from scripts.reporting.runs import Run
 from scripts.reporting.section import Section
 from scripts.reporting.words import Group, f1_by_frequency
+from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems
 from transformer.data.sources.source import SPLITS
 from transformer.errors import UserError
@@ -41,10 +43,10 @@ class Comparison:
         return self.systems[0].evaluations[0]
 
 
-def compare(runs: Sequence[Run], split: str | None, data: str | None) -> Comparison:
+def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) -> Comparison:
     """Compares an evaluation of each run on one split, of another run's data if given.
 
-    Without a split it is that of most runs, or valid if several tie.
+    None selects the split on which most runs were evaluated, or valid if several tie.
     """
     notes, evaluations = [], {}
     for run in runs:
@@ -53,16 +55,17 @@ def compare(runs: Sequence[Run], split: str | None, data: str | None) -> Compari
         except UserError as error:
             notes.append(str(error))
             evaluations[run] = []
-    splits = collections.Counter(name for found in evaluations.values() for name in {each.split for each in found})
+    names_by_run = [{evaluation.split for evaluation in candidates} for candidates in evaluations.values()]
+    splits = collections.Counter(itertools.chain(*names_by_run))
     names = [name_split(name, data) for name in ([split] if split else SPLITS)]
     names += [] if split or data else splits
     split = max(names, key=lambda name: (splits[name], name.startswith("valid")))
     chosen: dict[str, Evaluation] = {}
-    for run, found in evaluations.items():
+    for run, candidates in evaluations.items():
         if not OBJECTIVES[run.config.training.objective].translates:
             notes.append(f"{run.label} is a language model, which has no scores of translations.")
-        elif own := [each for each in found if each.split == split]:
-            chosen[run.label] = max(own, key=lambda each: _preference(each, run.best_step))
+        elif of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
+            chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))
         else:
             flags = f"--workdir={run.workdir.path} --split={split.replace(' of ', ' --data=', 1)}"
             command = f"python -m transformer.evaluate {flags}"
@@ -80,7 +83,7 @@ def compare(runs: Sequence[Run], split: str | None, data: str | None) -> Compari
 
 
 def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
-    """Returns the rank of an evaluation among those of its run: one with its own settings at its best step is first."""
+    """Returns the rank of an evaluation of a run: the settings of its config and its best step come first."""
     own = evaluation.decoding == evaluation.config.decoding.to_dict()
     step = evaluation.result["step"]
     return own, step == best_step, step, -evaluation.result["averaged"]
@@ -89,29 +92,23 @@ def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
 def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
-    names = {system.label: system.name for system in compared.systems}
-    charts = {
-        "lengths": bars.by_length(compared.result, names),
-        "frequencies": bars.by_frequency(_by_frequency(compared)),
-    }
+    result, names = compared.result, {system.label: system.name for system in compared.systems}
+    charts = {"lengths": bars.by_length(result, names), "frequencies": bars.by_frequency(_by_frequency(compared))}
     descriptions = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
         "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
     }
-    tables = {
-        "scores": text.score_table(compared.result),
-        "differences": text.difference_table(compared.result),
-        "runs": text.run_table(compared.result),
+    content = {
+        "decoding": text.describe_decoding(result),
+        "settings": _as_content(text.setting_table(result)),
+        "scores": _as_content(text.score_table(result)),
+        "differences": _as_content(text.difference_table(result)),
+        "runs": _as_content(text.run_table(result)),
+        "charts": [{"name": name, "description": descriptions[name]} for name in charts],
+        "signatures": result["signatures"],
     }
-    content = {name: _as_content(table) for name, table in tables.items()} | {
-        "decoding": text.describe_decoding(compared.result),
-        "settings": _as_content(text.setting_table(compared.result)),
-        "charts": [{"name": name, "description": description} for name, description in descriptions.items()],
-        "signatures": compared.result["signatures"],
-    }
-    return Section(
-        "scores", "Scores", content, compared.notes, {name: chart.to_dict() for name, chart in charts.items()}
-    )
+    specifications = {name: chart.to_dict() for name, chart in charts.items()}
+    return Section("scores", "Scores", content, compared.notes, specifications)
 
 
 def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
@@ -119,7 +116,7 @@ def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
     references = compared.first.references
     means = {}
     for system in compared.systems:
-        seeds = [f1_by_frequency(each.hypotheses, references) for each in system.evaluations]
+        seeds = [f1_by_frequency(evaluation.hypotheses, references) for evaluation in system.evaluations]
         means[system.name] = [
             groups[0]._replace(f1=statistics.mean(group.f1 for group in groups)) for groups in zip(*seeds, strict=True)
         ]

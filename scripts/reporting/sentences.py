@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.comparison.metrics import make_metrics
+from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.reporting.scores import Comparison
 from scripts.reporting.section import Section
 from scripts.reporting.words import mark_differences
@@ -14,9 +14,9 @@ from scripts.reporting.words import mark_differences
 def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("sentences", "Sentences", None, ["There are no translations."])
-    pairs = [_pair(each, compared.first.sources) for each in compared.result["differences"]]
+    pairs = [_pair(difference, compared.first.sources) for difference in compared.result["differences"]]
     translations = _translations(compared)
-    measures = [each["name"] for each in translations["measures"]]
+    measures = [measure["name"] for measure in translations["measures"]]
     content = {"pairs": pairs, "measures": measures}
     return Section("sentences", "Sentences", content, data={"translations": translations})
 
@@ -25,11 +25,11 @@ def _pair(difference: dict[str, Any], sources: Sequence[str] | None) -> dict[str
     """Returns a pair of systems with the sentences in which they differ, of the first seed of each."""
     labels = difference["baseline"], difference["system"]
     sentences = []
-    for each in difference["sentences"]:
-        first, second = (each["hypotheses"][label][0] for label in labels)
+    for sentence in difference["sentences"]:
+        first, second = (sentence["hypotheses"][label][0] for label in labels)
         marks = mark_differences(first, second), mark_differences(second, first)
-        source = sources[each["line"] - 1] if sources else None
-        sentences.append({**each, "marks": marks, "source": source})
+        source = sources[sentence["line"] - 1] if sources else None
+        sentences.append({**sentence, "marks": marks, "source": source})
     return {"baseline": labels[0], "system": labels[1], "sentences": sentences}
 
 
@@ -38,8 +38,8 @@ def _translations(compared: Comparison) -> dict[str, Any]:
     columns = {} if compared.first.sources is None else {"source": compared.first.sources}
     columns["reference"] = compared.first.references
     for system in compared.systems:
-        for each in system.evaluations:
-            columns[f"{system.label} seed {each.config.seed}"] = each.hypotheses
+        for evaluation in system.evaluations:
+            columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
     lines = list(map(list, zip(*columns.values(), strict=True)))
     return {"names": list(columns), "lines": lines, "measures": _measures(compared)}
 
@@ -49,16 +49,16 @@ def _measures(compared: Comparison) -> list[dict[str, Any]]:
     evaluation, references = compared.first, compared.first.references
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
-    metric = make_metrics(evaluation.language)["chrf"]
+    metric = additive_metrics(evaluation.language)["chrf"]
     chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
     pairs = zip(evaluation.hypotheses, references, strict=True)
     longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])
-    found = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
+    measures = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
     if (scores := evaluation.model_scores) is not None:
-        found.insert(1, ("model score", np.array(scores), np.array(scores)))
+        measures.insert(1, ("model score", np.array(scores), np.array(scores)))
     return [
         {"name": name, "values": np.round(values, 2).tolist(), "order": np.argsort(key, kind="stable").tolist()}
-        for name, values, key in found
+        for name, values, key in measures
     ]
 
 
@@ -66,7 +66,7 @@ def most_different_sources(compared: Comparison, count: int) -> list[str]:
     """Returns sources of the split: of the lines in which the first two systems differ most, or the worst lines."""
     if compared.result is None or compared.first.sources is None:
         return []
-    differing = [each["line"] for pair in compared.result["differences"][:1] for each in pair["sentences"]]
-    worst = [each["line"] for each in compared.result["worst"]]
+    differing = [sentence["line"] for pair in compared.result["differences"][:1] for sentence in pair["sentences"]]
+    worst = [sentence["line"] for sentence in compared.result["worst"]]
     lines = differing or worst or range(1, len(compared.first.sources) + 1)
     return [compared.first.sources[line - 1] for line in lines[:count]]

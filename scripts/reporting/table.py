@@ -29,19 +29,18 @@ def read_results(path: Path) -> list[Evaluation]:
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
     if not OBJECTIVES[config.training.objective].translates:
         raise UserError(f"{path}: a language model has no scores of translations; transformer.evaluate prints its own")
-    if not (found := read_evaluations(workdir)):
+    if not (evaluations := read_evaluations(workdir)):
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
-    return found
+    return evaluations
 
 
 def make_table(evaluations: Sequence[Evaluation]) -> str:
     """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
-    scores = [name for name in metrics_in("results") if any(name in each.result for each in evaluations)]
+    scores = [name for name in metrics_in("results") if any(name in evaluation.result for evaluation in evaluations)]
     header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
     table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
-    names = [f"{name}_signature" for name in scores]
-    signatures = {f"`{each.result[name]}`" for each in evaluations for name in names if name in each.result}
-    return table + "\nSignatures: " + ", ".join(sorted(signatures)) + ".\n"
+    signed = [evaluation.result.get(f"{name}_signature") for evaluation in evaluations for name in scores]
+    return table + "\nSignatures: " + ", ".join(sorted({f"`{text}`" for text in signed if text})) + ".\n"
 
 
 def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
@@ -51,22 +50,23 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
             column.append(f"{key.removeprefix('decoding.')}={value}")
-    decoding.append(describe_checkpoints((each.result["step"] for each in system.evaluations), result["averaged"]))
+    steps = [evaluation.result["step"] for evaluation in system.evaluations]
+    decoding.append(describe_checkpoints(steps, result["averaged"]))
     devices, cpus = first.environment["devices"], first.environment["cpu_count"]
     return (
         ", ".join(config),
         first.text,
         str(result["sentences"]),
         ", ".join(decoding),
-        ", ".join(str(seed) for seed in sorted(each.config.seed for each in system.evaluations)),
+        ", ".join(str(seed) for seed in sorted(evaluation.config.seed for evaluation in system.evaluations)),
         *(make_score(system, name) for name in scores),
-        f"{statistics.mean(each.training_seconds for each in system.evaluations) / 60:.0f} min",
-        ", ".join(sorted({each.commit for each in system.evaluations})),
+        f"{statistics.mean(evaluation.training_seconds for evaluation in system.evaluations) / 60:.0f} min",
+        ", ".join(sorted({evaluation.commit for evaluation in system.evaluations})),
         f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
 
 
 def make_score(system: System, name: str) -> str:
     """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
-    values = [each.result[name] for each in system.evaluations if name in each.result]
+    values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
     return mean_and_spread(values, METRICS[name].format) if len(values) == len(system.evaluations) else ""

@@ -18,9 +18,9 @@ class Mark(NamedTuple):
 
 def mark_differences(text: str, other: str) -> list[Mark]:
     """Splits `text` into spans of words that `other` shares in the same order, and spans that it does not."""
-    words, others = text.split(), other.split()
+    words, other_words = text.split(), other.split()
     marks = []
-    for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
+    for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes():
         if begin < end:
             marks.append(Mark(" ".join(words[begin:end]), kind == "equal"))
     return marks
@@ -42,15 +42,15 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     spaces. Groups without words are left out.
     """
     frequency = collections.Counter(word for line in references for word in line.split())
-    found, wanted, given = collections.Counter(), collections.Counter(), collections.Counter()
+    matched, wanted, produced = collections.Counter(), collections.Counter(), collections.Counter()
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         words, expected = collections.Counter(hypothesis.split()), collections.Counter(reference.split())
-        for counts, total in ((words & expected, found), (expected, wanted), (words, given)):
+        for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
             for word, count in counts.items():
                 total[_group(frequency[word])] += count
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
-        Group(FREQUENCIES[i], most[i], wanted[i], 200 * found[i] / (wanted[i] + given[i]))
+        Group(FREQUENCIES[i], most[i], wanted[i], 200 * matched[i] / (wanted[i] + produced[i]))
         for i in range(len(FREQUENCIES))
         if wanted[i]
     ]

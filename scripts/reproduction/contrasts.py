@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jax.scipy.special import betainc
+from scipy.special import stdtr
 
 Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 Weights = Mapping[str, float]
@@ -36,7 +36,7 @@ class Contrast:
         distance = self.value - bound
         if self.error == 0:
             return 0.0 if distance > 0 else 1.0
-        return _upper_tail(distance / self.error, self.freedom)
+        return float(stdtr(self.freedom, -distance / self.error))
 
     def p_below(self, bound: float) -> float:
         return Contrast(-self.value, self.error, self.freedom).p_above(-bound)
@@ -56,9 +56,9 @@ def estimate(weights: Weights, scores: Scores) -> Contrast:
     return Contrast(value, math.sqrt(variance * per_score), freedom)
 
 
-def difference(row: str, other: str) -> Weights:
-    """Returns the weights of the first row's mean minus the other's."""
-    return {row: 1.0, other: -1.0}
+def difference(row: str, baseline: str) -> Weights:
+    """Returns the weights of the row's mean minus the baseline's."""
+    return {row: 1.0, baseline: -1.0}
 
 
 def per_doubling(sizes: Mapping[str, float]) -> Weights:
@@ -66,9 +66,3 @@ def per_doubling(sizes: Mapping[str, float]) -> Weights:
     logs = np.log2(list(sizes.values()))
     centered = logs - logs.mean()
     return dict(zip(sizes, (centered / (centered**2).sum()).tolist(), strict=True))
-
-
-def _upper_tail(t: float, freedom: int) -> float:
-    """Returns the probability that Student's t exceeds `t`."""
-    tails = float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
-    return tails / 2 if t > 0 else 1 - tails / 2

@@ -15,7 +15,7 @@ from scripts.reproduction.claims import (
     judge_bleu,
     judge_perplexity,
 )
-from scripts.reproduction.runs import Run, count_parameters, scores
+from scripts.reproduction.rows import RowResult, count_parameters, scores
 from transformer.config.keys import flatten
 from transformer.config_types import Config, head_widths
 
@@ -35,12 +35,12 @@ CLAIM_HEADER = ("claim", "measure", "paper", "here", "p", "holds")
 MEASURED = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "params")
 
 
-def make_text(configs: Mapping[str, Config], runs: Sequence[Run], planned: int) -> str:
+def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], planned: int) -> str:
     """Returns the table of rows, how it was measured, and the table of claims; `planned` is the number of all runs."""
-    perplexities, bleus = scores(runs, "perplexity"), scores(runs, "bleu")
+    perplexities, bleus = scores(results, "perplexity"), scores(results, "bleu")
     rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
-    parts = [markdown.table([("row", *SETTINGS, *MEASURED), *rows]), _conditions(configs["base"], runs, planned)]
-    if runs:
+    parts = [markdown.table([("row", *SETTINGS, *MEASURED), *rows]), _conditions(configs["base"], results, planned)]
+    if results:
         parts.append(markdown.table([CLAIM_HEADER, *_claims(perplexities, bleus)]))
         parts.append(_explanation(bleus))
     return "\n".join(parts)
@@ -50,7 +50,7 @@ def _row(
     name: str, configs: Mapping[str, Config], perplexities: Sequence[float], bleus: Sequence[float]
 ) -> tuple[str, ...]:
     """Returns the cells of a row: all settings of the base row, and those that another row changes, as in the paper."""
-    own, base = (_settings(configs[each]) for each in (name, "base"))
+    own, base = (_settings(configs[row]) for row in (name, "base"))
     settings = [str(value) if name == "base" or value != base[column] else "" for column, value in own.items()]
     measured = [mean_and_spread(values) if values else "" for values in (perplexities, bleus)]
     paper = ROWS[name]
@@ -66,13 +66,13 @@ def _settings(config: Config) -> dict[str, object]:
     return values
 
 
-def _conditions(base: Config, runs: Sequence[Run], planned: int) -> str:
+def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str:
     text = f"The first {base.training.eval_sentences}" if base.training.eval_sentences else "All"
     search = f"beam {base.training.eval_beam_size}, alpha {base.decoding.length_penalty}"
-    minutes = sum(run.seconds for run in runs) / 60
+    minutes = sum(result.seconds for result in results) / 60
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (
-        f"{len(runs)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
+        f"{len(results)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
         f"sentences of the validation split after the last step, {search}, no averaging; "
         "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds.\n"
     )

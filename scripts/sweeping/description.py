@@ -10,6 +10,7 @@ is 12 trials.
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 
+from transformer.config import loading
+from transformer.config.keys import nearest
 from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
 
@@ -62,7 +65,7 @@ class Sweep:
         return list(dict.fromkeys(key for values in (*self.trials, self.space) for key in values))
 
     def distribution(self, key: str) -> BaseDistribution:
-        """Returns the distribution of a varied key; that of a listed key spans its listed values."""
+        """Returns the distribution of a varied key. A listed key has one that spans its listed values."""
         return self.space[key] if self.space else _span([values[key] for values in self.trials if key in values])
 
     def distributions(self, trial: int) -> dict[str, BaseDistribution]:
@@ -127,6 +130,18 @@ def zipped(table: Mapping[str, Sequence[Value]]) -> list[Values]:
 def seeds(count: int) -> list[Values]:
     """Returns trials that differ only in their seed: 0, 1, ..."""
     return [{"seed": seed} for seed in range(count)]
+
+
+def load_sweep(name: str) -> Sweep:
+    """Returns the sweep of a sweep file. Raises UserError if the file is missing or invalid."""
+    path = loading.present_or_installed(name)
+    if not path.is_file():
+        raise UserError(f"--sweep={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
+    sweep = loading.call_function(path, "get_sweep", sys.modules[__name__])
+    if not isinstance(sweep, Sweep):
+        name = type(sweep).__name__
+        raise UserError(f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()")
+    return sweep
 
 
 def extremes(distribution: BaseDistribution) -> list[Value]:

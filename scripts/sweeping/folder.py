@@ -1,5 +1,6 @@
 """The workdir of a sweep. Processes that share a sweep share the folder."""
 
+import itertools
 import json
 import os
 import secrets
@@ -29,7 +30,7 @@ class Folder:
         self.path = path
         self.record, self.table = path / "sweep.json", path / "trials.csv"
         self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
-        self.lock_file = path / ".sweep.lock"  # not .lock, which is that of a training run
+        self.lock_file = path / ".sweep.lock"  # not .lock, the file of a training run
         self.database = path / "study.db"
         # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
         self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
@@ -118,7 +119,8 @@ class Folder:
 def expand_sweeps(names: Sequence[str]) -> list[Path]:
     """Returns the paths, with the complete trials in place of a sweep's folder."""
     folders = map(Folder, map(Path, names))
-    return [path for each in folders for path in (each.complete_runs() if each.record.exists() else [each.path])]
+    runs = [folder.complete_runs() if folder.record.exists() else [folder.path] for folder in folders]
+    return list(itertools.chain(*runs))
 
 
 def recorded_sweep(record: dict[str, Any]) -> Sweep:

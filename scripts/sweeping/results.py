@@ -13,20 +13,47 @@ from pathlib import Path
 
 import numpy as np
 import optuna
+from absl import logging
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
+from scripts import markdown
 from scripts.evaluations import describe_checkpoints, describe_search, read_result
 from scripts.sweeping.description import Sweep, Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, is_interrupted, values
+from transformer import files
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS
+from transformer.errors import UserError
 from transformer.training.validation import validation_strategy
 
 SEED = "seed"
 INTERACTIONS = "interactions"
 FOREST_TRIALS = 20  # of fewer trials a forest cannot tell the keys apart
+
+
+def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
+    """Writes `trials.csv` and publishes the table. Raises UserError if no trial is complete."""
+    trials, sweep = study.trials(), study.sweep
+    source = folder.read()["task"].get("from")
+    workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
+    files.write_text(folder.table, make_csv(trials, sweep, workdirs))
+    logging.info("%s", summary(trials, sweep))
+    if not (complete := [number for number, trial in enumerate(trials) if trial.state == TrialState.COMPLETE]):
+        raise UserError(f"{folder.path}: no trial is complete; {folder.logs} has the output of each")
+    table = markdown.table(make_table(trials, sweep))
+    if decoding := describe_decoding(folder, sweep, complete[0]):
+        table += f"\n{decoding}\n"
+    if effects := importances(study):
+        listed = ", ".join(f"{key} {100 * importance:.3g}%" for key, importance in effects.items())
+        table += f"\nImportance for {sweep.objective} (fANOVA main effects): {listed}.\n"
+    else:
+        table += (
+            f"\nNo importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
+            f"or {FOREST_TRIALS} complete trials.\n"
+        )
+    markdown.publish(table, "sweep", readme)
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
@@ -126,7 +153,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
         return _grid_importances(dict(zip(varied, range(len(varied)), strict=True)), means)
     if len(complete) < FOREST_TRIALS:
         return {}
-    # Optuna does not mix distributions, and those of trials from before an extension of the sweep are narrower.
+    # Optuna does not mix distributions, and trials from before an extension of the sweep have narrower ones.
     distributions = {key: study.sweep.distribution(key) for key in varied}
     unified = optuna.create_study(direction=study.sweep.direction)
     for trial in complete:

@@ -160,7 +160,11 @@ def is_interrupted(trial: FrozenTrial) -> bool:
 
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turns errors of the database into a `UserError` that names its URL without the password."""
+    """Turns errors of the database into a `UserError` that names its URL without the password.
+
+    Raises UserError if it is not a URL.
+    """
+    hide_password(url)
     try:
         yield
     except STORAGE_ERRORS as error:

@@ -1,5 +1,6 @@
 """The command that a trial runs: training in its own workdir, or evaluating an existing run."""
 
+import argparse
 import json
 import os
 from dataclasses import dataclass
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, MESH
-from scripts.sweeping.description import TEACHER_FORCED, Values
+from scripts.sweeping.description import TEACHER_FORCED, Sweep, Values, extremes
 from scripts.sweeping.folder import Folder
+from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.config.checking import check_for_training
 from transformer.config.keys import flatten, keys_of, show
@@ -17,7 +19,7 @@ from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
-from transformer.workdir import Workdir
+from transformer.workdir import Workdir, open_existing
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Trials that evaluate the run in the workdir `source` on its validation split. Methods are those of `Training`."""
+    """Trials that evaluate the run in the workdir `source` on its validation split. `Training` explains the methods."""
 
     config: Config
     source: Path
@@ -114,3 +116,27 @@ class Decoding:
 
 
 Task = Training | Decoding
+
+
+def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
+    if arguments.config is not None:
+        return Training(loading.load_file(arguments.config, arguments.overrides), folder)
+    source = Path(arguments.source)
+    _, config = open_existing(source)
+    # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
+    step = folder.read()["task"].get("step") if folder.record.exists() else None
+    return Decoding(config, source, restore.choose_step(source, "best") if step is None else step, folder)
+
+
+def check_values(sweep: Sweep, task: Task) -> None:
+    """Raises UserError unless every listed trial, and every bound and choice of the space, is valid."""
+    if sweep.objective not in task.objectives:
+        raise UserError(f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here")
+    checks: list[tuple[str, Values]] = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
+    for key, distribution in sweep.space.items():
+        checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]
+    for name, values in checks:
+        try:
+            task.check(values, sweep.objective)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None

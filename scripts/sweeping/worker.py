@@ -1,6 +1,5 @@
 """Workers, each of which claims trials of a study and runs them in child processes, one after the other."""
 
-import concurrent.futures
 import contextlib
 import math
 import os
@@ -30,30 +29,6 @@ LAST_LINES = 5  # lines of a failed trial's log that are reported
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
 T = TypeVar("T")
-
-
-def run_trials(study: SweepStudy, task: Task, jobs: int) -> None:
-    """Runs trials, `jobs` at a time, until no process has any left.
-
-    Raises:
-      KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
-    """
-    stop = threading.Event()
-    task.folder.logs.mkdir(exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        workers = [
-            Worker(study, task, environment, processors, stop)
-            for environment, processors in zip(_environments(jobs), _processors(jobs), strict=True)
-        ]
-        futures = [pool.submit(worker.run) for worker in workers]
-        try:
-            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; the same command continues with the remaining trials") from None
-        finally:
-            stop.set()
-    for future in futures:
-        future.result()
 
 
 class Worker:
@@ -185,27 +160,3 @@ class Worker:
                     raise
                 logging.warning("The storage fails (%s); trying again for %d minutes.", reason(error), OUTAGE // 60)
                 self.stop.wait(HEARTBEAT)
-
-
-def _environments(jobs: int) -> list[dict[str, str]]:
-    """Returns the environment of each worker's children: they share the GPUs in $CUDA_VISIBLE_DEVICES."""
-    devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    if not devices:
-        return [dict(os.environ)] * jobs
-    return [os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in _shares(devices, jobs)]
-
-
-def _processors(jobs: int) -> list[set[int]]:
-    """Returns the processors of each worker's children; none where the system cannot reserve processors.
-
-    On two cores, two trials that both use two threads take 1.5 times as long as with one core each.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return [set()] * jobs
-    return [set(share) for share in _shares(sorted(os.sched_getaffinity(0)), jobs)]
-
-
-def _shares(items: list[T], jobs: int) -> list[list[T]]:
-    """Returns equal shares of the items, or all of them for each worker if there are fewer items than workers."""
-    size = len(items) // jobs
-    return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]

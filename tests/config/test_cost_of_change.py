@@ -17,8 +17,8 @@ from configs import base
 from configs.rules import Key, at_least, implementations
 from scripts import compare, report
 from scripts.reporting import curves
-from scripts.reporting.inspection import inspect
-from scripts.reporting.runs import read_runs
+from scripts.reporting.attention_and_beams import inspect
+from scripts.runs import read_runs
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Decoding, Training

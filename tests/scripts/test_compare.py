@@ -21,27 +21,27 @@ def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsy
         evaluated("a", 0.1, seed="1"),
         evaluated("aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2", training__log_every="7"),
     ]
-    found = result(capsys, *argv)
-    assert found["settings"] == {"model.dropout": {"A": 0.3, "B": 0.1}}
-    first, other = found["systems"]
+    comparison = result(capsys, *argv)
+    assert comparison["settings"] == {"model.dropout": {"A": 0.3, "B": 0.1}}
+    first, second = comparison["systems"]
     assert first["label"] == "A"
-    assert [(each["workdir"], each["seed"]) for each in other["runs"]] == [(str(argv[1]), 1), (str(argv[2]), 7)]
+    assert [(scores["workdir"], scores["seed"]) for scores in second["runs"]] == [(str(argv[1]), 1), (str(argv[2]), 7)]
     saved = [json.loads(file(path).read_text()) for path in argv]
     about = functools.partial(pytest.approx, rel=5e-6)  # numbers have six digits
     for name in ("bleu", "chrf", "bleu_lowercase_tokenized"):
-        low, high = sorted(each[name] for each in saved[1:])
+        low, high = sorted(scores[name] for scores in saved[1:])
         # The sample standard deviation of two values is their distance over the square root of two.
-        assert other[name]["mean"] == about((low + high) / 2)
-        assert other[name]["spread"] == about((high - low) / 2**0.5)
+        assert second[name]["mean"] == about((low + high) / 2)
+        assert second[name]["spread"] == about((high - low) / 2**0.5)
         assert first[name]["mean"] == about(saved[0][name]) and first[name]["spread"] is None
-    (difference,) = found["differences"]
+    (difference,) = comparison["differences"]
     assert (difference["baseline"], difference["system"]) == ("A", "B")
-    assert difference["bleu"]["difference"] == pytest.approx(other["bleu"]["mean"] - first["bleu"]["mean"], abs=2e-4)
+    assert difference["bleu"]["difference"] == pytest.approx(second["bleu"]["mean"] - first["bleu"]["mean"], abs=2e-4)
 
 
 def test_one_system_has_no_difference(evaluated, capsys):
-    found = result(capsys, evaluated("a", seed="1"), evaluated("aa", seed="2"))
-    assert len(found["systems"]) == 1 and found["settings"] == {} and found["differences"] == []
+    comparison = result(capsys, evaluated("a", seed="1"), evaluated("aa", seed="2"))
+    assert len(comparison["systems"]) == 1 and comparison["settings"] == {} and comparison["differences"] == []
 
 
 def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
@@ -57,7 +57,7 @@ def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
     assert run(compare, str(sweep), "--samples=40", "--format=json") == 0
     captured = capsys.readouterr()
     systems = json.loads(captured.out)["systems"]
-    assert [[each["workdir"] for each in system["runs"]] for system in systems] == [
+    assert [[trial_run["workdir"] for trial_run in system["runs"]] for system in systems] == [
         [str(paths[0]), str(paths[2])],
         [str(paths[1])],
     ]
@@ -77,20 +77,24 @@ def test_repeated_seeds_are_separated_by_code_step_or_evaluation(evaluated, tmp_
     old, *new = [evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "0"))]
     for path, commit in ((old, "old"), (new[0], "new"), (new[1], "new")):
         run_with(path, commit)
-    found = result(capsys, old, *new)
-    assert found["settings"] == {"commit": {"A": "old", "B": "new"}}
-    assert [len(system["runs"]) for system in found["systems"]] == [1, 2]
-    found = result(capsys, old, evaluated("d", model__dropout="0.3"), new[1])
+    comparison = result(capsys, old, *new)
+    assert comparison["settings"] == {"commit": {"A": "old", "B": "new"}}
+    assert [len(system["runs"]) for system in comparison["systems"]] == [1, 2]
+    comparison = result(capsys, old, evaluated("d", model__dropout="0.3"), new[1])
     # In the order given.
-    assert [system["runs"][0]["workdir"] for system in found["systems"]] == [str(old), str(tmp_path / "d"), str(new[1])]
+    assert [system["runs"][0]["workdir"] for system in comparison["systems"]] == [
+        str(old),
+        str(tmp_path / "d"),
+        str(new[1]),
+    ]
 
     evaluated("a", 0.05, "valid-step20", {"step": 20})
-    found = result(capsys, file(old), file(old, "valid-step20"))
-    assert found["settings"] == {"step": {"A": 9, "B": 20}}
+    comparison = result(capsys, file(old), file(old, "valid-step20"))
+    assert comparison["settings"] == {"step": {"A": 9, "B": 20}}
 
     (new[1] / "environment.json").write_text((old / "environment.json").read_text())
-    found = result(capsys, file(old), new[1])
-    assert found["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
+    comparison = result(capsys, file(old), new[1])
+    assert comparison["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
 
 
 def test_seeds_that_ran_different_code_are_reported(evaluated, capsys):
@@ -109,7 +113,7 @@ def test_seeds_that_ran_different_code_are_reported(evaluated, capsys):
     assert run(compare, *map(str, seeds), "--samples=40") == 0
     assert "different code" not in capsys.readouterr().err
     (system,) = result(capsys, *seeds)["systems"]
-    assert [each["commit"] for each in system["runs"]] == ["012345678", "012345678"]
+    assert [seed_run["commit"] for seed_run in system["runs"]] == ["012345678", "012345678"]
 
 
 def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
@@ -131,21 +135,24 @@ def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
 
 def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     path = evaluated("a", 0.3)
-    found = result(capsys, path, "--sentences=3")
-    assert found["differences"] == [] and [each["model_scores"] for each in found["worst"]] == [[None]] * 3
+    comparison = result(capsys, path, "--sentences=3")
+    assert comparison["differences"] == []
+    assert [sentence["model_scores"] for sentence in comparison["worst"]] == [[None]] * 3
     scores = path / "evaluations" / "valid-step9.sentences.jsonl"
     scores.write_text("".join(f'{{"score": {-number / 4}}}\n' for number in range(20)))
-    found = result(capsys, path, "--sentences=20")["worst"]
+    worst = result(capsys, path, "--sentences=20")["worst"]
     hypotheses = file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
-    expected = [CHRF().sentence_score(*pair) for pair in zip(hypotheses, ([text] for text in SENTENCES), strict=True)]
-    assert [each["chrf"] for each in found] == pytest.approx(sorted(each.score for each in expected), rel=1e-5)
-    for each in found:
-        text = hypotheses[each["line"] - 1]
-        assert each["hypotheses"] == [text] and each["hypothesis_lengths"] == [len(text)]
-        assert each["model_scores"] == [-(each["line"] - 1) / 4]
+    pairs = zip(hypotheses, ([text] for text in SENTENCES), strict=True)
+    expected = sorted(CHRF().sentence_score(*pair).score for pair in pairs)
+    assert [sentence["chrf"] for sentence in worst] == pytest.approx(expected, rel=1e-5)
+    for sentence in worst:
+        text = hypotheses[sentence["line"] - 1]
+        assert sentence["hypotheses"] == [text] and sentence["hypothesis_lengths"] == [len(text)]
+        assert sentence["model_scores"] == [-(sentence["line"] - 1) / 4]
     assert run(compare, str(path), "--samples=40", "--sentences=1") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"line {found[0]['line']}: chrF {found[0]['chrf']:.1f}" in lines and "There is only one system" in str(lines)
+    assert f"line {worst[0]['line']}: chrF {worst[0]['chrf']:.1f}" in lines
+    assert any("There is only one system" in line for line in lines)
     scores.write_text("{}\n")
     assert "valid-step9.sentences.jsonl: cannot be read (KeyError: 'score')" in error(capsys, path)
 
@@ -228,6 +235,6 @@ def test_evaluations_of_moved_workdirs_can_be_compared(tmp_path, monkeypatch, ca
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     capsys.readouterr()
-    found = result(capsys, *(file(moved, f"valid-step{step}") for step in (10, 20)))
-    assert found["settings"] == {"step": {"A": 10, "B": 20}} and found["sentences"] == 5
-    assert "tok:none" in found["signatures"]["bleu"]
+    comparison = result(capsys, *(file(moved, f"valid-step{step}") for step in (10, 20)))
+    assert comparison["settings"] == {"step": {"A": 10, "B": 20}} and comparison["sentences"] == 5
+    assert "tok:none" in comparison["signatures"]["bleu"]

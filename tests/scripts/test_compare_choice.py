@@ -10,8 +10,8 @@ from transformer import evaluate
 AVERAGED, GREEDY, WIDE = "valid-step9-average5", "valid-step9-beam_size1", "valid-step9-beam_size8"
 
 
-def compared(found: dict) -> list[str]:
-    return [each["evaluation"] for system in found["systems"] for each in system["runs"]]
+def compared(comparison: dict) -> list[str]:
+    return [evaluated_run["evaluation"] for system in comparison["systems"] for evaluated_run in system["runs"]]
 
 
 def test_flags_choose_among_several_evaluations(evaluated, capsys):
@@ -30,9 +30,9 @@ def test_flags_choose_among_several_evaluations(evaluated, capsys):
     assert compared(result(capsys, a, b, "--split=test")) == ["test-step9"] * 2
     # The only one is used whatever its settings, and the difference is shown.
     wide = evaluated("c", evaluation=WIDE, saved={"decoding": {"beam_size": 8}})
-    found = result(capsys, a, wide)
-    assert compared(found) == ["valid-step9", WIDE]
-    assert found["settings"] == {"decoding.beam_size": {"A": 4, "B": 8}}
+    comparison = result(capsys, a, wide)
+    assert compared(comparison) == ["valid-step9", WIDE]
+    assert comparison["settings"] == {"decoding.beam_size": {"A": 4, "B": 8}}
     assert compared(result(capsys, a, wide, "--decoding.beam_size=8")) == [WIDE] * 2
 
 
@@ -42,9 +42,11 @@ def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypat
         path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
         evaluated(name, evaluation="test-of-lo-step9", saved={"split": None, "data": f"test of {data}"})
     flags = ["--split=test", "--data=lo"]
-    found = result(capsys, "a", "b", *flags)
-    assert compared(found) == ["test-of-lo-step9"] * 2 and compared(result(capsys, "a", "b")) == ["valid-step9"] * 2
-    assert found["text"] == "test of lo" and list(found["settings"]) == ["model.dropout"]
+    comparison = result(capsys, "a", "b", *flags)
+    assert (
+        compared(comparison) == ["test-of-lo-step9"] * 2 and compared(result(capsys, "a", "b")) == ["valid-step9"] * 2
+    )
+    assert comparison["text"] == "test of lo" and list(comparison["settings"]) == ["model.dropout"]
     line = error(capsys, "a", "b", "--split=test", "--data=other")
     assert "a: has no evaluation with --split=test --data=other (it has test-of-lo-step9, valid-step9)" in line
     # The name of a file is in the first line.
@@ -57,9 +59,9 @@ def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypat
 def test_a_file_names_its_evaluation(evaluated, capsys):
     path = evaluated("a")
     evaluated("a", evaluation=GREEDY, saved={"decoding": {"beam_size": 1}})
-    found = result(capsys, file(path, GREEDY), path)
-    assert compared(found) == [GREEDY, "valid-step9"]
-    assert found["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
+    comparison = result(capsys, file(path, GREEDY), path)
+    assert compared(comparison) == [GREEDY, "valid-step9"]
+    assert comparison["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
     # Flags choose among the evaluations of a workdir.
     assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [GREEDY, "valid-step9"]
 

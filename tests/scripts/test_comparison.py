@@ -38,16 +38,16 @@ def test_with_one_seed_results_equal_sacrebleu_s_paired_bootstrap(result, monkey
     named = [("first", GOOD), ("second", BAD), ("third", worse)]
     test = PairedTest(named, {"bleu": BLEU(trg_lang="de"), "chrf": CHRF()}, [REFERENCES], "bs", n_samples=150)
     signatures, expected = test()
-    found = result([GOOD], [BAD], [worse], samples=150)
+    comparison = result([GOOD], [BAD], [worse], samples=150)
     for name, official in (("bleu", "BLEU"), ("chrf", "chrF2")):
-        assert found["signatures"][name] == str(signatures[official])
-        for system, theirs in zip(found["systems"], expected[official], strict=True):
+        assert comparison["signatures"][name] == str(signatures[official])
+        for system, theirs in zip(comparison["systems"], expected[official], strict=True):
             assert system[name]["mean"] == theirs.score
             assert system[name]["interval"] == pytest.approx((theirs.mean - theirs.ci, theirs.mean + theirs.ci))
-        for difference, theirs in zip(found["differences"], expected[official][1:], strict=True):
+        for difference, theirs in zip(comparison["differences"], expected[official][1:], strict=True):
             assert difference[name]["p_value"] == theirs.p_value
             assert difference[name]["difference"] == theirs.score - expected[official][0].score
-    assert 0.001 < found["differences"][0]["bleu"]["p_value"] < 1  # otherwise the test would be too easy
+    assert 0.001 < comparison["differences"][0]["bleu"]["p_value"] < 1  # otherwise the test would be too easy
 
 
 def test_interval_of_the_difference_equals_that_of_resampled_texts(result):
@@ -61,17 +61,17 @@ def test_interval_of_the_difference_equals_that_of_resampled_texts(result):
     # A fortieth of 40, 1, is left out at either end; an interval of this width is centred at the mean.
     low, high = np.sort(differences)[[1, 38]]
     mean, half = np.mean(differences), (high - low) / 2
-    (found,) = result([GOOD], [BAD], samples=samples)["differences"]
-    assert found["bleu"]["interval"] == pytest.approx((mean - half, mean + half), abs=1e-4)
+    (comparison,) = result([GOOD], [BAD], samples=samples)["differences"]
+    assert comparison["bleu"]["interval"] == pytest.approx((mean - half, mean + half), abs=1e-4)
 
 
 def test_equal_systems_do_not_differ(result):
-    (found,) = result([GOOD, BAD], [BAD, GOOD])["differences"]
-    assert found["bleu"]["difference"] == found["chrf"]["difference"] == 0
-    (found,) = result([GOOD], [GOOD])["differences"]
+    (comparison,) = result([GOOD, BAD], [BAD, GOOD])["differences"]
+    assert comparison["bleu"]["difference"] == comparison["chrf"]["difference"] == 0
+    (comparison,) = result([GOOD], [GOOD])["differences"]
     for name in ("bleu", "chrf"):
-        assert found[name] == {"difference": 0.0, "interval": (0.0, 0.0), "p_value": 1.0}
-    assert found["sentences"] == []
+        assert comparison[name] == {"difference": 0.0, "interval": (0.0, 0.0), "p_value": 1.0}
+    assert comparison["sentences"] == []
 
 
 def test_swapping_systems_only_flips_the_signs(result):
@@ -85,22 +85,22 @@ def test_swapping_systems_only_flips_the_signs(result):
 
 @pytest.mark.parametrize("seeds", [(2, 2), (3, 3), (5, 5), (2, 5), (1, 3)])
 @pytest.mark.parametrize(
-    ("over_seeds", "sentences", "both"),
+    ("over_seeds", "sentences", "shared"),
     [((1.0, 1.0), 0.01, 0.01), ((1.0, 1.0), 1.0, 1.0), ((0.01, 0.01), 1.0, 0.01), ((1.0, 3.0), 0.01, 0.3)],
 )
-def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(seeds, over_seeds, sentences, both):
+def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(seeds, over_seeds, sentences, shared):
     random, count, repeats, rejected = np.random.default_rng(1), 100, 300, 0
     weights = random.multinomial(count, np.full(count, 1 / count), size=100).T / count
     for _ in range(repeats):
         samples = []
         for system, deviation in zip(seeds, over_seeds, strict=True):
             scores = random.normal(0, deviation, (system, 1)) + random.normal(0, 10 * sentences, count)
-            scores = scores + random.normal(0, 10 * both, (system, count))
+            scores = scores + random.normal(0, 10 * shared, (system, count))
             samples.append(significance.Sample(scores.mean(1), scores @ weights))
-        found = significance.compare(*samples)
-        low, high = found["interval"]
-        assert (found["p_value"] < 0.05) == (not low <= 0 <= high)
-        rejected += found["p_value"] < 0.05
+        tested = significance.compare(*samples)
+        low, high = tested["interval"]
+        assert (tested["p_value"] < 0.05) == (not low <= 0 <= high)
+        rejected += tested["p_value"] < 0.05
     # The standard deviation of the rate is 1.3 %.
     assert rejected / repeats <= 0.08
 
@@ -111,10 +111,10 @@ def sample(scores: list[float], over_sentences: float = 0.0) -> significance.Sam
 
 
 def test_without_noise_of_sentences_the_test_is_welch_s():
-    found = significance.compare(sample([5.58, 4.94]), sample([0.0, 4.37]))
+    comparison = significance.compare(sample([5.58, 4.94]), sample([0.0, 4.37]))
     # Variances of the means: 0.64^2 / 4 = 0.1024 and 4.37^2 / 4 = 4.7742; t = 3.075 / 2.2084 = 1.3924 with 1.043
     # degrees of freedom. scipy.stats.ttest_ind gives the p-value.
-    assert found["p_value"] == pytest.approx(0.3895, abs=1e-4)
+    assert comparison["p_value"] == pytest.approx(0.3895, abs=1e-4)
     low, high = sample([5.58, 4.94]).interval
     assert high - low == pytest.approx(2 * 12.7062 * 0.32, abs=1e-4)  # t of one degree of freedom
 
@@ -143,8 +143,8 @@ def test_one_seed_says_that_seeds_are_not_included(result):
 
 def test_several_seeds_widen_the_interval_by_their_spread(result):
     seeds = [damage(REFERENCES, amount, seed=9) for amount in (0.05, 0.15, 0.4)]
-    alone, together = (result([GOOD], each)["differences"][0]["bleu"] for each in ([seeds[1]], seeds))
-    widths = [each["interval"][1] - each["interval"][0] for each in (alone, together)]
+    alone, together = (result([GOOD], system)["differences"][0]["bleu"] for system in ([seeds[1]], seeds))
+    widths = [score["interval"][1] - score["interval"][0] for score in (alone, together)]
     assert widths[1] > 2 * widths[0]
 
 
@@ -153,14 +153,14 @@ def test_bins_hold_each_sentence_once_and_have_sacrebleu_s_scores(result):
     metric = BLEU(trg_lang="de", force=True)
     lengths = [len(metric.tokenizer(text).split()) for text in REFERENCES]
     assert [bins[0]["shortest"], bins[-1]["longest"]] == [min(lengths), max(lengths)]
-    assert [each["shortest"] for each in bins[1:]] == [each["longest"] + 1 for each in bins[:-1]]
-    assert len(bins) == 2 and sum(each["sentences"] for each in bins) == len(REFERENCES)
-    for each in bins:
-        inside = [number for number, length in enumerate(lengths) if each["shortest"] <= length <= each["longest"]]
+    assert [bin_["shortest"] for bin_ in bins[1:]] == [bin_["longest"] + 1 for bin_ in bins[:-1]]
+    assert len(bins) == 2 and sum(bin_["sentences"] for bin_ in bins) == len(REFERENCES)
+    for bin_ in bins:
+        inside = [number for number, length in enumerate(lengths) if bin_["shortest"] <= length <= bin_["longest"]]
         good, bad, references = ([texts[number] for number in inside] for texts in (GOOD, BAD, REFERENCES))
         scores = [metric.corpus_score(hypotheses, [references]).score for hypotheses in (good, bad)]
-        assert each["sentences"] == len(inside)
-        assert each["bleu"] == pytest.approx({"A": sum(scores) / 2, "B": scores[1]})
+        assert bin_["sentences"] == len(inside)
+        assert bin_["bleu"] == pytest.approx({"A": sum(scores) / 2, "B": scores[1]})
 
 
 def test_few_sentences_or_lengths_make_few_bins():
@@ -171,19 +171,19 @@ def test_few_sentences_or_lengths_make_few_bins():
 
 
 def test_sentences_that_differ_most_are_found_by_sentence_chrf(result):
-    found = result([GOOD, REFERENCES], [BAD], sentences=3)["differences"][0]["sentences"]
+    sentences = result([GOOD, REFERENCES], [BAD], sentences=3)["differences"][0]["sentences"]
     chrf = CHRF()
     scores = [
-        [chrf.sentence_score(*pair).score for pair in zip(texts, [[each] for each in REFERENCES], strict=True)]
+        [chrf.sentence_score(*pair).score for pair in zip(texts, [[text] for text in REFERENCES], strict=True)]
         for texts in (GOOD, REFERENCES, BAD)
     ]
     differences = [bad - (good + best) / 2 for good, best, bad in zip(*scores, strict=True)]
     order = sorted(range(len(REFERENCES)), key=lambda number: -abs(differences[number]))[:3]
-    assert [each["line"] for each in found] == [number + 1 for number in order]
-    for number, each in zip(order, found, strict=True):
-        assert each["difference"] == pytest.approx(differences[number])
-        assert each["chrf"]["B"] == pytest.approx(scores[2][number])
-        assert each["hypotheses"] == {"A": [GOOD[number], REFERENCES[number]], "B": [BAD[number]]}
+    assert [sentence["line"] for sentence in sentences] == [number + 1 for number in order]
+    for number, sentence in zip(order, sentences, strict=True):
+        assert sentence["difference"] == pytest.approx(differences[number])
+        assert sentence["chrf"]["B"] == pytest.approx(scores[2][number])
+        assert sentence["hypotheses"] == {"A": [GOOD[number], REFERENCES[number]], "B": [BAD[number]]}
 
 
 def test_more_systems_than_letters_have_labels(evaluated):

@@ -9,7 +9,6 @@ import pytest
 
 import transformer
 from scripts import charts, figures
-from scripts.commands import figures as work
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.charts.drawn import data, texts
 from tests.scripts.evaluated import make_run
@@ -29,7 +28,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 def test_flags_offer_what_the_charts_have():
-    assert list(figures.FIGURES) == list(work.FIGURES)
+    assert sorted(figures.FIGURES) == charts.__all__
     assert (*charts.positions.PANELS, *charts.masks.MASKS) == figures.PANELS
     assert (figures.PARTS, figures.SPLITS) == (charts.attention.PARTS, charts.curves.SPLITS)
 
@@ -51,7 +50,7 @@ def test_each_format_is_a_valid_file_of_the_same_size(tmp_path):
 
 def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(work, "write", lambda chart, path: drawn.setdefault(path.stem, chart))
+    monkeypatch.setattr("scripts.charts.output.write", lambda chart, path: drawn.setdefault(path.stem, chart))
     output = lambda name: f"--output={tmp_path / name}.svg"  # noqa: E731
     assert run(figures, "positions", output("positions"), "--length=4", "--d_model=6", "--panels=waves") == 0
     assert run(figures, "schedule", output("schedule"), "--curves=8:2,4:3", "--steps=5") == 0
@@ -67,7 +66,7 @@ def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeyp
     target = model.translate(["1 2 3"])[0][0].text
     expected = charts.attention.draw(model.attention("1 2 3", target), part="cross", layers=[1]).to_dict()
     drawn = []
-    monkeypatch.setattr(work, "write", lambda chart, path: drawn.append(chart.to_dict()))
+    monkeypatch.setattr("scripts.charts.output.write", lambda chart, path: drawn.append(chart.to_dict()))
     command = ["attention", f"--workdir={workdir}", "--source=1 2 3", f"--output={tmp_path / 'a.pdf'}"]
     assert run(figures, *command, "--part=cross") == 0
     assert drawn == [expected]
@@ -77,7 +76,7 @@ def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeyp
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(work, "FIGURES", {name: None for name in work.FIGURES})  # none is drawn
+    monkeypatch.setattr(figures, "draw", None)
     before = files_in(tmp_path)
     refused = lambda name: failure(capsys, "masks", f"--output={tmp_path / name}")  # noqa: E731
     assert refused("a.gif").endswith("a.gif: must end in .pdf or .svg or .png")

@@ -9,10 +9,8 @@ import pytest
 import sqlalchemy
 
 from scripts import sweep
-from scripts.commands import sweep as work
-from scripts.sweeping import description
+from scripts.sweeping import description, tasks
 from scripts.sweeping.folder import Folder
-from scripts.sweeping.tasks import Training
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.tracked import tracked_files
@@ -104,20 +102,20 @@ def test_the_list_has_every_sweep():
 def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)  # an installed package brings its sweeps
-        loaded = work.load_sweep(str(path))
-    description = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", description, re.DOTALL)[1]
+        loaded = description.load_sweep(str(path))
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", docstring, re.DOTALL)[1]
     arguments = sweep.make_parser().parse(shlex.split(command))
     assert Path(arguments.sweep) == path
     if arguments.source is None:
-        work.check_values(loaded, work.make_task(arguments, Folder(tmp_path)))
+        tasks.check_values(loaded, tasks.make_task(arguments, Folder(tmp_path)))
     else:
         assert all(key.startswith("decoding.") for key in loaded.keys)
 
 
 def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
     config = loading.load_file("configs/quickstart.py", [])
-    task = Training(config, Folder(tmp_path))
+    task = tasks.Training(config, Folder(tmp_path))
     trial = description.product({"optimizer.learning_rate": [1, 0.5]})[0]
     module, config_flag, workdir_flag = task.command(7, trial)
     assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")

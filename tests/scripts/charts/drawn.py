@@ -14,8 +14,8 @@ def data(chart: Any) -> list[dict]:
 
 def matrices(chart: Any, shape: tuple[int, int], *names: str) -> dict[Any, np.ndarray]:
     """Returns the matrices of a chart with heat maps by the values of these fields, or of the only one."""
-    found = {tuple(record[name] for name in names): np.reshape(record["value"], shape) for record in data(chart)}
-    return {key[0] if len(key) == 1 else key: matrix for key, matrix in found.items()}
+    by_fields = {tuple(record[name] for name in names): np.reshape(record["value"], shape) for record in data(chart)}
+    return {key[0] if len(key) == 1 else key: matrix for key, matrix in by_fields.items()}
 
 
 def svg(chart: Any) -> ElementTree.Element:
@@ -26,4 +26,4 @@ def svg(chart: Any) -> ElementTree.Element:
 
 
 def texts(picture: ElementTree.Element) -> list[str]:
-    return ["".join(each.itertext()) for each in picture.iter() if each.tag.endswith("}text")]
+    return ["".join(element.itertext()) for element in picture.iter() if element.tag.endswith("}text")]

@@ -62,7 +62,7 @@ def test_a_sentence_of_more_than_sixty_tokens_is_refused():
 
 def test_hostile_tokens_are_drawn_as_text():
     picture = svg(attention.draw(weights_over(HOSTILE), layers=[1], heads=[1]))
-    assert not [each for each in picture.iter() if "script" in each.tag]
+    assert not [element for element in picture.iter() if "script" in element.tag]
     shown = [text for text in texts(picture) if not text.startswith(("Layer", "Head", "0", "1"))]
     labels = ["<script>alert(1)</script>", '"];alert(1)//', r"\x07\x00\n\u202e", "]]>&amp;", "</s>"]
     assert [text for text in shown if text not in ("key", "query", "weight")] == labels * 2  # both axes, in order

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.charts import curves
+from scripts.runs import read_runs
 from tests.scripts.charts.drawn import data
 from tests.scripts.evaluated import make_run
 from transformer.errors import UserError
@@ -30,44 +31,44 @@ def runs(tmp_path) -> list[Path]:
 
 
 def test_seeds_share_a_label_that_names_the_difference(runs):
-    systems = curves.group(curves.read_runs(runs))
-    names = {label: [run.name for run in members] for label, members in systems.items()}
+    systems = curves.group(read_runs(runs))
+    names = {label: [run.label for run in members] for label, members in systems.items()}
     assert names == {"dropout=0.1 (2 seeds)": ["base-0", "base-1"], "dropout=0.3": ["other"]}
-    assert list(curves.group(curves.read_runs(runs[:2]))) == ["base (2 seeds)"]
+    assert list(curves.group(read_runs(runs[:2]))) == ["base (2 seeds)"]
     begun = add_run(runs[0].parent / "begun", {10: 5.0}, training__init_from="runs/a")
-    assert list(curves.group(curves.read_runs([runs[0], begun]))) == ["init_from=''", "init_from=runs/a"]
+    assert list(curves.group(read_runs([runs[0], begun]))) == ["init_from=''", "init_from=runs/a"]
 
 
 def test_systems_that_differ_in_much_have_the_names_of_their_folders(tmp_path):
     much = {"model__dropout": "0.3", "model__d_ff": "64", "optimizer__warmup_steps": "7"}
     paths = [add_run(tmp_path / "a", {1: 1.0}), add_run(tmp_path / "<b>", {1: 1.0}, **much)]
-    assert list(curves.group(curves.read_runs(paths))) == ["a", "<b>"]
+    assert list(curves.group(read_runs(paths))) == ["a", "<b>"]
 
 
 def test_the_chart_has_every_seed_and_the_band_at_common_steps(runs):
     records = data(curves.draw(runs, metrics=("loss",)))
-    seeds = {(each["run"], each["step"]): each["value"] for each in records if "run" in each}
+    seeds = {(record["run"], record["step"]): record["value"] for record in records if "run" in record}
     expected = {("base-0", 10): 5.0, ("base-0", 20): 4.0, ("base-0", 30): 3.5}
     expected |= {("base-1", 10): 6.0, ("base-1", 20): 4.5, ("other", 10): 5.5, ("other", 30): 3.0}
     assert seeds == expected  # without the value that is not finite
-    means = {each["step"]: each for each in records if "low" in each}
+    means = {record["step"]: record for record in records if "low" in record}
     assert set(means) == {10, 20}
     for step, pair in ((10, (5.0, 6.0)), (20, (4.0, 4.5))):
         mean, spread = statistics.mean(pair), statistics.stdev(pair)
-        found = [means[step][name] for name in ("low", "value", "high")]
-        assert found == pytest.approx([mean - spread, mean, mean + spread])
+        band = [means[step][name] for name in ("low", "value", "high")]
+        assert band == pytest.approx([mean - spread, mean, mean + spread])
 
 
 def test_seeds_in_folders_of_the_same_name_are_two_lines(tmp_path):
     runs = [add_run(tmp_path / f"seed{seed}" / "run", {10: 5.0 + seed, 20: 4.0}, seed=str(seed)) for seed in (0, 1)]
-    assert list(curves.group(curves.read_runs(runs))) == ["seed (2 seeds)"]
-    names = {each["run"] for each in data(curves.draw(runs, metrics=("loss",))) if "run" in each}
+    assert list(curves.group(read_runs(runs))) == ["seed (2 seeds)"]
+    names = {record["run"] for record in data(curves.draw(runs, metrics=("loss",))) if "run" in record}
     assert names == {"seed0/run", "seed1/run"}
 
 
 def test_a_metric_without_validations_is_that_of_training(tmp_path):
     run = add_run(tmp_path / "run", {5: 2.0}, split="train")
-    assert [each["step"] for each in data(curves.draw([run], metrics=("loss",)))] == [5]
+    assert [record["step"] for record in data(curves.draw([run], metrics=("loss",)))] == [5]
     with pytest.raises(UserError, match="run: has no loss of the split valid; its record has nothing"):
         curves.draw([run], metrics=("loss",), split="valid")
     with pytest.raises(UserError, match="run: has no bleu of the split train; its record has loss"):

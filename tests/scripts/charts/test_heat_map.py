@@ -14,8 +14,8 @@ MATRIX = np.array([[0.0, 0.125, 0.25], [0.5, 0.75, 1.0]])
 
 def rectangles(node: dict) -> list[dict]:
     """Returns the items of all marks that are rectangles of a scene graph."""
-    found = node["items"] if node.get("marktype") == "rect" else []
-    return found + [each for child in node.get("items", []) for each in rectangles(child)]
+    items = node["items"] if node.get("marktype") == "rect" else []
+    return items + [item for child in node.get("items", []) for item in rectangles(child)]
 
 
 def draw(matrix: np.ndarray, **options) -> alt.LayerChart:
@@ -25,7 +25,7 @@ def draw(matrix: np.ndarray, **options) -> alt.LayerChart:
 
 def test_each_cell_has_the_colour_of_its_value_at_its_row_and_column():
     scene = vl_convert.vegalite_to_scenegraph(draw(MATRIX, has_grid=True).to_dict())
-    drawn = {(round(each["x"] / 10), round(each["y"] / 20)): each["fill"] for each in rectangles(scene["scenegraph"])}
+    drawn = {(round(item["x"] / 10), round(item["y"] / 20)): item["fill"] for item in rectangles(scene["scenegraph"])}
     expected = {
         (column, row): theme.SEQUENTIAL[int(8 * MATRIX[row, column])] for row in range(2) for column in range(3)
     }

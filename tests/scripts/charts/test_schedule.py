@@ -16,7 +16,7 @@ def test_the_curves_are_equation_3():
         d_model, warmup = sizes[name]
         assert rate == pytest.approx(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5), rel=1e-5)
     for name, (_, warmup) in sizes.items():  # from the first update to the last, and exactly at the peak
-        assert {1.0, float(warmup), 20_000.0} <= {step for other, step in points if other == name}
+        assert {1.0, float(warmup), 20_000.0} <= {step for of_name, step in points if of_name == name}
 
 
 def test_a_run_has_its_own_schedule(tmp_path):

@@ -21,9 +21,9 @@ def test_the_panels_have_the_distributions_of_both_supports():
 
 
 def test_every_distribution_sums_to_one():
-    found = smoothing.distributions(0.1, (7, 4, 8, 1), 9, "others")
-    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
-    assert found[0].argmax() == 7 and found[0, 7] == pytest.approx(0.9, abs=1e-6)
+    distributions = smoothing.distributions(0.1, (7, 4, 8, 1), 9, "others")
+    np.testing.assert_allclose(distributions.sum(axis=1), 1, atol=1e-6)
+    assert distributions[0].argmax() == 7 and distributions[0, 7] == pytest.approx(0.9, abs=1e-6)
 
 
 @pytest.mark.parametrize(

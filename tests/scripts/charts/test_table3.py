@@ -7,7 +7,7 @@ import pytest
 
 from configs.table3 import ROWS
 from scripts.charts import table3
-from scripts.reproduction import runs
+from scripts.reproduction import rows
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
@@ -21,11 +21,11 @@ PERPLEXITY = {"base": [10.0, 12.0], "A_h1": [13.2]}
 @pytest.fixture
 def folder(tmp_path):
     """Returns the folder of `scripts.reproduce` with two seeds of base and one of A_h1, and one run that is missing."""
-    scale = runs.SCALES["mini"]
-    configs = runs.read_rows(scale, scale.data, "A_h1,A_h4", [])
+    scale = rows.SCALES["mini"]
+    configs = rows.read_rows(scale, scale.data, "A_h1,A_h4", [])
     sweep_folder = Folder(tmp_path / "out")
     trials = [
-        runs.changes(configs, row) | {"seed": seed}
+        rows.changes(configs, row) | {"seed": seed}
         for row, seed in (("base", 0), ("base", 1), ("A_h1", 0), ("A_h4", 0))
     ]
     described = description.listed(trials, objective="bleu", pruner=None)
@@ -45,27 +45,28 @@ def folder(tmp_path):
 
 def test_the_chart_has_the_scores_of_complete_runs_beside_the_paper_s(folder):
     assert table3.read(folder) == (BLEU, PERPLEXITY)
-    found = [
-        (each["row"], each["source"], each["value"], each.get("high")) for each in data(table3.draw(folder, False))
+    records = [
+        (record["row"], record["source"], record["value"], record.get("high"))
+        for record in data(table3.draw(folder, absolute=True))
     ]
     spread = statistics.stdev(BLEU["base"])
-    assert found[:2] == [("base", "paper", 25.8, None), ("(A) h = 1", "paper", 24.9, None)]
-    assert found[2] == ("base", "here", 30.5, pytest.approx(30.5 + spread))
-    assert found[3] == ("(A) h = 1", "here", 28.0, None)
-    assert [each[2] for each in found[4:]] == [4.92, 5.29, 11.0, 13.2]
+    assert records[:2] == [("base", "paper", 25.8, None), ("(A) h = 1", "paper", 24.9, None)]
+    assert records[2] == ("base", "here", 30.5, pytest.approx(30.5 + spread))
+    assert records[3] == ("(A) h = 1", "here", 28.0, None)
+    assert [record[2] for record in records[4:]] == [4.92, 5.29, 11.0, 13.2]
 
 
 def test_differences_are_from_the_base_row(folder):
-    found = [each for each in data(table3.draw(folder)) if "row" in each]
-    bleu, perplexity = found[:4], found[4:]
-    assert [each["value"] for each in bleu] == pytest.approx([0, 24.9 - 25.8, 0, 28.0 - 30.5])
-    assert [each["value"] for each in perplexity] == pytest.approx([0, 5.29 / 4.92 - 1, 0, 13.2 / 11 - 1])
+    records = [record for record in data(table3.draw(folder)) if "row" in record]
+    bleu, perplexity = records[:4], records[4:]
+    assert [record["value"] for record in bleu] == pytest.approx([0, 24.9 - 25.8, 0, 28.0 - 30.5])
+    assert [record["value"] for record in perplexity] == pytest.approx([0, 5.29 / 4.92 - 1, 0, 13.2 / 11 - 1])
     assert perplexity[2]["high"] == pytest.approx(statistics.stdev([10 / 11, 12 / 11]))
 
 
 def test_a_run_that_diverged_is_left_out():
-    found = table3.records({"base": [30.0], "A_h1": [float("nan")]}, "bleu", relative=True)
-    assert [(each["row"], each["source"]) for each in found] == [
+    records = table3.records({"base": [30.0], "A_h1": [float("nan")]}, "bleu", relative=True)
+    assert [(record["row"], record["source"]) for record in records] == [
         *(("base", "paper"), ("(A) h = 1", "paper")),
         ("base", "here"),
     ]
@@ -78,7 +79,7 @@ def test_a_folder_without_the_runs_is_refused(folder, tmp_path):
         (folder / "trials" / f"{number:04}" / "complete.json").unlink()
     with pytest.raises(UserError, match="has no complete run of the row base"):
         table3.draw(folder)
-    assert {each["row"] for each in data(table3.draw(folder, relative=False))} == {"(A) h = 1"}
+    assert {record["row"] for record in data(table3.draw(folder, absolute=True))} == {"(A) h = 1"}
     (folder / "trials" / "0002" / "complete.json").unlink()
     with pytest.raises(UserError, match="has no complete run of a row of Table 3 yet"):
         table3.draw(folder)

@@ -10,9 +10,9 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import attention, model, scores
-from scripts.reporting.inspection import Inspected, Inspection
-from scripts.reporting.runs import read_runs
+from scripts.reporting import model, scores
+from scripts.reporting.attention_and_beams import Inspected, Inspection, attention_section, entropy
+from scripts.runs import read_runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
 from transformer.decoding.inspection import Attention
@@ -47,17 +47,17 @@ def html(page) -> str:
 
 @pytest.fixture(scope="module")
 def data(html) -> dict:
-    ((_, text),) = [each for each in Elements(html).of("script") if each[0].get("type") == "application/json"]
+    ((_, text),) = [element for element in Elements(html).of("script") if element[0].get("type") == "application/json"]
     return json.loads(text)
 
 
 def test_the_policy_allows_only_the_page_s_own_scripts(html):
     elements = Elements(html)
     scripts = [text for attributes, text in elements.of("script") if attributes.get("type") is None]
-    ((policy, _),) = [each for each in elements.of("meta") if each[0].get("http-equiv")]
+    ((policy, _),) = [element for element in elements.of("meta") if element[0].get("http-equiv")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = dict(part.split(" ", 1) for part in policy["content"].split("; "))
-    assert len(scripts) == 2 and allowed["script-src"] == " ".join(f"'sha256-{each}'" for each in hashes)
+    assert len(scripts) == 2 and allowed["script-src"] == " ".join(f"'sha256-{element}'" for element in hashes)
     assert allowed["default-src"] == "'none'"
 
 
@@ -104,17 +104,17 @@ def test_tokens_are_written_as_in_all_charts():
     weights = np.full((1, 1, 2, 2), 0.5, np.float32)
     pieces = ("\u2581a", "\u2028"), ("<s>", "\u2581b"), ("\u2581b", "</s>")
     shown = Inspected("run", 1, "", "", Attention(*pieces, weights, weights, weights), None)
-    parts = attention.section(Inspection([shown], [])).data["attention"][0]["parts"]
+    parts = attention_section(Inspection([shown], [])).data["attention"][0]["parts"]
     assert parts["cross"]["keys"] == parts["encoder"]["queries"] == ["·a", r"\u2028"]
     assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
 
 
 def test_runs_with_the_same_rows_share_them():
-    both, own = [("source", "9"), ("target", "8")], [("shared", "7")]
-    found = model.share_rows({"a": both, "b": own, "c": list(both), "none": []})
-    assert found == [("a, c", *both[0]), ("a, c", *both[1]), ("b", *own[0])]
-    assert model.share_rows({"a": own, "b": own}) == [("all", *own[0])]
-    assert model.share_rows({"a": own}) == [("a", *own[0])]
+    two_sided, shared = [("source", "9"), ("target", "8")], [("shared", "7")]
+    rows = model.share_rows({"a": two_sided, "b": shared, "c": list(two_sided), "none": []})
+    assert rows == [("a, c", *two_sided[0]), ("a, c", *two_sided[1]), ("b", *shared[0])]
+    assert model.share_rows({"a": shared, "b": shared}) == [("all", *shared[0])]
+    assert model.share_rows({"a": shared}) == [("a", *shared[0])]
 
 
 def test_runs_have_the_names_of_their_systems(html):
@@ -124,7 +124,7 @@ def test_runs_have_the_names_of_their_systems(html):
 
 def test_entropy_is_that_of_the_distribution():
     weights = np.array([[[[1, 0, 0, 0], [0.25] * 4], [[0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0]]]])
-    np.testing.assert_allclose(attention.entropy(weights), [[1.0, 1.25]])
+    np.testing.assert_allclose(entropy(weights), [[1.0, 1.25]])
 
 
 def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path):

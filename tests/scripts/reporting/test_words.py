@@ -7,8 +7,8 @@ from scripts.reporting.words import Mark, f1_by_frequency, mark_differences
 
 def test_common_words_keep_their_order():
     text, other = "the red cat sat down", "the cat sat up"
-    found = mark_differences(text, other)
-    assert found == [Mark("the", True), Mark("red", False), Mark("cat sat", True), Mark("down", False)]
+    marks = mark_differences(text, other)
+    assert marks == [Mark("the", True), Mark("red", False), Mark("cat sat", True), Mark("down", False)]
     assert mark_differences(other, text) == [Mark("the", True), Mark("cat sat", True), Mark("up", False)]
     assert mark_differences("", text) == []
     assert mark_differences(text, text) == [Mark(text, True)]

@@ -19,22 +19,27 @@ def test_p_values_are_those_of_student(t, freedom, tail):
 
 
 def test_two_rows_give_the_two_sample_t_test():
-    found = estimate(difference("a", "b"), {"a": [1.0, 2.0, 3.0], "b": [4.0, 6.0]})
+    contrast = estimate(difference("a", "b"), {"a": [1.0, 2.0, 3.0], "b": [4.0, 6.0]})
     # Sums of squares 2 and 2, three degrees of freedom: s^2 = 4/3, and the error is sqrt(4/3 (1/3 + 1/2)).
-    assert (found.value, found.freedom) == (-3.0, 3)
-    assert found.error == pytest.approx(math.sqrt(10 / 9))
+    assert (contrast.value, contrast.freedom) == (-3.0, 3)
+    assert contrast.error == pytest.approx(math.sqrt(10 / 9))
 
 
 def test_a_row_with_one_seed_borrows_the_spread_of_the_others():
     scores = {"a": [1.0, 3.0], "b": [5.0], "c": [0.0, 4.0, 2.0]}
-    found = estimate(difference("b", "a"), scores)
-    assert (found.value, found.freedom) == (3.0, 3)
-    assert found.error == pytest.approx(math.sqrt((2 + 8) / 3 * (1 + 1 / 2)))
+    contrast = estimate(difference("b", "a"), scores)
+    assert (contrast.value, contrast.freedom) == (3.0, 3)
+    assert contrast.error == pytest.approx(math.sqrt((2 + 8) / 3 * (1 + 1 / 2)))
 
 
 def test_without_any_second_seed_nothing_is_significant():
-    found = estimate(difference("a", "b"), {"a": [1.0], "b": [9.0]})
-    assert (found.value, found.p_above(0.0), found.p_below(0.0), found.p_within(100.0)) == (-8.0, 1.0, 1.0, 1.0)
+    contrast = estimate(difference("a", "b"), {"a": [1.0], "b": [9.0]})
+    assert (contrast.value, contrast.p_above(0.0), contrast.p_below(0.0), contrast.p_within(100.0)) == (
+        -8.0,
+        1.0,
+        1.0,
+        1.0,
+    )
 
 
 def test_a_slope_is_the_change_for_each_doubling():
@@ -54,8 +59,8 @@ def test_false_positives_are_as_frequent_as_the_level():
     random = np.random.default_rng(0)
     sizes = {"a": 3, "b": 1, "c": 3, "d": 1}
     trials = 400
-    found = 0
+    rejected = 0
     for _ in range(trials):
         scores = {row: random.normal(size=count).tolist() for row, count in sizes.items()}
-        found += estimate(difference("a", "b"), scores).p_above(0.0) < 0.05
-    assert abs(found / trials - 0.05) < 0.03
+        rejected += estimate(difference("a", "b"), scores).p_above(0.0) < 0.05
+    assert abs(rejected / trials - 0.05) < 0.03

@@ -8,13 +8,13 @@ import pytest
 
 from configs.table3 import ROWS
 from scripts import reproduce
-from scripts.commands import reproduce as work
-from scripts.reproduction import runs
+from scripts.reproduction import rows
+from scripts.sweeping import running
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error
 from tests.training.tiny import RUN
 
-MINI = runs.SCALES["mini"]
+MINI = rows.SCALES["mini"]
 
 
 def pretend(study, task, jobs, until=None) -> None:
@@ -41,10 +41,10 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsys, monkeypatch):
-    rows = "--rows=A_h1,A_h4"
-    monkeypatch.setattr(work, "run_trials", lambda *arguments: pretend(*arguments, until=3))
-    assert run(reproduce, *command(tmp_path, rows)) == 130
-    assert run(reproduce, *command(tmp_path, rows, "--report")) == 0
+    chosen = "--rows=A_h1,A_h4"
+    monkeypatch.setattr(running, "run_trials", lambda *arguments: pretend(*arguments, until=3))
+    assert run(reproduce, *command(tmp_path, chosen)) == 130
+    assert run(reproduce, *command(tmp_path, chosen, "--report")) == 0
     table = capsys.readouterr().out
     assert "3 of 7 runs, 3 minutes" in table  # each row once, and no second seed
     assert [cells(table)[row][10:14] for row in ("base", "A_h1", "A_h4")] == [
@@ -54,40 +54,40 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
     ]
     assert cells(table)["(A) several heads are better than one"][:4] == ["BLEU", "+0.90", "+0.70", ""]
 
-    monkeypatch.setattr(work, "run_trials", pretend)
+    monkeypatch.setattr(running, "run_trials", pretend)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table3: begin -->\nobsolete\n<!-- table3: end -->\nafter\n")
-    assert run(reproduce, *command(tmp_path, rows, f"--readme={page}")) == 0
+    assert run(reproduce, *command(tmp_path, chosen, f"--readme={page}")) == 0
     assert capsys.readouterr().out == ""
     assert cells(page.read_text())["A_h1"][10:12] == ["11.00 ± 1.00", "20.20 ± 0.10"]
     # The spread 0.1 of both rows with three seeds: the error is 0.1 sqrt(2/3), with four degrees of freedom.
     assert cells(page.read_text())["(A) several heads are better than one"][2:] == ["+0.70 ± 0.08", "0.001", "yes |"]
     assert page.read_text().startswith("before\n<!--") and "obsolete" not in page.read_text()
 
-    assert run(reproduce, *command(tmp_path, rows, "--seeds=4")) == 0
+    assert run(reproduce, *command(tmp_path, chosen, "--seeds=4")) == 0
     assert "9 of 9 runs" in capsys.readouterr().out
     assert run(reproduce, *command(tmp_path, "--rows=A_h16")) == 2
     assert "holds another sweep" in error(capsys)
 
 
 def test_rows_with_an_effect_above_half_a_bleu_have_several_seeds():
-    assert {row for row in ROWS if runs.needs_seeds(row)} == {
+    assert {row for row in ROWS if rows.needs_seeds(row)} == {
         *("base", "A_h1", "B_dk16", "C_N2", "C_d256", "D_dropout0", "big")
     }
-    trials = runs.make_trials(runs.read_rows(MINI, "multi30k", None, []), 3, 1)
+    trials = rows.make_trials(rows.read_rows(MINI, "multi30k", None, []), 3, 1)
     assert len(trials) == 7 * 3 + 13
     assert [trial["seed"] for trial in trials] == [0] * 20 + [1] * 7 + [2] * 7
 
 
 def test_the_miniature_keeps_the_relations_between_rows():
-    mini, paper = (runs.read_rows(runs.SCALES[scale], runs.SCALES[scale].data, None, []) for scale in ("mini", "paper"))
+    mini, paper = (rows.read_rows(rows.SCALES[scale], rows.SCALES[scale].data, None, []) for scale in ("mini", "paper"))
     for row in ROWS:
         expected = {}
-        for key, value in runs.changes(paper, row).items():
+        for key, value in rows.changes(paper, row).items():
             if key != "training.steps":
                 is_width = re.fullmatch(r"model\.d_\w+", key)
                 expected[key] = value // 8 if is_width else value
-        assert runs.changes(mini, row) == expected, row
+        assert rows.changes(mini, row) == expected, row
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,9 @@ def test_mistakes_are_one_line(tmp_path, capsys, flags, message):
 
 @pytest.mark.slow
 def test_real_runs_fill_the_table(tmp_path, capsys):
-    settings = [f"--config.{each}" for each in RUN.split() if "d_model" not in each and "num_heads" not in each]
+    settings = [
+        f"--config.{setting}" for setting in RUN.split() if "d_model" not in setting and "num_heads" not in setting
+    ]
     settings += [
         f"--config.data.cache_dir={tmp_path / 'cache'}",
         "--config.batch.plan=buckets",

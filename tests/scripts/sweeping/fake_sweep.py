@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 
 from scripts import sweep
-from scripts.commands import sweep as work
+from scripts.sweeping import tasks
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from tests.scripts.sweeping.fakes import Fake
@@ -26,5 +26,5 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
 
 
 if __name__ == "__main__":
-    work.make_task = make_task
+    tasks.make_task = make_task
     cli.run(sweep.make_parser(), sweep.main)

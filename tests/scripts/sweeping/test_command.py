@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from scripts import sweep
-from scripts.commands import sweep as work
+from scripts.sweeping import tasks
 from scripts.sweeping.description import listed, product
 from scripts.sweeping.folder import Folder
 from tests.checkpoints.workdirs import run
@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", CONFIG]
 @pytest.fixture
 def fakes(monkeypatch):
     """Makes the command, run in this process, have fake trials."""
-    monkeypatch.setattr(work, "make_task", fake_sweep.make_task)
+    monkeypatch.setattr(tasks, "make_task", fake_sweep.make_task)
 
 
 def error(capsys) -> str:

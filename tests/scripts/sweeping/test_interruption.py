@@ -11,12 +11,12 @@ from tests.scripts.tiny_sweep import rates_file
 SWEEP = """
 import sys
 from pathlib import Path
-from scripts.sweeping import worker
+from scripts.sweeping import running, worker
 from tests.scripts.sweeping.fakes import fake, make_study, slopes
 folder = Path(sys.argv[1])
 worker.HEARTBEAT = 0.5
 study = make_study(folder, slopes([1.0, 2.0, 3.0]), sys.argv[2], "killed", grace=5)
-worker.run_trials(study, fake(folder, seconds=0.3, steps=8), 1)
+running.run_trials(study, fake(folder, seconds=0.3, steps=8), 1)
 """
 
 

@@ -102,8 +102,8 @@ def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):
 def test_the_importances_of_a_complete_grid_are_its_analysis_of_variance(tmp_path):
     sweep = listed(product({"x": [1, 2], "y": [1, 2]}), objective="nll", pruner=None)
     # Effects: x (7 + 9) / 4 = 4, y (3 + 1) / 4 = 1, both (3 - 1) / 4 = 0.5; their squares sum to 17.25.
-    found = results.importances(complete(tmp_path, sweep, [1.5, 2.5, 8.5, 11.5]))
-    assert found == pytest.approx({"x": 16 / 17.25, "y": 1 / 17.25, "interactions": 0.25 / 17.25})
+    importances = results.importances(complete(tmp_path, sweep, [1.5, 2.5, 8.5, 11.5]))
+    assert importances == pytest.approx({"x": 16 / 17.25, "y": 1 / 17.25, "interactions": 0.25 / 17.25})
 
 
 def test_few_trials_without_a_complete_grid_have_no_importances(tmp_path):

@@ -12,7 +12,7 @@ import optuna
 import pytest
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
-from scripts.sweeping import worker
+from scripts.sweeping import running, worker
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import Worker
@@ -31,7 +31,7 @@ def short_intervals(monkeypatch):
 
 
 def run(study: SweepStudy, task: Fake, jobs: int = 1) -> None:
-    worker.run_trials(study, task, jobs)
+    running.run_trials(study, task, jobs)
 
 
 def send_when(condition: Callable[[], bool], number: int, folder: Path) -> None:
@@ -180,7 +180,7 @@ def test_calls_to_a_storage_that_fails_are_repeated_for_a_while(tmp_path, monkey
 def test_jobs_share_the_gpus(monkeypatch):
     def shares(devices: str, jobs: int) -> list[str]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
-        return [environment["CUDA_VISIBLE_DEVICES"] for environment in worker._environments(jobs)]
+        return [environment["CUDA_VISIBLE_DEVICES"] for environment in running._environments(jobs)]
 
     assert shares("0,1,2,3", 4) == ["0", "1", "2", "3"]
     assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
@@ -192,7 +192,7 @@ def test_jobs_share_the_gpus(monkeypatch):
 def test_jobs_share_the_processors(monkeypatch):
     def shares(processors: set[int], jobs: int) -> list[set[int]]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors)
-        return worker._processors(jobs)
+        return running._processors(jobs)
 
     assert shares({0, 1, 2, 3}, 2) == [{0, 1}, {2, 3}]
     assert shares({1, 4, 5}, 2) == [{1}, {4}]
@@ -203,7 +203,7 @@ def test_jobs_share_the_processors(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
 def test_trials_run_on_the_processors_of_their_worker(tmp_path, monkeypatch):
     ours = os.sched_getaffinity(0)
-    monkeypatch.setattr(worker, "_processors", lambda jobs: [{min(ours)}] * jobs)
+    monkeypatch.setattr(running, "_processors", lambda jobs: [{min(ours)}] * jobs)
     run(make_study(tmp_path, slopes([1.0, 2.0])), fake(tmp_path, steps=1), jobs=2)
     for trial in range(2):
         assert (Folder(tmp_path).workdir(trial) / "processors").read_text() == str({min(ours)})

@@ -1,4 +1,4 @@
-"""The runs of Table 3: the rows with their seeds, and the measurements of complete runs."""
+"""The rows of Table 3: their configurations and trials, and the results of complete runs."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ class Scale(NamedTuple):
     data: str
 
 
-class Run(NamedTuple):
-    """The validation of a complete run at its last step."""
+class RowResult(NamedTuple):
+    """The validation of a complete run of a row at its last step."""
 
     row: str
     perplexity: float
@@ -78,10 +78,10 @@ def changes(configs: Mapping[str, Config], row: str) -> Values:
     return {key: value for key, value in flatten(configs[row]).items() if value != base[key]}
 
 
-def read_runs(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]) -> list[Run]:
-    """Returns the complete runs of a sweep with these trials, of the rows in `configs`."""
+def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]) -> list[RowResult]:
+    """Returns the results of the complete runs of a sweep with these trials, of the rows in `configs`."""
     by_changes = {frozenset(changes(configs, row).items()): row for row in configs}
-    runs = []
+    results = []
     for number, trial in enumerate(trials):
         workdir = Workdir(folder.workdir(number))
         row = by_changes.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
@@ -89,15 +89,15 @@ def read_runs(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Va
             lines = read_record(workdir.metrics)
             last = [line for line in lines if line["split"] == "valid"][-1]
             seconds = [line["seconds"] for line in lines if "seconds" in line][-1]
-            runs.append(Run(row, last["perplexity"], last["bleu"], seconds))
-    return runs
+            results.append(RowResult(row, last["perplexity"], last["bleu"], seconds))
+    return results
 
 
-def scores(runs: Sequence[Run], measure: str) -> dict[str, list[float]]:
-    """Returns the values of `measure`, an attribute of the runs, for each row that has a run."""
-    ordered = sorted(runs, key=lambda run: list(ROWS).index(run.row))
-    groups = itertools.groupby(ordered, key=lambda run: run.row)
-    return {row: [getattr(run, measure) for run in group] for row, group in groups}
+def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
+    """Returns the values of `measure`, an attribute of the results, for each row that has one."""
+    ordered = sorted(results, key=lambda result: list(ROWS).index(result.row))
+    groups = itertools.groupby(ordered, key=lambda result: result.row)
+    return {row: [getattr(result, measure) for result in group] for row, group in groups}
 
 
 def count_parameters(config: Config) -> int:

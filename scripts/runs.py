@@ -1,4 +1,4 @@
-"""The runs that a report shows: what their workdirs hold."""
+"""Runs, complete or not, as reports and figures read them from their workdirs."""
 
 import functools
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.evaluations import Evaluation, distinct_names, read_evaluations
+from scripts.evaluations import Evaluation, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
 from transformer.environment import read_environment
@@ -16,11 +16,8 @@ from transformer.workdir import Workdir, open_all
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A run, complete or not.
-
-    label: its name on the page, different for each run.
-    """
+class RecordedRun:
+    """The workdir of a run. Labels of runs that are shown together differ."""
 
     label: str
     workdir: Workdir
@@ -56,6 +53,16 @@ class Run:
         return max((line["step"] for line in self.record), default=0)
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[RecordedRun]:
     """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
-    return [Run(label, *opened) for label, opened in zip(distinct_names(paths), open_all(paths), strict=True)]
+    return [RecordedRun(label, *opened) for label, opened in zip(distinct_names(paths), open_all(paths), strict=True)]
+
+
+def distinct_names(workdirs: Sequence[Path]) -> list[str]:
+    """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
+    parts = [path.resolve().parts for path in workdirs]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(path[-length:]) for path in parts]
+        if len(set(names)) == len(names):
+            break
+    return names

@@ -12,14 +12,14 @@ from jaxtyping import Float, Num
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
-from transformer.decoding.bleu import METRICS, Language, make_bleu, metrics_in
+from transformer.decoding.bleu import METRICS, Language, make_bleu
 
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
 Statistics = Callable[[Sequence[str], Sequence[str]], Num[np.ndarray, "sentences numbers"]]
 
 
-class CorpusMetric(NamedTuple):
-    """A corpus metric, computed from summed sufficient statistics.
+class AdditiveMetric(NamedTuple):
+    """A metric that follows from sums of sufficient statistics over sentences.
 
     statistics(hypotheses, references): the statistics of each sentence, (sentences, numbers).
     score(sums): the metric for sums over sentences, (..., numbers) -> (...).
@@ -29,13 +29,13 @@ class CorpusMetric(NamedTuple):
     score: Callable[[Num[np.ndarray, "*B numbers"]], Float[np.ndarray, "*B"]]
 
 
-def make_metrics(language: Language) -> dict[str, CorpusMetric]:
-    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and those that are means over sentences."""
-    means = [name for name in metrics_in("comparison") if METRICS[name].is_mean]
+def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
+    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are means."""
+    means = [name for name in names if METRICS[name].is_mean]
     return {
-        "bleu": CorpusMetric(_bleu_statistics(language.tokenizer), _bleu_score),
-        "chrf": CorpusMetric(_chrf_statistics, _chrf_score),
-        **{name: CorpusMetric(_mean_statistics(name, language), _mean) for name in means},
+        "bleu": AdditiveMetric(_bleu_statistics(language.tokenizer), _bleu_score),
+        "chrf": AdditiveMetric(_chrf_statistics, _chrf_score),
+        **{name: AdditiveMetric(_mean_statistics(name, language), _mean) for name in means},
     }
 
 
@@ -72,7 +72,7 @@ def _bleu_score(sums: Num[np.ndarray, "*B numbers"]) -> Float[np.ndarray, "*B"]:
 
 
 def _chrf_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Returns for each order the n-grams of the hypothesis, those of the reference, and those in common."""
+    """Returns for each order the number of n-grams in the hypothesis, in the reference and in common."""
     rows = []
     for pair in zip(hypotheses, references, strict=True):
         row: list[int] = []
