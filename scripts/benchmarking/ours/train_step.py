@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from configs import base
-from scripts.benchmarking.worker import Prepared, serve
-from transformer.allocator import keep_freed_memory
+from scripts.benchmarking.worker import Prepared
 from transformer.decoding.batches import pad
 from transformer.distributed.mesh import make_mesh
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -17,11 +16,6 @@ from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "dtype")
-
-
-def main() -> None:
-    keep_freed_memory()  # as every command does
-    serve(prepare)
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -57,7 +51,3 @@ def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
 
 def padded(rows: Sequence[Sequence[int]]) -> Int[np.ndarray, "B L"]:
     return pad(rows, len(rows), max(map(len, rows)))
-
-
-if __name__ == "__main__":
-    main()
