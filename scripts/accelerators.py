@@ -11,7 +11,6 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +44,6 @@ ROWS = (
     Row("big", "v5e:2x4"),
     Row("big", "v5p:2x2x1"),
 )
-HEADER = ("config", "devices", "mesh", "memory GiB", "TFLOP", "GB moved", "kernels", "MiB sent", "ms", "utilization")
-HEADER += ("source + target tokens/s", "hours", "device-hours")
 NOTE = """
 Memory is that of a device for the largest shape. TFLOP, GB, kernels, MiB and milliseconds are those of a step on a
 device, for the shape with most positions in an epoch; milliseconds and utilization are the roofline's. Source
@@ -58,7 +55,8 @@ def main(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.folder)
     folder.mkdir(parents=True, exist_ok=True)
     plans = [read_or_make(folder / f"{row.name}.json", row) for row in ROWS]
-    table = markdown.table([HEADER, *(cells(row, plan) for row, plan in zip(ROWS, plans, strict=True))])
+    rows = [cells(row, plan) for row, plan in zip(ROWS, plans, strict=True)]
+    table = markdown.table([list(rows[0]), *(list(row.values()) for row in rows)])
     markdown.publish(table + NOTE, "accelerators", arguments.readme)
 
 
@@ -77,24 +75,25 @@ def read_or_make(path: Path, row: Row) -> dict[str, Any]:
     return plan
 
 
-def cells(row: Row, plan: dict[str, Any]) -> Sequence[str]:
+def cells(row: Row, plan: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of a row by the header of their column."""
     memory, step, run = plan["memory"], plan["step"], plan["run"]
-    sent = sum(each["wire_bytes"] for each in step["collectives"])
-    return (
-        row.config,
-        row.device,
-        row.mesh.replace("-1", str(plan["devices"])),
-        f"{memory['used'] / 2**30:.1f}" + ("" if memory["fits"] else " (does not fit)"),
-        f"{step['flops'] / 1e12:.2f}",
-        f"{step['bytes'] / 1e9:.1f}",
-        f"{step['kernels']:,}",
-        f"{sent / 2**20:,.0f}",
-        f"{1e3 * step['seconds']:.1f}",
-        f"{100 * step['utilization']:.0f} %",
-        f"{0.7 * run['source_and_target_tokens_per_second']:,.0f}",
-        f"{run['hours_at_70_percent']:.1f}",
-        f"{run['device_hours_at_70_percent']:.1f}",
-    )
+    sent = sum(collectives["wire_bytes"] for collectives in step["collectives"])
+    return {
+        "config": row.config,
+        "devices": row.device,
+        "mesh": row.mesh.replace("-1", str(plan["devices"])),
+        "memory GiB": f"{memory['used'] / 2**30:.1f}" + ("" if memory["fits"] else " (does not fit)"),
+        "TFLOP": f"{step['flops'] / 1e12:.2f}",
+        "GB moved": f"{step['bytes'] / 1e9:.1f}",
+        "kernels": f"{step['kernels']:,}",
+        "MiB sent": f"{sent / 2**20:,.0f}",
+        "ms": f"{1e3 * step['seconds']:.1f}",
+        "utilization": f"{100 * step['utilization']:.0f} %",
+        "source + target tokens/s": f"{0.7 * run['source_and_target_tokens_per_second']:,.0f}",
+        "hours": f"{run['hours_at_70_percent']:.1f}",
+        "device-hours": f"{run['device_hours_at_70_percent']:.1f}",
+    }
 
 
 def make_parser() -> cli.Parser:

@@ -12,14 +12,55 @@ error rate is logged.
 """
 
 import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+from absl import logging
+
+import transformer
 from transformer import cli
+from transformer.errors import UserError
+
+SEPARATOR = " ||| "
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import align
+    from scripts.alignment import links, pharaoh
+    from transformer.cache import enable_compilation_cache
 
-    align.main(arguments)
+    gold = None if arguments.gold is None else pharaoh.read_gold(Path(arguments.gold))
+    if arguments.sentences < 1:
+        raise UserError(f"--sentences={arguments.sentences}: must be at least 1")
+    enable_compilation_cache()
+    model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
+    heads = links.choose_heads(model, arguments.heads, arguments.sentences)
+    aligned = []
+    for number, (source, target) in enumerate(read_pairs(), start=1):
+        try:
+            attention = model.attention(source, target)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from error
+        links.check_words(attention, source, target, number)
+        aligned.append(links.word_links(attention, heads or links.heads_of(attention)))
+        print(pharaoh.format_links(aligned[-1]), flush=True)
+    if gold is not None:
+        if len(gold) != len(aligned):
+            path, pairs = arguments.gold, len(aligned)
+            raise UserError(f"--gold={path}: has {len(gold)} lines, must have one for each of {pairs} pairs")
+        percent = [100 * rate for rate in pharaoh.error_rate(aligned, gold)]
+        logging.info("Alignment error rate %.1f %%, precision %.1f %%, recall %.1f %%.", *percent)
+
+
+def read_pairs() -> Iterator[tuple[str, str]]:
+    """Yields the pairs of standard input. Raises UserError for a line that is none."""
+    from transformer.commands.translate import decode_stream
+
+    for number, line in enumerate(decode_stream(sys.stdin.buffer), start=1):
+        source, separator, target = line.partition(SEPARATOR)
+        if not separator:
+            raise UserError(f"line {number}: has no{SEPARATOR}between source and target")
+        yield source.strip(), target.strip()
 
 
 def make_parser() -> cli.Parser:

@@ -41,11 +41,11 @@ class Benchmark(NamedTuple):
 
 COMPARED = {"size": "base", "peers": None, "threads": None, "repetitions": 9}
 BENCHMARKS = {
-    "train": Benchmark("scripts.benchmarking.training:measure", COMPARED),
-    "decode": Benchmark("scripts.benchmarking.decoding:measure", COMPARED),
+    "train": Benchmark("scripts.benchmarking.tasks:measure_training", COMPARED),
+    "decode": Benchmark("scripts.benchmarking.tasks:measure_decoding", COMPARED),
     "startup": Benchmark("scripts.benchmarking.startup:measure", {"repetitions": 5}),
     "data": Benchmark("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
-    "layers": Benchmark("scripts.benchmarking.complexity:measure", {"repetitions": 9}),
+    "layers": Benchmark("scripts.benchmarking.layers:measure", {"repetitions": 9}),
 }
 POSITIVE = ("repetitions", "pairs", "tokens")
 

@@ -48,10 +48,10 @@ def main(arguments: argparse.Namespace) -> None:
 def parse_pair(pair: str | None) -> Pair:
     if pair is None:
         raise UserError("--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de")
-    found = re.fullmatch(r"([a-z]{2,3}\w*)-([a-z]{2,3}\w*)", pair)
-    if not found or found[1] == found[2]:
+    match = re.fullmatch(r"([a-z]{2,3}\w*)-([a-z]{2,3}\w*)", pair)
+    if not match or match[1] == match[2]:
         raise UserError(f"--pair={pair}: must be the codes of two languages, such as en-de")
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def make_parser() -> cli.Parser:

@@ -11,22 +11,114 @@ config.data.exclude takes: in each line a pair's number and its PMI.
 """
 
 import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformer import cli
-from transformer.data.sources.source import SPLITS
+import ml_collections
+from absl import logging
+
+import transformer
+from transformer import cli, files
+from transformer.config_types import Config
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import counted, read_parallel_files
+from transformer.errors import UserError
+from transformer.workdir import split_names
+
+if TYPE_CHECKING:
+    from scripts.data_inspection.pairs import Measured
+    from transformer.api import Model
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import inspect_data
+    from scripts.data_inspection.pairs import measure
+    from scripts.data_inspection.text import make_text
+    from transformer.cache import enable_compilation_cache
+    from transformer.progress_bar import bar
 
-    inspect_data.main(arguments)
+    check(arguments)
+    enable_compilation_cache()
+    model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
+    reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
+    check_direction(arguments, model, reverse)
+    name, pairs = read_corpus(arguments, model.config.data)
+    logging.info("Scoring %s.", counted(len(pairs), "pair"))
+    with bar("Scoring pairs", len(pairs)) as report:
+        measured = list(measure(pairs, model, reverse, report))
+    long_enough = (pair for pair in measured if pair.scores[0].tokens > arguments.min_tokens)  # and end-of-sentence
+    ranked = sorted((pair for pair in long_enough if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi)
+    text = make_text(name, measured, ranked[: arguments.worst])
+    # Bytes, since sentences may have characters that the terminal's encoding lacks.
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    if arguments.exclude is not None:
+        write_list(Path(arguments.exclude), ranked[: round(arguments.share * len(ranked))])
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UserError for flags that do not go together, before the corpus is read."""
+    if arguments.worst < 0:
+        raise UserError(f"--worst={arguments.worst}: must be at least 0")
+    if arguments.min_tokens < 0:
+        raise UserError(f"--min_tokens={arguments.min_tokens}: must be at least 0")
+    if not 0 < arguments.share <= 1:
+        raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
+    if (arguments.source is None) != (arguments.target is None):
+        raise UserError("--source and --target: give both files, or neither for a split of the run's data")
+    if arguments.exclude is not None and arguments.source is None and arguments.split != "train":
+        raise UserError(f"--exclude={arguments.exclude}: pairs of --split={arguments.split} cannot be left out")
+    if arguments.exclude is not None and not Path(arguments.exclude).parent.is_dir():
+        raise UserError(f"--exclude={arguments.exclude}: there is no folder {Path(arguments.exclude).parent}")
+
+
+def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Model | None") -> None:
+    """Raises UserError if the other run does not translate in the other direction."""
+    if reverse is None:
+        return
+    forward, backward = model.config.data, reverse.config.data
+    source, target = forward.source_language, forward.target_language
+    if (backward.source_language, backward.target_language) != (target, source):
+        raise UserError(
+            f"--reverse={arguments.reverse}: translates {backward.source_language} to {backward.target_language}, must "
+            f"translate {target} to {source}"
+        )
+
+
+def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the name and the pairs of the files, or of a whole split, also those that the run leaves out.
+
+    So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
+    """
+    if arguments.source is not None:
+        sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
+        return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
+    whole = ml_collections.ConfigDict(data)
+    whole.update(exclude="", train_pairs=0)
+    source = sources.open_source(whole, arguments.split)
+    pairs = [tuple(side.decode(errors="replace") for side in pair) for pair in source]
+    if any("\ufffd" in side for pair in pairs for side in pair):
+        try:
+            for _ in sources.decoded(source):
+                pass
+        except UserError as error:
+            logging.warning("%s; such bytes become U+FFFD.", error)
+    return source.name, pairs
+
+
+def write_list(path: Path, worst: "Sequence[Measured]") -> None:
+    """Writes the pairs' numbers and PMI, in the order of the corpus."""
+    lines = (f"{pair.number}\t{pair.pmi:.4f}\n" for pair in sorted(worst))
+    files.write_text(path, "".join(lines))
+    logging.info("%s: %s.", path, counted(len(worst), "pair"))
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.inspect_data", __doc__)
     parser.add_model_flags()
     parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
-    parser.add_argument("--split", choices=SPLITS, default="train", help="of the run's data (train)")
+    parser.add_argument("--split", choices=sources.SPLITS, default="train", help="of the run's data (train)")
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")
     parser.add_argument("--worst", metavar="N", type=int, default=20, help="pairs to print (20)")

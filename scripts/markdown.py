@@ -9,8 +9,8 @@ from transformer.errors import UserError
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table, with the first row as its header."""
-    header, *others = rows
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *others))
+    header, *cells = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells))
 
 
 def publish(text: str, name: str, readme: str | None) -> None:
@@ -51,8 +51,8 @@ def _split(readme: str, name: str) -> tuple[str, str, str]:
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
-    text, found_end, after = rest.partition(end)
-    if not found or not found_end:
+    before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
+    text, last_mark, after = rest.partition(end)
+    if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")
     return before + begin, text, end + after

@@ -9,14 +9,42 @@ share of the validation references' tokens that are among the candidates of thei
 """
 
 import argparse
+from pathlib import Path
 
-from transformer import cli
+from absl import logging
+
+from transformer import cli, fingerprints
+from transformer.errors import UserError
+from transformer.workdir import open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.commands import shortlist
+    from scripts.alignment import translations
+    from transformer.data.corpus import corpus
+    from transformer.data.tokenizers.tokenizer import Tokenizer
+    from transformer.training.objectives import OBJECTIVES
 
-    shortlist.main(arguments)
+    if arguments.pairs < 1:
+        raise UserError(f"--pairs={arguments.pairs}: must be at least 1")
+    workdir, config = open_existing(Path(arguments.workdir))
+    if "shortlist" not in OBJECTIVES[config.training.objective].options:
+        raise UserError(
+            f"--workdir={workdir.path}: training.objective={config.training.objective} has no shortlist, which is for "
+            "models that translate token by token"
+        )
+    tokenizer = Tokenizer.load(workdir.path, config)
+    fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
+    train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
+    shortlist = translations.learn(train, arguments.pairs, tokenizer)
+    shortlist.save(workdir.shortlist, tokenizer)
+    logging.info("%s: learned. The candidates of the validation split:", workdir.shortlist)
+    for size in translations.SIZES:
+        covered, candidates = translations.coverage(shortlist, size, valid)
+        logging.info(
+            "decoding.shortlist=%d: %.2f %% of the references' tokens; %.0f of %d tokens are candidates of a sentence.",
+            *(size, 100 * covered, candidates, shortlist.vocab_size),
+        )
+    print(workdir.shortlist)
 
 
 def make_parser() -> cli.Parser:

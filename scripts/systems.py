@@ -11,8 +11,8 @@ from transformer.errors import UserError
 
 MAX_NAMED = 2  # settings in the name of a system; one that differs in more is named otherwise
 
-# Tried in this order to separate evaluations with the same settings and seed.
-TRAITS = (
+# Settings that separate evaluations with the same configuration and seed, tried in this order.
+TIE_BREAKERS = (
     lambda evaluation: {},
     lambda evaluation: {"commit": evaluation.commit},
     lambda evaluation: {"step": evaluation.result["step"]},
@@ -49,22 +49,22 @@ def _short(key: str) -> str:
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     """Returns systems in the order of their first evaluations. Raises UserError if an evaluation is given twice."""
-    settings = [each.settings | _find_trait(each, evaluations) for each in evaluations]
-    keys = differing_keys(settings)
+    all_settings = [evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations]
+    keys = differing_keys(all_settings)
     systems = []
-    for number, each in enumerate(settings):
-        if each not in settings[:number]:
-            members = tuple(member for member, its in zip(evaluations, settings, strict=True) if its == each)
-            systems.append(System(_label(len(systems)), {key: each.get(key) for key in keys}, members))
+    for number, settings in enumerate(all_settings):
+        if settings not in all_settings[:number]:
+            members = [evaluation for evaluation, own in zip(evaluations, all_settings, strict=True) if own == settings]
+            systems.append(System(_label(len(systems)), {key: settings.get(key) for key in keys}, tuple(members)))
     return systems
 
 
-def _find_trait(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """Returns the trait that separates an evaluation from those with the same settings and seed, if there are any."""
-    same = [each for each in evaluations if each.settings == evaluation.settings]
-    for trait in TRAITS:
-        if len({(each.config.seed, *trait(each).values()) for each in same}) == len(same):
-            return trait(evaluation)
+def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """Returns what separates an evaluation from those with the same settings and seed, if there are any."""
+    same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
+    for tie_breaker in TIE_BREAKERS:
+        if len({(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}) == len(same):
+            return tie_breaker(evaluation)
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 

@@ -1,12 +1,20 @@
 """Links between the words of a sentence pair, from the weights of cross-attention."""
 
+import collections
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 from jaxtyping import Bool, Float, Int
 
+from transformer.api import Model
+from transformer.data.sources import source as sources
+from transformer.data.sources.lines import counted
 from transformer.decoding.inspection import Attention
+from transformer.errors import UserError
 from transformer.training.masked_lm import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
@@ -41,13 +49,14 @@ def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     """Returns a link from each target word to the source word with the largest weight, the mean over its tokens."""
-    sources, targets = (word_numbers(each[:-1]) for each in (attention.source_pieces, attention.target_output_pieces))
-    if not len(sources) or not len(targets):
+    source_words, target_words = map(word_numbers, (attention.source_pieces[:-1], attention.target_output_pieces[:-1]))
+    if not len(source_words) or not len(target_words):
         return frozenset()
     weights = token_weights(attention, heads)
-    by_source = weights @ _membership(sources).astype(weights.dtype)
-    of_target = _membership(targets)
-    by_word = of_target.T.astype(weights.dtype) @ by_source / of_target.sum(0)[:, None]
+    source_membership, target_membership = (
+        _membership(words).astype(weights.dtype) for words in (source_words, target_words)
+    )
+    by_word = target_membership.T @ (weights @ source_membership) / target_membership.sum(0)[:, None]
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
 
 
@@ -55,21 +64,56 @@ def _membership(words: Int[np.ndarray, "T"]) -> Bool[np.ndarray, "T W"]:
     return words[:, None] == np.arange(words[-1] + 1)
 
 
-def most_consistent(found: Mapping[Head, Sequence[Links]]) -> tuple[Head, float]:
+def check_words(attention: Attention, source: str, target: str, line: int) -> None:
+    """Warns if the tokenizer's words, whose numbers the links have, are not those between spaces."""
+    for text, pieces in ((source, attention.source_pieces), (target, attention.target_output_pieces)):
+        if len(set(word_numbers(pieces[:-1]).tolist())) != len(text.split()):
+            message = "Line %d: links have the numbers of the tokenizer's words, which are not those between spaces: %s"
+            logging.warning(message, line, text)
+
+
+def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
+    """Returns the heads that `--heads` names; none to average all. Raises UserError for a head that does not exist."""
+    if names == "average":
+        return []
+    known = heads_of(model.attention("", ""))
+    if names != "best":
+        numbers = [re.fullmatch(r"(\d+)\.(\d+)", name.strip()) for name in names.split(",")]
+        heads = [Head(int(match[1]), int(match[2])) for match in numbers if match]
+        if len(heads) < len(numbers) or not set(heads) <= set(known):
+            last = known[-1]
+            raise UserError(
+                f"--heads={names}: must be best, average, or LAYER.HEAD with layers 1 to {last.layer} and heads "
+                f"1 to {last.head}"
+            )
+        return heads
+    pairs = list(zip(*sources.read_pairs(model.config.data, "valid"), strict=True))[:sentences]
+    attentions = []
+    for pair in pairs:
+        with contextlib.suppress(UserError):  # too long
+            attentions.append(model.attention(*pair))
+    links = {head: [word_links(attention, [head]) for attention in attentions] for head in known}
+    best, agreement = most_consistent(links)
+    percent, count = 100 * agreement, counted(len(attentions), "sentence")
+    logging.info("Head %s agrees with the others in %.0f %% of links (%s).", best, percent, count)
+    return [best]
+
+
+def most_consistent(links: Mapping[Head, Sequence[Links]]) -> tuple[Head, float]:
     """Returns the head that agrees most with all other heads, and the fraction of their links that it shares.
 
     Heads that align attend to the same words, and others attend to different ones, so no gold alignment is needed.
-    `found` are the links of each head in several sentences, in the same order.
+    `links` has the links of each head in several sentences, in the same order.
     """
-    counts: dict[tuple[int, int, int], int] = {}
-    for sentences in found.values():
-        for number, links in enumerate(sentences):
-            for link in links:
-                counts[number, *link] = counts.get((number, *link), 0) + 1
+    numbered = {
+        head: [(number, link) for number, linked in enumerate(sentences) for link in linked]
+        for head, sentences in links.items()
+    }
+    counts = collections.Counter(link for head_links in numbered.values() for link in head_links)
 
     def agreement(head: Head) -> float:
-        shared = [counts[number, *link] - 1 for number, links in enumerate(found[head]) for link in links]
-        return sum(shared) / max(len(shared) * (len(found) - 1), 1)
+        shared = [counts[link] - 1 for link in numbered[head]]
+        return sum(shared) / max(len(shared) * (len(links) - 1), 1)
 
-    best = max(found, key=agreement)
+    best = max(links, key=agreement)
     return best, agreement(best)

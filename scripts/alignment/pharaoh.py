@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from scripts.alignment.links import Links
+from transformer.data.sources.lines import read_text_file
+from transformer.errors import UserError
 
 LINK = re.compile(r"(\d+)([-?p])(\d+)")  # 0-1 is sure; 0?1 and 0p1 are possible
 
@@ -32,20 +35,31 @@ def parse_gold(line: str) -> Gold:
     """Reads an annotated line. Raises ValueError if a part of it is not a link."""
     sure, possible = set(), set()
     for part in line.split():
-        if not (found := LINK.fullmatch(part)):
+        if not (match := LINK.fullmatch(part)):
             raise ValueError(f"{part} is not a link such as 0-1 (sure) or 0?1 (possible)")
-        link = int(found[1]), int(found[3])
+        link = int(match[1]), int(match[3])
         possible.add(link)
-        if found[2] == "-":
+        if match[2] == "-":
             sure.add(link)
     return Gold(frozenset(sure), frozenset(possible))
 
 
-def error_rate(found: Sequence[Links], gold: Iterable[Gold]) -> ErrorRate:
+def read_gold(path: Path) -> list[Gold]:
+    """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
+    gold = []
+    for number, line in enumerate(read_text_file(path), start=1):
+        try:
+            gold.append(parse_gold(line))
+        except ValueError as error:
+            raise UserError(f"--gold={path}: line {number}: {error}") from error
+    return gold
+
+
+def error_rate(aligned: Sequence[Links], gold: Iterable[Gold]) -> ErrorRate:
     """Returns the error rate of all sentences together: 1 - (|A & S| + |A & P|) / (|A| + |S|)."""
-    links = sure = in_sure = in_possible = 0
-    for each, annotated in zip(found, gold, strict=True):
-        links, sure = links + len(each), sure + len(annotated.sure)
-        in_sure, in_possible = in_sure + len(each & annotated.sure), in_possible + len(each & annotated.possible)
-    precision, recall = in_possible / max(links, 1), in_sure / max(sure, 1)
-    return ErrorRate(1 - (in_sure + in_possible) / max(links + sure, 1), precision, recall)
+    pairs = list(zip(aligned, gold, strict=True))
+    num_links, num_sure = sum(map(len, aligned)), sum(len(annotated.sure) for _, annotated in pairs)
+    in_sure = sum(len(links & annotated.sure) for links, annotated in pairs)
+    in_possible = sum(len(links & annotated.possible) for links, annotated in pairs)
+    precision, recall = in_possible / max(num_links, 1), in_sure / max(num_sure, 1)
+    return ErrorRate(1 - (in_sure + in_possible) / max(num_links + num_sure, 1), precision, recall)

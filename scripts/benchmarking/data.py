@@ -31,8 +31,8 @@ from jax.sharding import AbstractDevice, Mesh
 
 from configs import base
 from scripts.benchmarking.generated_text import write_pairs
+from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import count_threads
-from scripts.benchmarking.report import Report, describe_machine
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import load_or_make
 from transformer.data.batches.loader import PLANS, Loader, Position
@@ -52,43 +52,42 @@ RESUMES = 7  # starts at each of these steps
 DEVICES, PROCESSES, SHARED_BATCHES = 64, (1, 8, 64), 20  # the devices are stand-ins
 
 
-def measure(options: argparse.Namespace) -> Report:
+def measure(options: argparse.Namespace) -> Measurement:
     folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
-    spawn = multiprocessing.get_context("spawn")
-    with folder_context as name, concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
-        folder = Path(name)
-
-        def run(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-            return executor.submit(_with_time_and_memory, stage, *arguments).result()
-
-        config = _config(folder, options.tokens)
-        report: dict[str, Any] = {"pairs": options.pairs, "batch_tokens": options.tokens}
-        report["generate"] = run(write_pairs, folder, options.pairs)
-        report["sentencepiece"] = run(_sentencepiece, config)
-        report["prepare"] = run(_prepare, config)
-        ratio = report["prepare"]["pairs_per_second"] / report["sentencepiece"]["sentencepiece_pairs_per_second"]
-        report["prepare"]["relative_to_sentencepiece"] = round(ratio, 2)
-        for plan in ("buckets", "packed"):
-            config.batch.plan = plan
-            report[f"{plan}: load"] = run(_load, config)
-            report[f"{plan}: resume"] = run(_resume, config, report[f"{plan}: load"]["batches"])
-            report[f"{plan}: share"] = run(_share, config)
-    stages = {name: values for name, values in report.items() if isinstance(values, dict)}
+    with folder_context as folder:
+        stages = measure_stages(Path(folder), options.pairs, options.tokens)
     rows = [(stage, name, _format(value)) for stage, values in stages.items() for name, value in values.items()]
     note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
-    return Report([("stage", "quantity", "value"), *rows], [note], report)
+    values = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
+    return Measurement([("stage", "quantity", "value"), *rows], [note], values)
 
 
-def _format(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else " and ".join(map(str, value))
-
-
-def _config(folder: Path, tokens: int) -> ml_collections.ConfigDict:
+def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str, Any]]:
+    """Returns the quantities of all stages by name."""
     config = base.get_config()
     config.data.update({"source": "text", "name": "generated", "path": str(folder), "cache_dir": str(folder)})
     config.tokenizer.update({"vocab_size": 16_000, "sample_size": 100_000})
     config.batch.tokens = tokens
-    return config
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
+
+        def run(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+            return executor.submit(_with_time_and_memory, stage, *arguments).result()
+
+        stages = {"generate": run(write_pairs, folder, pairs)}
+        stages["sentencepiece"], stages["prepare"] = run(_sentencepiece, config), run(_prepare, config)
+        ratio = stages["prepare"]["pairs_per_second"] / stages["sentencepiece"]["sentencepiece_pairs_per_second"]
+        stages["prepare"]["relative_to_sentencepiece"] = round(ratio, 2)
+        for plan in ("buckets", "packed"):
+            config.batch.plan = plan
+            stages[f"{plan}: load"] = run(_load, config)
+            stages[f"{plan}: resume"] = run(_resume, config, stages[f"{plan}: load"]["batches"])
+            stages[f"{plan}: share"] = run(_share, config)
+    return stages
+
+
+def _format(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else " and ".join(map(str, value))
 
 
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -157,11 +156,7 @@ def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
         with Loader(prepared, config, position, one_device(), plans) as loader:
             next(loader)
             seconds[step].append(time.perf_counter() - began)
-    early, late = map(statistics.median, seconds.values())
-    return {
-        f"first_batch_seconds_at_step_{STEPS[0]}": round(early, 3),
-        f"first_batch_seconds_at_step_{STEPS[1]}": round(late, 3),
-    }
+    return {f"first_batch_seconds_at_step_{step}": round(statistics.median(seconds[step]), 3) for step in STEPS}
 
 
 def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:

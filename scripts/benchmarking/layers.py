@@ -1,24 +1,40 @@
-"""Layers of Table 1: self-attention, restricted self-attention, a recurrent layer and a convolution.
+"""The paper's Table 1, measured: exponents of length n and width d in time and memory, and longest paths.
 
-Each is a module from (B, n, d) to (B, n, d). Attention is that of one head, without projections, as in Table 1.
+A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head, without projections, as in Table 1.
 """
 
-import dataclasses
+import argparse
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float
 
+from scripts.benchmarking.measurement import Measurement
 from transformer.model.attention import dot_product_score, masked_softmax
 
 Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
 
+# Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of d.
+LENGTHS, NARROW = (512, 1024, 2048), 16
+WIDTHS, SHORT = (256, 512, 1024), 32
+ROWS = {"lengths": 4, "widths": 16}
+PATH_LENGTH, PATH_WIDTH = 128, 4
+HEADER = (
+    *("layer", "complexity in Table 1", "exponent of n: stated", "time", "memory"),
+    *("exponent of d: stated", "time", "longest path: stated", f"of {PATH_LENGTH} positions"),
+)
+NAMES = (
+    *("layer", "complexity", "exponent_of_n", "exponent_of_n_in_time", "exponent_of_n_in_memory"),
+    *("exponent_of_d", "exponent_of_d_in_time", "longest_path", f"longest_path_of_{PATH_LENGTH}"),
+)
 NEIGHBOURS = 16  # r: positions that restricted self-attention reads
 WIDTH = 3  # k: positions that the convolution reads
 
@@ -38,9 +54,9 @@ def restricted_self_attention(d: int) -> Layer:
     def layer(x):
         n, before = x.shape[1], NEIGHBOURS // 2
         padded = jnp.pad(x, ((0, 0), (before, NEIGHBOURS - 1 - before), (0, 0)))
-        places = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
-        is_real = (places >= before) & (places < n + before)
-        around = padded[:, places]  # (B, n, r, d)
+        positions = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
+        is_real = (positions >= before) & (positions < n + before)
+        around = padded[:, positions]  # (B, n, r, d)
         scores = jnp.einsum("btd,btrd->btr", x, around) / math.sqrt(d)
         weights = jax.nn.softmax(jnp.where(is_real[None], scores, -jnp.inf), axis=-1)
         return jnp.einsum("btr,btrd->btd", weights, around)
@@ -65,8 +81,14 @@ def convolution(d: int) -> Layer:
     return lambda x: layer(x)
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
+class Cost(NamedTuple):
+    """The cost of one application of a layer: seconds (a median), and bytes of its result and intermediate arrays."""
+
+    seconds: float
+    bytes: int
+
+
+class Kind(NamedTuple):
     """A kind of layer, with the complexity and the longest path that Table 1 states.
 
     exponents: of n and d in the complexity. steps: the number of sequential operations for n positions.
@@ -87,15 +109,31 @@ KINDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """The cost of one application of a layer: seconds (a median), and bytes of its result and intermediate arrays."""
-
-    seconds: float
-    bytes: int
+def measure(arguments: argparse.Namespace) -> Measurement:
+    results = [values_of(name, kind, arguments.repetitions) for name, kind in KINDS.items()]
+    rows = [[f"{value:.2f}" if isinstance(value, float) else str(value) for value in values] for values in results]
+    return Measurement([HEADER, *rows], (), [dict(zip(NAMES, values, strict=True)) for values in results])
 
 
-def measure(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> Cost:
+def values_of(name: str, kind: Kind, repetitions: int) -> Sequence[Any]:
+    logging.info("Measuring %s.", name)
+    by_length = [cost_of(kind, n, NARROW, ROWS["lengths"], repetitions) for n in LENGTHS]
+    by_width = [cost_of(kind, SHORT, d, ROWS["widths"], repetitions) for d in WIDTHS]
+    of_n, of_d = kind.exponents
+    return (
+        name,
+        kind.complexity,
+        of_n,
+        fitted_exponent(LENGTHS, [cost.seconds for cost in by_length]),
+        fitted_exponent(LENGTHS, [cost.bytes for cost in by_length]),
+        of_d,
+        fitted_exponent(WIDTHS, [cost.seconds for cost in by_width]),
+        kind.path,
+        longest_path(kind, PATH_LENGTH, PATH_WIDTH),
+    )
+
+
+def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> Cost:
     """Measures a layer on `rows` sequences of n vectors of d dimensions, in float32."""
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()

@@ -21,8 +21,8 @@ MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**63 - 1), "MA
 SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milliseconds after the last one
 
 
-class System(NamedTuple):
-    """A row of a comparison: its name, the worker's module, and what it adds to the task.
+class Contender(NamedTuple):
+    """A system that competes in a task: its name, its module for the worker, and what it adds to the task.
 
     `is_exact`: whether it searches the whole vocabulary. Peers are compared only with our systems that do.
     """
@@ -46,11 +46,11 @@ class Worker:
       seconds: those of each repetition until now.
     """
 
-    def __init__(self, system: System, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
+    def __init__(self, contender: Contender, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
         """`log` is the file with the process's standard error."""
-        self.system, self.seconds = system, []
+        self.contender, self.seconds = contender, []
         self._process, self._log = process, log
-        ready = self._ask({**task, **system.options})
+        ready = self._ask({**task, **contender.options})
         if "error" in ready:
             raise Failed(ready["error"])
         self.tokens, self.version = ready["tokens"], ready["version"]
@@ -73,25 +73,22 @@ class Worker:
 
 
 @contextlib.contextmanager
-def running(python: str, system: System, task: Mapping[str, Any]) -> Iterator[Worker]:
+def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Iterator[Worker]:
     """Runs a system in a process, which this interpreter starts and the end of the block kills."""
-    command, pipe = [python, "-m", system.module], subprocess.PIPE
-    environment = os.environ | MALLOC | thread_variables(task["threads"])
+    command, pipe = [python, "-m", "scripts.benchmarking.worker", contender.module], subprocess.PIPE
+    # For libraries that count cores before the worker restricts itself to some.
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(task["threads"]))
+    environment = os.environ | MALLOC | threads
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment) as process,
     ):
         try:
-            yield Worker(system, task, process, log)
+            yield Worker(contender, task, process, log)
         finally:
             process.kill()
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-
-
-def thread_variables(count: int) -> dict[str, str]:
-    """Returns the environment for libraries that count cores before the worker restricts itself to some."""
-    return {name: str(count) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
 def count_threads(requested: int | None) -> int:

@@ -14,8 +14,8 @@ from typing import IO
 
 from absl import logging
 
+from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import ROOT, count_threads
-from scripts.benchmarking.report import Report, describe_machine
 from transformer.errors import UserError
 
 LINE = "I think that my brother hid the red lamp in the garden.\n"
@@ -23,30 +23,30 @@ POLL_SECONDS = 0.01
 QUICKSTART = "--config=configs/quickstart.py"
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> Measurement:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         first = folder / "first"
         logging.info("Training a first quickstart, which fills the caches and whose model translates.")
         finished(["transformer.train", f"--workdir={first}", QUICKSTART], folder)
+        translate = ["transformer.translate", f"--workdir={first}", "--checkpoint=last"]
         waits: dict[str, Callable[[int], float]] = {
             "transformer.train --help": lambda _: finished(["transformer.train", "--help"], folder),
             "first step of a second quickstart": lambda number: first_step(folder / f"run-{number}", folder),
-            "one line through transformer.translate": lambda _: finished(
-                ["transformer.translate", f"--workdir={first}", "--checkpoint=last"], folder, LINE
-            ),
+            "one line through transformer.translate": lambda _: finished(translate, folder, LINE),
         }
         seconds: dict[str, list[float]] = {name: [] for name in waits}
         for number in range(arguments.repetitions + 1):  # the first fills the compilation cache and does not count
             logging.info("Repetition %d of %d.", number, arguments.repetitions)
             for name, wait in waits.items():
                 seconds[name].append(wait(number))
-    seconds = {name: each[1:] for name, each in seconds.items()}
-    rows = [("command", "seconds", "fastest", "slowest")]
-    for name, each in seconds.items():
-        rows.append((name, *(f"{value:.2f}" for value in (statistics.median(each), min(each), max(each)))))
+    rows, values = [("command", "seconds", "fastest", "slowest")], {}
+    for name, (_, *counted) in seconds.items():
+        median = statistics.median(counted)
+        rows.append((name, *(f"{value:.2f}" for value in (median, min(counted), max(counted)))))
+        values[name] = {"median": median, "seconds": counted}
     note = f"Medians of {arguments.repetitions} starts; {describe_machine(count_threads(None))}."
-    return Report(rows, [note], {name: {"median": statistics.median(s), "seconds": s} for name, s in seconds.items()})
+    return Measurement(rows, [note], values)
 
 
 def finished(command: Sequence[str], folder: Path, text: str = "") -> float:

@@ -1,4 +1,8 @@
-"""The process of a system that is measured. Peers import this module too, so it needs nothing but Python.
+"""The process of a system that is measured. It runs in the environments of peers too, so it needs nothing but Python.
+
+    python -m scripts.benchmarking.worker MODULE
+
+`prepare` of the module, a function from a task to a `Prepared`, prepares the system.
 
 Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes {"tokens": per repetition,
 "version": of the library}, or {"error": the reason}. For each further line it runs one repetition untimed and one
@@ -6,6 +10,7 @@ timed, and writes the seconds of the timed one. It ends with its input. The outp
 """
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -26,7 +31,7 @@ class Prepared(NamedTuple):
 
 
 def serve(prepare: Callable[[dict[str, Any]], Prepared]) -> None:
-    """Runs a worker. `prepare` gets the task, whose `threads` has been applied to this process where the system can."""
+    """Runs a worker. `prepare` gets the task; this process is restricted to the task's `threads` where possible."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -64,3 +69,7 @@ def use_threads(count: int) -> None:
     """Restricts this process to `count` of its cores, from which libraries derive how many threads to start."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
+if __name__ == "__main__":
+    serve(importlib.import_module(sys.argv[1]).prepare)

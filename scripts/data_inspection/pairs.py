@@ -46,7 +46,7 @@ class Measured(NamedTuple):
     @property
     def pmi(self) -> float:
         """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a model."""
-        return statistics.mean(each.pmi for each in self.scores)
+        return statistics.mean(scores.pmi for scores in self.scores)
 
 
 def measure(
@@ -59,8 +59,8 @@ def measure(
         if reverse is not None:
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
         report(len(chunk))
-        for i, (pair, *each) in enumerate(zip(chunk, *scores, strict=True), start=begin):
-            yield Measured(i + 1, *pair, tuple(each), length_ratio(*pair), copied(*pair))
+        for number, (pair, *pair_scores) in enumerate(zip(chunk, *scores, strict=True), start=begin + 1):
+            yield Measured(number, *pair, tuple(pair_scores), length_ratio(*pair), copied(*pair))
 
 
 def score(model: Model, pairs: Sequence[tuple[str, str]]) -> list[Scores]:
@@ -68,9 +68,9 @@ def score(model: Model, pairs: Sequence[tuple[str, str]]) -> list[Scores]:
     scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
     with_source = model.score([pairs[i] for i in readable])
     without_source = model.score([("", pairs[i][1]) for i in readable])
-    for i, one, other in zip(readable, with_source, without_source, strict=True):
-        gain = one.log_probability - other.log_probability
-        scores[i] = Scores(-one.log_probability / len(one.tokens), gain / len(one.tokens), len(one.tokens))
+    for i, conditional, prior in zip(readable, with_source, without_source, strict=True):
+        gain, tokens = conditional.log_probability - prior.log_probability, len(conditional.tokens)
+        scores[i] = Scores(-conditional.log_probability / tokens, gain / tokens, tokens)
     return scores
 
 
@@ -80,5 +80,5 @@ def length_ratio(source: str, target: str) -> float:
 
 
 def copied(source: str, target: str) -> float:
-    words, others = collections.Counter(target.split()), collections.Counter(source.split())
-    return (words & others).total() / max(words.total(), 1)
+    words = collections.Counter(target.split())
+    return (words & collections.Counter(source.split())).total() / max(words.total(), 1)

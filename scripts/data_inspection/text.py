@@ -27,23 +27,23 @@ def _summary(name: str, pairs: Sequence[Measured]) -> list[str]:
     }
     lines = [f"{name}: {counted(len(pairs), 'pair')}"]
     for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
-        lines.append(_quantiles(f"{direction}loss", [each.loss for each in scores]))
-        lines.append(_quantiles(f"{direction}PMI", [each.pmi for each in scores]))
-    return lines + [f"{counted(count, 'pair')}{what}" for what, count in counts.items() if count]
+        lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
+        lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
+    return lines + [f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count]
 
 
-def _quantiles(what: str, values: Sequence[float]) -> str:
+def _quantiles(name: str, values: Sequence[float]) -> str:
     finite = [value for value in values if not math.isnan(value)]
     if not finite:
-        return f"{what}: none"
-    found = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
-    return f"{what} in nats per token: " + ", ".join(f"{share:.0%} at most {value:.2f}" for share, value in found)
+        return f"{name}: none"
+    quantiles = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
+    return f"{name} in nats per token: " + ", ".join(f"{part:.0%} at most {value:.2f}" for part, value in quantiles)
 
 
 def _lines(pair: Measured) -> list[str]:
     scores = (
-        f"{direction}loss {each.loss:.2f}, PMI {each.pmi:.2f}, "
-        for direction, each in zip(DIRECTIONS, pair.scores, strict=False)
+        f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
+        for direction, score in zip(DIRECTIONS, pair.scores, strict=False)
     )
     facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
     return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]

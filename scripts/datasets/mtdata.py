@@ -35,17 +35,18 @@ class Failed(UserError):
 def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, Any]:
     """Makes the folder of one of mtdata's recipes. Returns its record. Raises UserError if that fails."""
     codes = three_letter_codes(python, pair)
-    recipes = [json.loads(line) for line in call(python, "mtdata", "list-recipe", "-f", "json").splitlines()]
-    found = {each["id"]: each for each in recipes}
-    if recipe not in found:
+    lines = call(python, "mtdata", "list-recipe", "-f", "json").splitlines()
+    recipes = {description["id"]: description for description in map(json.loads, lines)}
+    if recipe not in recipes:
         raise UserError(
-            f"--recipe={recipe}: mtdata has no such recipe{nearest(recipe, list(found))}; it has {', '.join(found)}"
+            f"--recipe={recipe}: mtdata has no such recipe{nearest(recipe, list(recipes))}; it has {', '.join(recipes)}"
         )
-    if sorted(found[recipe]["langs"].split("-")) != sorted(codes):
+    description = recipes[recipe]
+    if sorted(description["langs"].split("-")) != sorted(codes):
         raise UserError(
-            f"--pair={'-'.join(pair)}: the recipe {recipe} is of {found[recipe]['langs']}, not of {'-'.join(codes)}"
+            f"--pair={'-'.join(pair)}: the recipe {recipe} is of {description['langs']}, not of {'-'.join(codes)}"
         )
-    datasets = {split: found[recipe][name] for split, name in NAMES.items() if name in found[recipe]}
+    datasets = {split: description[name] for split, name in NAMES.items() if name in description}
     facts = {"recipe": recipe, "datasets": datasets}
     return make_folder(python, pair, codes, ["get-recipe", "-i", recipe, "-f"], facts, output)
 
@@ -118,15 +119,15 @@ def call(python: str, module: str, *arguments: str) -> str:
                     process.kill()
                     raise
             output.seek(0)
-            found = output.read()
+            text = output.read()
     except OSError as error:
         raise UserError(f"--mtdata={python}: {error.strerror}; {INSTALL}") from error
     if process.returncode:
         if any("No module named" in line for line in messages):
             raise UserError(f"--mtdata={python}: this environment has no mtdata; {INSTALL}")
-        errors = [found[1] for line in messages if (found := re.match(r"\d{8} [\d:]+ ERROR +(.*)", line))]
+        errors = [match[1] for line in messages if (match := re.match(r"\d{8} [\d:]+ ERROR +(.*)", line))]
         raise Failed(f"mtdata failed: {(errors or messages)[-1]:.500} ({ADVICE})")
-    return found
+    return text
 
 
 def relay(messages: Iterable[str]) -> list[str]:

@@ -25,13 +25,13 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
     Pairs with a missing side are dropped, and line breaks within a sentence become spaces. Raises UserError if a file
     cannot be read or does not have the languages.
     """
-    found = find_files(source, pair)
+    files = find_files(source, pair)
     with new_folder(output) as folder:
-        dropped = {split: write_split(paths, pair, folder / split) for split, paths in found.items()}
+        dropped = {split: write_split(paths, pair, folder / split) for split, paths in files.items()}
         for split, count in dropped.items():
             if count:
                 logging.warning("%s: %s with a missing side dropped.", split, counted(count, "pair"))
-        read = {split: [str(path) for path in paths] for split, paths in found.items()}
+        read = {split: [str(path) for path in paths] for split, paths in files.items()}
         return write_record(folder, pair, {"by": "parquet", "read": read, "dropped": dropped})
 
 
@@ -45,19 +45,19 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
             f"--hf={source}: no such folder; download the dataset first: hf download --repo-type=dataset {source} "
             "--local-dir=FOLDER"
         )
-    subfolders = [source / "-".join(each) for each in (pair, pair[::-1])]
-    folder = next((each for each in subfolders if each.is_dir()), source)
-    found: dict[str, list[Path]] = {}
+    subfolders = [source / "-".join(languages) for languages in (pair, pair[::-1])]
+    folder = next((subfolder for subfolder in subfolders if subfolder.is_dir()), source)
+    files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.parquet")):
         words = (re.split(r"[-._]", path.name)[0], *path.relative_to(folder).parts[-2:-1])
         if split := next((NAMES[word] for word in words if word in NAMES), None):
-            found.setdefault(split, []).append(path)
-    if not found:
+            files.setdefault(split, []).append(path)
+    if not files:
         raise UserError(
             f"--hf={source}: no Parquet file of a split in {folder}; needs names such as train-00000-of-00001.parquet "
             "or train/0000.parquet"
         )
-    return {split: found[split] for split in SPLITS if split in found}
+    return {split: files[split] for split in SPLITS if split in files}
 
 
 def write_split(paths: list[Path], pair: Pair, stem: Path) -> int:

@@ -12,7 +12,7 @@ from scripts.planning.devices import CUDNN, GPUS_PER_HOST, Accelerator, Target
 from transformer.errors import UserError
 
 REQUIREMENTS = "requirements-accelerators.txt"
-MODULES = {"gpu": ("jax_plugins.xla_cuda13", "jax_cuda13_plugin"), "tpu": ("libtpu",)}
+MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
 COMPILERS = {"gpu": "NVIDIA GPUs", "tpu": "TPUs"}
 TRITON_FAILURE = "Couldn't find output tile sizes"
 # libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about what it misses.
@@ -26,6 +26,10 @@ LIBTPU = {
 }
 
 
+def is_installed(platform: str) -> bool:
+    return importlib.util.find_spec(MODULES[platform]) is not None
+
+
 def find_devices(target: Target) -> Sequence[jax.Device]:
     """Returns the target's devices, which programs can be compiled for and not run on.
 
@@ -33,7 +37,7 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     know the topology.
     """
     platform = target.kind.platform
-    if not all(map(is_installed, MODULES[platform])):
+    if not is_installed(platform):
         raise UserError(
             f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in an environment of "
             f"its own: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
@@ -73,14 +77,6 @@ class Compiler:
                     raise
         self.note = "all products by cuBLAS"
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
-
-
-def is_installed(module: str) -> bool:
-    """Tells whether a module, perhaps of a package, can be imported."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _topology(target: Target) -> topologies.TopologyDescription:

@@ -85,11 +85,7 @@ class Target:
     text: str
     kind: Accelerator
     name: str
-    shape: tuple[int, ...]  # of the topology; (number of devices,) for GPUs
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
+    count: int
 
     @property
     def interconnect(self) -> float:
@@ -116,8 +112,8 @@ def parse_target(text: str) -> Target:
         count = int(rest or "1")
         if count > GPUS_PER_HOST and count % GPUS_PER_HOST:
             raise UserError(f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}")
-        return Target(text, kind, name, (count,))
+        return Target(text, kind, name, count)
     if not re.fullmatch(r"[1-9]\d?(x[1-9]\d?)" + f"{{{kind.axes - 1}}}", rest):
         example = "x".join(["2", "2", "1"][: kind.axes])
         raise UserError(f"--device={text}: must be {name}:TOPOLOGY, such as {name}:{example}")
-    return Target(text, kind, name, tuple(int(size) for size in rest.split("x")))
+    return Target(text, kind, name, math.prod(int(size) for size in rest.split("x")))

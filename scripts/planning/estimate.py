@@ -63,11 +63,6 @@ class Estimate:
         """The shape with most positions in an epoch."""
         return self.compiled[-1]
 
-    @property
-    def mean_seconds(self) -> float:
-        """The mean time of a step over an epoch."""
-        return float(np.average(self.seconds, weights=[shape.batches for shape in self.stats]))
-
 
 def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data: Data) -> Estimate:
     """Compiles the step for the shape that needs most memory and for the one with most positions in an epoch.

@@ -105,7 +105,7 @@ class Instruction:
             return int(known)
         # Programs for TPUs lack that field; there the condition of a scan compares its counter with a constant.
         condition = self.program.computations[self._text(r"condition=%?([\w.\-]+)")]
-        constants = [each.number for each in condition.instructions if each.opcode == "constant"]
+        constants = [inner.number for inner in condition.instructions if inner.opcode == "constant"]
         return (constants[0] if len(constants) == 1 else None) or 1
 
     @property

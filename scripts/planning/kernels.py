@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from scripts.planning.hlo import Computation, Instruction, Program
+from scripts.planning.hlo import Computation, Instruction
 from scripts.planning.products import Flops, flops
 from scripts.planning.traffic import Collective, bytes_moved, find_collective, has_target
 
@@ -35,11 +35,6 @@ class Kernel:
         return self.instruction.opcode == "custom-call" and not self.flops.total
 
 
-def kernels(program: Program) -> list[Kernel]:
-    """Returns the kernels of the program. Bodies of loops count as often as they run, if that is known."""
-    return list(_walk(program.entry, 1))
-
-
 def describe(instruction: Instruction) -> str:
     """Returns the modules and the operation that an instruction belongs to.
 
@@ -56,16 +51,17 @@ def describe(instruction: Instruction) -> str:
     return " ".join([*prefix, instruction.op_name.rpartition("/")[2] or instruction.opcode, *suffix])
 
 
-def _walk(computation: Computation, times: int) -> Iterator[Kernel]:
+def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
+    """Yields the kernels of a computation that runs `times`; bodies of loops run as often as is known."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
-            yield from _walk(instruction.called[0], times * instruction.trip_count)
+            yield from kernels(instruction.called[0], times * instruction.trip_count)
         elif instruction.opcode == "conditional":
-            branches = [list(_walk(branch, times)) for branch in instruction.called]
+            branches = [list(kernels(branch, times)) for branch in instruction.called]
             yield from max(branches, key=lambda branch: sum(kernel.bytes for kernel in branch), default=[])
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called:
-                yield from _walk(called, times)
+                yield from kernels(called, times)
         elif not _is_free(instruction):
             yield Kernel(
                 instruction,

@@ -1,6 +1,5 @@
 """The data that a plan is made for: of a run, or of a corpus of which only statistics of its lengths are known."""
 
-import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,19 +28,12 @@ class Data(NamedTuple):
     description: str
 
 
-@dataclasses.dataclass(frozen=True)
-class LengthStatistics:
+class LengthStatistics(NamedTuple):
     """The number of training pairs and the mean tokens of a side, end-of-sentence included."""
 
     pairs: int
     source: float
     target: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.pairs:,} pairs, log-normal lengths with means of {self.source:g} source and {self.target:g} target "
-            f"tokens"
-        )
 
 
 # WMT English-German as the paper's authors published it: fairseq-preprocess counts 132,886,171 English and 137,628,246
@@ -73,8 +65,9 @@ def assume(config: Config, lengths: str | None) -> Data:
             "(--workdir) include that."
         )
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
-    description = f"assumed: {statistics}; vocabulary of {size:,}"
-    return Data(AssumedCorpus(statistics, config.data), (size, size), description)
+    means = f"{statistics.source:g} source and {statistics.target:g} target tokens"
+    description = f"{statistics.pairs:,} pairs, log-normal lengths with means of {means}; vocabulary of {size:,}"
+    return Data(AssumedCorpus(statistics, config.data), (size, size), f"assumed: {description}")
 
 
 def read(config: Config, workdir: Path) -> Data:

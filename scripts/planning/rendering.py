@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from scripts.planning.devices import GPU_FRACTION, Target
 from scripts.planning.estimate import Estimate
 from scripts.planning.memory import GIB, Arrays
@@ -45,9 +47,10 @@ def to_json(config: Config, target: Target, estimated: Estimate, lengths: str) -
 
 def run_times(config: Config, target: Target, estimated: Estimate) -> dict[str, Any]:
     """Returns the time of the configured steps, at the bound and at 70 % of its speed."""
-    seconds = estimated.mean_seconds
+    batches = [shape.batches for shape in estimated.stats]
+    seconds = float(np.average(estimated.seconds, weights=batches))
     hours = config.training.steps * seconds / 3600
-    tokens = sum(shape.tokens for shape in estimated.stats) / sum(shape.batches for shape in estimated.stats)
+    tokens = sum(shape.tokens for shape in estimated.stats) / sum(batches)
     return {
         "steps": config.training.steps,
         "mean_step_seconds": seconds,

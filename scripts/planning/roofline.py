@@ -65,7 +65,7 @@ class Cost:
 
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     """Returns the cost of programs and how often each runs."""
-    launched = [(kernel, times * kernel.times) for program, times in programs for kernel in kernels(program)]
+    launched = [(kernel, times * kernel.times) for program, times in programs for kernel in kernels(program.entry)]
     costs, sent = [], []
     for kernel, times in launched:
         result = str(kernel.instruction.shapes[0]) if kernel.instruction.shapes else ""

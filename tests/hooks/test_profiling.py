@@ -16,12 +16,12 @@ def run(workdir: Path, profile: str, **changes) -> int:
 
 def traces(workdir: Path) -> list[list[int]]:
     """Returns the steps that each trace names, oldest trace first."""
-    found = []
+    steps = []
     for path in sorted((workdir / "profile").rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime):
         planes = ProfileData.from_file(str(path)).planes
         events = [event for plane in planes for line in plane.lines for event in line.events]
-        found.append([int(dict(event.stats)["step_num"]) for event in events if event.name == "train"])
-    return found
+        steps.append([int(dict(event.stats)["step_num"]) for event in events if event.name == "train"])
+    return steps
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_a_run_that_ends_earlier_writes_its_trace_and_no_step_is_traced_again(wo
 
 @pytest.mark.parametrize("value", ["5", "5:", ":5", "a:b", "5:4", "0:4", "-1:4", "1.5:2", "1:2:3", ""])
 def test_values_that_are_no_steps_are_refused(value, tmp_path, capsys):
-    found = error(capsys, tmp_path / "run", value)
-    assert f"--profile: {value} must be FROM:TO, the first and the last step, such as 100:105" in found
+    line = error(capsys, tmp_path / "run", value)
+    assert f"--profile: {value} must be FROM:TO, the first and the last step, such as 100:105" in line
     assert not (tmp_path / "run").exists()
 
 
@@ -68,5 +68,5 @@ def test_a_plan_has_no_steps_to_trace(tmp_path, capsys):
 
 
 def test_steps_after_the_last_one_are_refused(tmp_path, capsys):
-    found = error(capsys, tmp_path / "run", "9:12", training__steps=8)
-    assert found.endswith("--profile=9:12: the run ends at config.training.steps=8; name earlier ones")
+    line = error(capsys, tmp_path / "run", "9:12", training__steps=8)
+    assert line.endswith("--profile=9:12: the run ends at config.training.steps=8; name earlier ones")

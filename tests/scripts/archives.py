@@ -28,7 +28,7 @@ def pair(template: str, source: str) -> dict[str, bytes]:
 
 def sgm(year: int, source: str) -> dict[str, bytes]:
     """Returns a test set in SGML, which has tags between the sentences."""
-    found = {}
+    texts = {}
     for kind, language in (("src", source), ("ref", "en")):
         segments = "".join(
             f'<seg id="{number}">{line}</seg>\n'
@@ -36,8 +36,8 @@ def sgm(year: int, source: str) -> dict[str, bytes]:
         )
         opening = f'<{kind}set setid="newstest{year}" srclang="any">\n<doc docid="a">\n<p>\n'
         text = f"{opening}{segments}</p>\n</doc>\n</{kind}set>\n"
-        found[f"dev/newstest{year}-{source}en-{kind}.{language}.sgm"] = text.encode()
-    return found
+        texts[f"dev/newstest{year}-{source}en-{kind}.{language}.sgm"] = text.encode()
+    return texts
 
 
 def write_tar(path: Path, contents: dict[str, bytes], mode: str = "w:gz") -> None:

@@ -34,9 +34,9 @@ def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
     model = transformer.load(workdir)
     code, out, _ = aligned("--heads=1.2")
     links = [word_links(model.attention(*pair), [Head(1, 2)]) for pair in PAIRS]
-    expected = [" ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in each)) for each in links]
+    expected = [" ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in linked)) for linked in links]
     assert code == 0 and out.splitlines() == expected
-    assert [len(each) for each in links] == [2, 3, 0]
+    assert [len(linked) for linked in links] == [2, 3, 0]
 
 
 def test_the_best_head_and_the_error_rate_are_logged(aligned, tmp_path):

@@ -43,14 +43,14 @@ def error(capsys, module, *flags: str) -> str:
 
 
 def test_the_parameters_are_the_mean(workdir, averaged):
-    found = trained.load([str(averaged)], "best", 1, [])
-    each = [trained.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")]
-    mean = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves).astype(np.float64), axis=0), *each)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found.parameters[0], mean)
-    assert found.checkpoints == (trained.Checkpoint(str(averaged), 30, (10, 20, 30)),)
+    models = trained.load([str(averaged)], "best", 1, [])
+    parameters = [trained.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")]
+    mean = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves).astype(np.float64), axis=0), *parameters)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), models.parameters[0], mean)
+    assert models.checkpoints == (trained.Checkpoint(str(averaged), 30, (10, 20, 30)),)
     # Bit for bit those of --average.
     direct = trained.load([str(workdir)], "last", 3, []).parameters[0]
-    jax.tree.map(np.testing.assert_array_equal, found.parameters[0], direct)
+    jax.tree.map(np.testing.assert_array_equal, models.parameters[0], direct)
 
 
 def test_evaluating_it_gives_the_result_of_average(workdir, averaged, capsys):

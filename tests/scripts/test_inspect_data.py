@@ -3,7 +3,6 @@
 import pytest
 
 from scripts import inspect_data
-from scripts.commands.inspect_data import read_corpus
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer.config import loading
 from transformer.data.sources.source import open_source
@@ -23,15 +22,15 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("train.in and train.out: 5 pairs")
     numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
-    found = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
-    assert len(numbers) == 2 and found == sorted(found)
+    pmi = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
+    assert len(numbers) == 2 and pmi == sorted(pmi)
     assert run(inspect_data, f"--workdir={workdir}", "--min_tokens=99") == 0
     assert "pair 1:" not in capsys.readouterr().out  # shorter targets are counted, but not ranked
     listed = [line.split("\t") for line in path.read_text().splitlines()]
     assert [int(number) for number, _ in listed] == sorted(numbers)
     config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
     # Numbers are those of the whole data, whatever the run leaves out.
-    assert read_corpus(inspect_data.make_parser().parse([f"--workdir={workdir}"]), config.data)[1] == list(
+    assert inspect_data.read_corpus(inspect_data.make_parser().parse([f"--workdir={workdir}"]), config.data)[1] == list(
         zip(SOURCES, REFERENCES, strict=True)
     )
     kept = [pair for number, pair in enumerate(zip(SOURCES, REFERENCES, strict=True), start=1) if number not in numbers]

@@ -37,7 +37,7 @@ TINY = [
     "--config.model.dropout=0",
     "--config.training.accumulation=2",
 ]
-HAVE_COMPILERS = all(compilers.is_installed(module) for modules in compilers.MODULES.values() for module in modules)
+HAVE_COMPILERS = all(map(compilers.is_installed, compilers.MODULES))
 ELSEWHERE = [flag for flag in TINY if not flag.startswith("--device")]
 WITHOUT_LENGTHS = [flag for flag in TINY if "--lengths" not in flag]
 

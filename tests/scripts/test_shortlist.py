@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 import transformer
 from scripts import shortlist
-from scripts.commands import shortlist as work
+from scripts.alignment import translations as learning
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate, translate
 from transformer.config import loading
@@ -69,35 +69,35 @@ def test_coverage_by_hand(workdir):
     translations[11] = [10, 11]  # of 7, which occurs three times, in one sentence: 6 and 7
     listed = Shortlist(translations, np.array([], np.int32), 12, is_shared=False)
     count = sum(len(text.split()) for text in REFERENCES)
-    assert work.coverage(listed, 1, held_out) == (0, (4 * 4 + 5) / 5)
-    assert work.coverage(listed, 2, held_out) == (3 / count, (4 * 4 + 6) / 5)
+    assert learning.coverage(listed, 1, held_out) == (0, (4 * 4 + 5) / 5)
+    assert learning.coverage(listed, 2, held_out) == (3 / count, (4 * 4 + 6) / 5)
 
 
 def test_the_likeliest_and_the_most_frequent_tokens_by_hand():
     probabilities = csr_array(np.array([[0, 0, 0, 0.5, 0.1, 0.3, 0.1], [0] * 7, [0, 0, 0, 0, 0, 0, 1.0]]))
-    assert work.likeliest(probabilities, 2).tolist() == [[5, 4], [-1, -1], [6, -1]]
+    assert learning.likeliest(probabilities, 2).tolist() == [[5, 4], [-1, -1], [6, -1]]
     counts = np.array([9, 9, 0, 9, 2, 0, 7, 2])
-    assert work.most_frequent(counts, 2).tolist() == [6, 4]
-    assert work.most_frequent(counts, 9).tolist() == [6, 4, 7]
+    assert learning.most_frequent(counts, 2).tolist() == [6, 4]
+    assert learning.most_frequent(counts, 9).tolist() == [6, 4, 7]
 
 
 def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch, capsysbinary):
-    found = transformer.load(workdir, shortlist=1).translate(SOURCES)
+    translations = transformer.load(workdir, shortlist=1).translate(SOURCES)
     limited = Shortlist(learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared)
-    for text, (best,) in zip(SOURCES, found, strict=True):
+    for text, (best,) in zip(SOURCES, translations, strict=True):
         (candidates,) = limited.candidates(np.array([[*(int(number) + 4 for number in text.split()), EOS]]))
         assert set(best.tokens) <= set(candidates.tolist())
     assert run(evaluate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     result = json.loads(capsysbinary.readouterr().out)
     assert result["decoding"]["shortlist"] == 1 and result["shortlist"] == limited.fingerprint
-    texts = [best.text for (best,) in found]
+    texts = [best.text for (best,) in translations]
     assert Path(result["hypotheses"]).read_text().splitlines() == texts
     stdin = SimpleNamespace(buffer=io.BytesIO("".join(f"{text}\n" for text in SOURCES).encode()), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stdin)
     assert run(translate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     assert capsysbinary.readouterr().out.decode().splitlines() == texts
     # The search differs from the one without a shortlist, or it would prove nothing.
-    assert found != transformer.load(workdir).translate(SOURCES)
+    assert translations != transformer.load(workdir).translate(SOURCES)
 
 
 def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
@@ -109,9 +109,9 @@ def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
     sampling = ("--decoding.shortlist=8", "--decoding.strategy=sample")
     assert "a shortlist is for beam search" in errors(capsys, evaluate, f"--workdir={workdir}", *sampling)
     monolingual = {"training.objective": "causal_lm", "data.source_language": "", "training.eval_bleu": "false"}
-    other = make_workdir(tmp_path / "other", **monolingual, **{"checkpoint.best_metric": "loss"})
-    assert "training.objective=causal_lm has no shortlist" in errors(capsys, shortlist, f"--workdir={other}")
-    line = errors(capsys, evaluate, f"--workdir={other}", "--decoding.shortlist=8")
+    monolingual_run = make_workdir(tmp_path / "other", **monolingual, **{"checkpoint.best_metric": "loss"})
+    assert "training.objective=causal_lm has no shortlist" in errors(capsys, shortlist, f"--workdir={monolingual_run}")
+    line = errors(capsys, evaluate, f"--workdir={monolingual_run}", "--decoding.shortlist=8")
     assert "config.training.objective=causal_lm, config.decoding.shortlist=8: a shortlist has translations" in line
     with pytest.raises(transformer.UserError, match="^decoding.shortlist=8: .* is missing; make it with: python -m"):
         transformer.load(make_workdir(tmp_path / "without"), shortlist=8)

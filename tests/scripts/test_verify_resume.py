@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scripts import verify_resume
-from scripts.commands.verify_resume import PHASES, Training
+from scripts.killed_training import PHASES, Training
 from tests.training.tiny import flags, tiny_config
 from transformer import cli
 from transformer.checkpoints.manager import Checkpoints
@@ -58,8 +58,8 @@ def test_a_difference_anywhere_changes_its_digest(tmp_path):
     before = digests(tmp_path / "before", progress, line, **values)
 
     def changed(progress=progress, line=line, **changes) -> set[str]:
-        found = digests(Path(tempfile.mkdtemp(dir=tmp_path)), progress, line, **values | changes)
-        return {name for name in before | found if found[name] != before[name]}
+        after = digests(Path(tempfile.mkdtemp(dir=tmp_path)), progress, line, **values | changes)
+        return {name for name in before | after if after[name] != before[name]}
 
     assert changed() == changed(dataclasses.replace(progress, seconds=4.0), line | {"seconds": 4.0}) == set()
     assert changed(parameters=1.1) == {"parameters"}

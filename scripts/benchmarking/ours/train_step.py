@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from configs import base
-from scripts.benchmarking.worker import Prepared, serve
+from scripts.benchmarking.worker import Prepared
 from transformer.decoding.batches import pad
 from transformer.distributed.mesh import make_mesh
 from transformer.runtime import keep_freed_memory
@@ -19,12 +19,8 @@ from transformer.training.step import TrainStep
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "dtype")
 
 
-def main() -> None:
-    keep_freed_memory()  # as every command does
-    serve(prepare)
-
-
 def prepare(task: dict[str, Any]) -> Prepared:
+    keep_freed_memory()  # as every command does
     step, state = make_step(task)
     batch = step.place(make_batch(task))
 
@@ -57,7 +53,3 @@ def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
 
 def padded(rows: Sequence[Sequence[int]]) -> Int[np.ndarray, "B L"]:
     return pad(rows, len(rows), max(map(len, rows)))
-
-
-if __name__ == "__main__":
-    main()

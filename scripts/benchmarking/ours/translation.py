@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from configs import base
-from scripts.benchmarking.worker import Prepared, serve
+from scripts.benchmarking.worker import Prepared
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.replicas import Replicas
@@ -20,13 +20,9 @@ MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
 LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
 
 
-def main() -> None:
-    keep_freed_memory()  # as every command does
-    serve(prepare)
-
-
 def prepare(task: dict[str, Any]) -> Prepared:
     """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
+    keep_freed_memory()  # as every command does
     rows, length = len(task["source"]), task["output_tokens"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
@@ -70,7 +66,3 @@ def forbid_end(parameters: dict, end: int) -> None:
     table[end] = np.eye(table.shape[1])[0]
     last["scale"] = np.array([0.0, *last["scale"][1:]], np.float32)
     last["bias"] = np.array([LOGIT_OF_END, *last["bias"][1:]], np.float32)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,14 +10,10 @@ from ctranslate2.converters import Converter
 from ctranslate2.converters.transformers import MarianMTLoader
 from transformers import MarianMTModel
 
-from scripts.benchmarking.peers.marian_model import make_model
-from scripts.benchmarking.worker import Prepared, serve
+from scripts.benchmarking.peers.hugging_face import make_model
+from scripts.benchmarking.worker import Prepared
 
 END, UNKNOWN, PADDING = "</s>", "<unk>", "<pad>"
-
-
-def main() -> None:
-    serve(prepare)
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -56,7 +52,3 @@ class RandomModel(Converter):
 
 def vocabulary(size: int, end: int) -> list[str]:
     return [UNKNOWN if token == 1 else END if token == end else str(token) for token in range(size - 1)] + [PADDING]
-
-
-if __name__ == "__main__":
-    main()

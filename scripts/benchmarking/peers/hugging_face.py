@@ -1,17 +1,12 @@
-"""Beam search by Hugging Face's `generate`."""
+"""Beam search by Hugging Face's `generate`, with its model of Marian, the Transformer of the paper."""
 
 from typing import Any
 
 import torch
 import transformers
-from transformers import GenerationConfig
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from scripts.benchmarking.peers.marian_model import make_model
-from scripts.benchmarking.worker import Prepared, serve
-
-
-def main() -> None:
-    serve(prepare)
+from scripts.benchmarking.worker import Prepared
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -34,5 +29,16 @@ def prepare(task: dict[str, Any]) -> Prepared:
     return Prepared(generate, int((outputs != padding).sum()), version)
 
 
-if __name__ == "__main__":
-    main()
+def make_model(task: dict[str, Any]) -> MarianMTModel:
+    """Returns a random model. Its padding is the vocabulary's last token, as converters of Marian's models expect."""
+    layers, heads, width = task["num_layers"], task["num_heads"], task["d_ff"]
+    torch.manual_seed(0)
+    config = MarianConfig(
+        **{"vocab_size": task["vocab_size"], "d_model": task["d_model"], "activation_function": "relu"},
+        **{"encoder_layers": layers, "encoder_attention_heads": heads, "encoder_ffn_dim": width},
+        **{"decoder_layers": layers, "decoder_attention_heads": heads, "decoder_ffn_dim": width},
+        **{"max_position_embeddings": 512, "scale_embedding": True, "tie_word_embeddings": True},
+        **{"bos_token_id": task["bos"], "eos_token_id": task["eos"], "forced_eos_token_id": None},
+        **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), task["vocab_size"] - 1),
+    )
+    return MarianMTModel(config).eval()

@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import pymarian
 
-from scripts.benchmarking.worker import Prepared, serve
+from scripts.benchmarking.worker import Prepared
 
 END = 0  # in Marian's vocabularies
 LOGIT_OF_END = -1e4
 MEGABYTES = 1024  # of memory that a thread reserves
-
-
-def main() -> None:
-    serve(prepare)
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -59,7 +55,3 @@ def make_model(folder: Path, task: dict[str, Any], text: str) -> tuple[str, list
     model = str(folder / "model.npz")
     np.savez(model, **arrays)
     return model, [vocabulary] * 2
-
-
-if __name__ == "__main__":
-    main()

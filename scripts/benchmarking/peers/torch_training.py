@@ -12,11 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scripts.benchmarking.worker import Prepared, serve
-
-
-def main() -> None:
-    serve(prepare)
+from scripts.benchmarking.worker import Prepared
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -93,7 +89,3 @@ class Translation(nn.Module):
 def sinusoidal_positions(length: int, width: int) -> Tensor:
     angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-
-if __name__ == "__main__":
-    main()

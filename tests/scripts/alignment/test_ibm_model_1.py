@@ -12,13 +12,15 @@ from scripts.alignment.ibm_model_1 import Chunk
 
 def chunk_of(pairs) -> Chunk:
     sides = zip(*pairs, strict=True)
-    return Chunk(*(array for side in sides for array in (np.concatenate(side), np.array([len(each) for each in side]))))
+    return Chunk(
+        *(array for side in sides for array in (np.concatenate(side), np.array([len(tokens) for tokens in side])))
+    )
 
 
 def learned(chunks, sizes, iterations):
     """Returns the probabilities after each iteration, and the log-likelihood before it."""
-    found = itertools.islice(ibm_model_1.iterate(lambda: chunks, sizes), iterations)
-    return [(probabilities.toarray(), log_likelihood) for probabilities, log_likelihood in found]
+    results = itertools.islice(ibm_model_1.iterate(lambda: chunks, sizes), iterations)
+    return [(probabilities.toarray(), log_likelihood) for probabilities, log_likelihood in results]
 
 
 def random_pairs(count: int, seed: int, vocab_size: int = 30) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -48,11 +50,11 @@ def test_the_probabilities_are_those_of_the_textbook():
 
 
 def test_the_likelihood_grows_and_the_dictionary_is_found():
-    found = learned([chunk_of(random_pairs(300, seed=0))], (30, 30), 10)
-    likelihoods = [log_likelihood for _, log_likelihood in found]
+    results = learned([chunk_of(random_pairs(300, seed=0))], (30, 30), 10)
+    likelihoods = [log_likelihood for _, log_likelihood in results]
     assert likelihoods[0] == pytest.approx(np.log(1 / 30))
     assert (np.diff(likelihoods) > -1e-6).all() and likelihoods[-1] > likelihoods[0] + 1
-    probabilities = found[-1][0]
+    probabilities = results[-1][0]
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-4)
     assert probabilities.argmax(axis=1).tolist() == list(range(29, -1, -1))
 
@@ -87,6 +89,8 @@ def test_chunks_hold_every_pair_once_and_few_links(monkeypatch):
     chunks = list(ibm_model_1.read_chunks(corpus, chosen))
     expected = chunk_of([pairs[i] for i in chosen])
     for name in Chunk._fields:
-        np.testing.assert_array_equal(np.concatenate([getattr(each, name) for each in chunks]), getattr(expected, name))
-    links = [int((each.source_lengths * each.target_lengths).sum()) for each in chunks]
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(chunk, name) for chunk in chunks]), getattr(expected, name)
+        )
+    links = [int((chunk.source_lengths * chunk.target_lengths).sum()) for chunk in chunks]
     assert len(chunks) > 5 and max(links) < 100 + 64

@@ -25,22 +25,22 @@ def test_pieces_of_a_word_have_its_number():
 
 def test_a_word_is_linked_to_the_word_with_the_largest_sum_of_weights():
     # No token of the second target word has its largest weight on a token of "house", whose sum is the largest.
-    found = attention([[0.9, 0.0, 0.0, 0.1], [0.4, 0.3, 0.3, 0.0], [0.3, 0.2, 0.25, 0.25], [0, 0, 0, 1]])
-    assert word_links(found, [Head(1, 1)]) == {(0, 0), (1, 1)}
+    weights = attention([[0.9, 0.0, 0.0, 0.1], [0.4, 0.3, 0.3, 0.0], [0.3, 0.2, 0.25, 0.25], [0, 0, 0, 1]])
+    assert word_links(weights, [Head(1, 1)]) == {(0, 0), (1, 1)}
 
 
 def test_end_of_sentence_is_never_linked():
-    found = attention([[0.1, 0.0, 0.0, 0.9], [0.0, 0.1, 0.0, 0.9], [0.0, 0.0, 0.1, 0.9], [0, 0, 0, 1]])
-    assert word_links(found, [Head(1, 1)]) == {(0, 0), (1, 1)}
+    weights = attention([[0.1, 0.0, 0.0, 0.9], [0.0, 0.1, 0.0, 0.9], [0.0, 0.0, 0.1, 0.9], [0, 0, 0, 1]])
+    assert word_links(weights, [Head(1, 1)]) == {(0, 0), (1, 1)}
 
 
 def test_several_heads_are_averaged():
     straight = [[0.7, 0.3, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     crossed = [[0.4, 0.6, 0, 0], [0.7, 0.3, 0, 0], [0.7, 0.3, 0, 0], [0, 0, 0, 1]]
-    found = attention(straight, crossed)
-    assert heads_of(found) == [Head(1, 1), Head(1, 2)]
-    assert word_links(found, [Head(1, 2)]) == {(1, 0), (0, 1)}
-    assert word_links(found, [Head(1, 1), Head(1, 2)]) == {(0, 0), (1, 1)}
+    weights = attention(straight, crossed)
+    assert heads_of(weights) == [Head(1, 1), Head(1, 2)]
+    assert word_links(weights, [Head(1, 2)]) == {(1, 0), (0, 1)}
+    assert word_links(weights, [Head(1, 1), Head(1, 2)]) == {(0, 0), (1, 1)}
 
 
 def test_the_most_consistent_head_shares_most_links_with_the_others():

@@ -18,9 +18,9 @@ def test_sure_links_are_possible_too():
 
 
 def test_error_rate():
-    found = [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 1)})]
+    aligned = [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 1)})]
     gold = [parse_gold("0-0 1?1 3-3"), parse_gold("0-0 0-1")]
     # 4 links, of which 2 are sure and 3 possible; 4 sure links in the gold.
-    rate = error_rate(found, gold)
+    rate = error_rate(aligned, gold)
     assert rate == (pytest.approx(1 - (2 + 3) / (4 + 4)), pytest.approx(3 / 4), pytest.approx(2 / 4))
     assert error_rate([gold[0].sure], gold[:1]).rate == 0

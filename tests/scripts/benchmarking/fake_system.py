@@ -1,14 +1,10 @@
-"""Workers that need nothing: systems of `comparison.compare`, started as modules."""
+"""Workers that need nothing: contenders of `speeds.compare`."""
 
 import os
 import time
 from typing import Any
 
-from scripts.benchmarking.worker import Prepared, serve
-
-
-def main() -> None:
-    serve(prepare)
+from scripts.benchmarking.worker import Prepared
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
@@ -26,7 +22,3 @@ def prepare(task: dict[str, Any]) -> Prepared:
             os._exit(3)
 
     return Prepared(repeat, task.get("tokens", 10), f"Fake {len(os.sched_getaffinity(0))}")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from scripts import benchmark
-from scripts.benchmarking import sizes
-from scripts.benchmarking.report import Report
+from scripts.benchmarking import tasks
+from scripts.benchmarking.measurement import Measurement
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-REPORT = Report([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, {"small, 1 x 2": "1.50 (P)"}, "amx")
+MEASUREMENT = Measurement([("name", "value"), ("a", "1")], ["A note."], {"a": 1}, {"small, 1 x 2": "1.50 (P)"}, "amx")
 
 
 @pytest.fixture
 def measured(monkeypatch) -> list:
     """Replaces every measurement; the list gets the options that each was called with."""
     calls: list = []
-    monkeypatch.setattr(pkgutil, "resolve_name", lambda name: lambda options: calls.append(vars(options)) or REPORT)
+    monkeypatch.setattr(
+        pkgutil, "resolve_name", lambda name: lambda options: calls.append(vars(options)) or MEASUREMENT
+    )
     return calls
 
 
@@ -59,7 +61,7 @@ def test_results_are_a_table_or_json_and_go_between_the_marks_of_size_and_proces
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
     assert run(benchmark, "layers", "--format=json") == 0
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-amx: {each} -->" for each in ("begin", "end"))
+    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-amx: {mark} -->" for mark in ("begin", "end"))
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
     assert f"| a | 1 |\n\nA note.\n{end}\nafter" in page.read_text()
@@ -81,7 +83,7 @@ def test_a_summary_sets_the_cells_of_its_batches_in_the_row_of_the_processor(mea
 
 
 def test_the_flag_names_every_size():
-    assert set(benchmark.SIZES) == set(sizes.SIZES)
+    assert set(benchmark.SIZES) == set(tasks.SIZES)
 
 
 @pytest.mark.parametrize("path", sorted(Path("scripts/benchmarking/peers").glob("*.py")), ids=str)

@@ -4,16 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from scripts.benchmarking import decoding, training
+from scripts.benchmarking import tasks
 from scripts.benchmarking.ours import train_step, translation
-from scripts.benchmarking.sizes import SIZES, Size, random_sentences
+from scripts.benchmarking.tasks import SIZES, Size, random_sentences
 from transformer.special_tokens import BOS, EOS, PAD
 
 TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=5, length=10)
 
 
 def test_a_training_step_counts_the_targets_that_the_loss_counts():
-    task = training.make_task(TINY) | {"dtype": "float32"}
+    task = tasks.training_task(TINY) | {"dtype": "float32"}
     prepared = train_step.prepare(task)
     prepared.repeat()
     step, state = train_step.make_step(task)
@@ -30,12 +30,12 @@ def test_a_batch_is_shifted_and_padded():
 
 @pytest.mark.parametrize("size", SIZES.values())
 def test_the_lengths_of_a_batch_share_a_bucket_and_fill_it(size):
-    task = training.make_task(size)
+    task = tasks.training_task(size)
     for side in ("source", "target"):
         lengths = [len(row) for row in task[side]]
         assert len(lengths) == size.pairs
         assert max(lengths) == size.length
-        assert size.length - training.LENGTHS < min(lengths) < size.length
+        assert size.length - tasks.LENGTHS < min(lengths) < size.length
 
 
 def test_sentences_have_ordinary_tokens_and_one_end():
@@ -46,7 +46,7 @@ def test_sentences_have_ordinary_tokens_and_one_end():
 
 @pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
 def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
-    task = decoding.make_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
+    task = tasks.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
     prepared = translation.prepare(task)
     assert prepared.repeat() == [6] * sentences
     assert prepared.tokens == 6 * sentences
@@ -54,7 +54,7 @@ def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
 
 def test_an_output_of_another_length_is_refused(monkeypatch):
     monkeypatch.setattr(translation, "forbid_end", lambda parameters, end: end_at_once(parameters))
-    task = decoding.make_task(TINY, 2, tokens=6) | {"dtype": "float32"}
+    task = tasks.decoding_task(TINY, 2, tokens=6) | {"dtype": "float32"}
     with pytest.raises(ValueError, match="the outputs have .* tokens, not 6 each"):
         translation.prepare(task)
 

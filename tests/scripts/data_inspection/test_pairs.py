@@ -35,19 +35,19 @@ def test_copied(source, target, share):
 def test_scores_are_those_of_the_models_per_token(models):
     (model, reverse), reported = models, []
     measured = list(measure(PAIRS, model, reverse, reported.append))
-    assert [(each.number, each.source, each.target) for each in measured] == [
+    assert [(pair.number, pair.source, pair.target) for pair in measured] == [
         (number, *pair) for number, pair in enumerate(PAIRS, start=1)
     ]
-    for each in (measured[0], measured[1], measured[3]):
-        pair = (each.source, each.target)
-        for scores, scorer, (source, target) in zip(each.scores, models, (pair, pair[::-1]), strict=True):
+    for pair in (measured[0], measured[1], measured[3]):
+        texts = (pair.source, pair.target)
+        for scores, scorer, (source, target) in zip(pair.scores, models, (texts, texts[::-1]), strict=True):
             one, without = scorer.score([(source, target), ("", target)])
             assert scores.loss == pytest.approx(-one.log_probability / len(one.tokens), rel=1e-5)
             gain = one.log_probability - without.log_probability
             assert scores.pmi == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
-        assert each.pmi == pytest.approx(sum(scores.pmi for scores in each.scores) / 2)
+        assert pair.pmi == pytest.approx(sum(scores.pmi for scores in pair.scores) / 2)
     assert math.isnan(measured[2].pmi)
-    assert [len(each.scores) for each in measure(PAIRS, model, None, reported.append)] == [1] * 4
+    assert [len(pair.scores) for pair in measure(PAIRS, model, None, reported.append)] == [1] * 4
     assert reported == [4, 4]
 
 

@@ -1,6 +1,5 @@
-"""The work of `scripts.verify_resume`."""
+"""A training run that is killed and started again, the phases that a kill can aim at, and digests of its results."""
 
-import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -20,7 +19,6 @@ import jax
 import numpy as np
 
 from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
-from transformer.config import loading
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_untimed
@@ -85,7 +83,7 @@ class Training:
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
-        return {name: hashlib.sha256(b"".join(found)).hexdigest()[:16] for name, found in parts.items()}
+        return {name: hashlib.sha256(b"".join(chunks)).hexdigest()[:16] for name, chunks in parts.items()}
 
 
 def is_preparing(training: Training) -> bool:
@@ -116,36 +114,6 @@ def is_training(training: Training) -> bool:
 PHASES = {"validating": is_validating, "writing": is_writing, "preparing": is_preparing, "training": is_training}
 
 
-def main(arguments: argparse.Namespace) -> None:
-    if arguments.kills < 1:
-        raise UserError(f"--kills={arguments.kills}: must be at least 1")
-    overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
-    flags = (f"--config={arguments.config}", *overrides)
-    config = loading.load_file(arguments.config, arguments.overrides)
-    if config.training.eval_every % config.training.log_every:
-        raise UserError(
-            f"config.training.eval_every={config.training.eval_every}: must be a multiple of "
-            f"config.training.log_every={config.training.log_every}, whose lines show that a validation has begun"
-        )
-    folder = Path(arguments.workdir)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--workdir={folder}: must be a new or empty folder")
-    uninterrupted = Training(folder / "uninterrupted", config, flags)
-    uninterrupted.finish()
-    expected = uninterrupted.digests()
-    print_digests("without a kill", expected)
-    kills, found = Counter(), []
-    while kills.total() < arguments.kills:
-        killed = Training(folder / f"killed-{len(found)}", config, flags)
-        kill_repeatedly(killed, arguments.kills, kills)
-        found.append(killed.digests())
-        print_digests(f"after {kills.total()} kills", found[-1])
-    print("killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True)
-    if any(digests != expected for digests in found):
-        raise UserError("the killed run differs from the uninterrupted one; compare the digests above")
-    print(f"{arguments.kills} kills left no trace", flush=True)
-
-
 def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
     while kills.total() < limit:
@@ -158,10 +126,6 @@ def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None
         newest = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
         print(f"killed while {killed}: {newest}", flush=True)
     training.finish()
-
-
-def print_digests(name: str, digests: dict[str, str]) -> None:
-    print("  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]), flush=True)
 
 
 def _bytes(tree: Any) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from scripts import markdown
 from transformer.model import kernels
 
 
-class Report(NamedTuple):
+class Measurement(NamedTuple):
     """The rows of a table, with the header first, notes below the table, and the same values for JSON.
 
     `summary` compares our fastest system with the fastest peer, by batch. `processor` is the kind of processor, if the
@@ -41,7 +41,7 @@ def describe_machine(threads: int) -> str:
 
 
 def processor_kind() -> str:
-    """Returns how this processor computes in bfloat16: by a matrix unit, by vector instructions, or not at all."""
+    """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector instructions, or not."""
     if not kernels.computes_bfloat16():
         return "no-bfloat16"
     return "amx" if "amx_bf16" in _cpuinfo().split() else "bfloat16"

@@ -1,9 +1,7 @@
-"""The work of `scripts.shortlist`."""
+"""The likeliest translations of source tokens, and the most frequent target tokens: a lexical shortlist."""
 
-import argparse
 import dataclasses
 import itertools
-from pathlib import Path
 
 import numpy as np
 from absl import logging
@@ -11,44 +9,15 @@ from jaxtyping import Int
 from scipy.sparse import csr_array
 
 from scripts.alignment import ibm_model_1
-from transformer import fingerprints
-from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
-from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL
-from transformer.training.objectives import OBJECTIVES
-from transformer.workdir import open_existing
 
 ITERATIONS = 5  # of EM
 SIZES = (8, 16, 32, 64)  # values of decoding.shortlist that are reported; the file has translations for the largest
 FREQUENT = 100  # most frequent target tokens, the default of Marian
-
-
-def main(arguments: argparse.Namespace) -> None:
-    if arguments.pairs < 1:
-        raise UserError(f"--pairs={arguments.pairs}: must be at least 1")
-    workdir, config = open_existing(Path(arguments.workdir))
-    if "shortlist" not in OBJECTIVES[config.training.objective].options:
-        raise UserError(
-            f"--workdir={workdir.path}: training.objective={config.training.objective} has no shortlist, which is for "
-            "models that translate token by token"
-        )
-    tokenizer = Tokenizer.load(workdir.path, config)
-    fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
-    train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
-    shortlist = learn(train, arguments.pairs, tokenizer)
-    shortlist.save(workdir.shortlist, tokenizer)
-    logging.info("%s: learned. The candidates of the validation split:", workdir.shortlist)
-    for size in SIZES:
-        share, count = coverage(shortlist, size, valid)
-        logging.info(
-            "decoding.shortlist=%d: %.2f %% of the references' tokens; %.0f of %d tokens are candidates of a sentence.",
-            *(size, 100 * share, count, shortlist.vocab_size),
-        )
-    print(workdir.shortlist)
 
 
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
@@ -70,13 +39,13 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
 
 def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
     """Returns the most probable translations of each source token, the first one best; -1 where there are fewer."""
-    found = np.full((probabilities.shape[0], count), -1, np.int32)
+    translations = np.full((probabilities.shape[0], count), -1, np.int32)
     for row, (begin, end) in enumerate(itertools.pairwise(probabilities.indptr)):
         order = np.argsort(-probabilities.data[begin:end], kind="stable")
         tokens = probabilities.indices[begin:end][order]
         tokens = tokens[tokens >= SPECIAL][:count]
-        found[row, : len(tokens)] = tokens
-    return found
+        translations[row, : len(tokens)] = tokens
+    return translations
 
 
 def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "F"]:
@@ -94,9 +63,9 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
     covered = total = candidates = 0
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
-        (found,) = limited.candidates(source[None])
+        (allowed,) = limited.candidates(source[None])
         target = target[target >= SPECIAL]
-        covered += int(np.isin(target, found).sum())
+        covered += int(np.isin(target, allowed).sum())
         total += len(target)
-        candidates += int((found >= 0).sum())
+        candidates += int((allowed >= 0).sum())
     return covered / total, candidates / len(held_out)

@@ -8,12 +8,12 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from absl import logging
 
-from scripts.benchmarking.processes import Failed, System, Worker, running
-from scripts.benchmarking.report import Report, describe_machine, processor_kind
+from scripts.benchmarking.measurement import Measurement, describe_machine, processor_kind
+from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.errors import UserError
 from transformer.model.kernels import computes_bfloat16
 
@@ -32,6 +32,12 @@ class Speed(NamedTuple):
     version: str
     is_exact: bool = True
 
+    @classmethod
+    def of(cls, worker: Worker, is_peer: bool) -> Self:
+        """Returns the measurements of a worker that has done all its repetitions."""
+        contender = worker.contender
+        return cls(contender.name, is_peer, worker.tokens, worker.seconds, worker.version, contender.is_exact)
+
     @property
     def rate(self) -> float:
         """Tokens per second, by the median."""
@@ -49,8 +55,8 @@ class Comparison(NamedTuple):
 def compare(
     batch: str,
     task: Mapping[str, Any],
-    ours: Sequence[System],
-    peers: Sequence[System],
+    ours: Sequence[Contender],
+    peers: Sequence[Contender],
     python: str | None,
     repetitions: int,
 ) -> Comparison:
@@ -69,47 +75,46 @@ def compare(
     left_out: dict[str, str] = {}
 
     @contextlib.contextmanager
-    def leaving_out(system: System) -> Iterator[None]:
+    def leaving_out(contender: Contender) -> Iterator[None]:
         try:
             yield
         except Failed as failed:
-            if system in ours:
-                raise UserError(f"{system.name}: {failed}") from None
-            logging.warning("%s is left out: %s", system.name, failed)
-            left_out[system.name] = str(failed)
+            if contender in ours:
+                raise UserError(f"{contender.name}: {failed}") from None
+            logging.warning("%s is left out: %s", contender.name, failed)
+            left_out[contender.name] = str(failed)
 
-    interpreters = [(system, sys.executable) for system in ours] + [(system, python) for system in peers if python]
+    contenders = [*ours, *(peers if python else ())]
     if not computes_bfloat16():
-        emulated = [system for system, _ in interpreters if system.options.get("dtype") == "bfloat16"]
-        left_out |= {system.name: EMULATED for system in emulated}
-        interpreters = [each for each in interpreters if each[0] not in emulated]
+        emulated = [contender for contender in contenders if contender.options.get("dtype") == "bfloat16"]
+        left_out |= {contender.name: EMULATED for contender in emulated}
     with contextlib.ExitStack() as stack:
-        for system, interpreter in interpreters:
-            logging.info("Preparing %s.", system.name)
-            with leaving_out(system):
-                worker = stack.enter_context(running(interpreter, system, task))
+        for contender in contenders:
+            if contender.name in left_out:
+                continue
+            logging.info("Preparing %s.", contender.name)
+            with leaving_out(contender):
+                interpreter = sys.executable if contender in ours else python
+                worker = stack.enter_context(running(interpreter, contender, task))
                 if workers and worker.tokens != workers[0].tokens:
                     raise Failed(f"counts {worker.tokens} tokens, not {workers[0].tokens}")
                 workers.append(worker)
         for number in range(repetitions):
             logging.info("%s: repetition %d of %d.", batch, number + 1, repetitions)
             for worker in workers:
-                if worker.system.name not in left_out:
-                    with leaving_out(worker.system):
+                if worker.contender.name not in left_out:
+                    with leaving_out(worker.contender):
                         worker.repeat()
-    finished = [worker for worker in workers if worker.system.name not in left_out]
-    speeds = [
-        Speed(w.system.name, w.system not in ours, w.tokens, w.seconds, w.version, w.system.is_exact) for w in finished
-    ]
-    return Comparison(batch, speeds, left_out)
+    finished = [worker for worker in workers if worker.contender.name not in left_out]
+    return Comparison(batch, [Speed.of(worker, worker.contender not in ours) for worker in finished], left_out)
 
 
-def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Report:
+def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Measurement:
     """Returns the table of all comparisons, with notes on systems that are left out."""
     rows, values, summary = [HEADER], [], {}
+    versions = sorted({speed.version for comparison in comparisons for speed in comparison.speeds})
     notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
-    versions = {speed.version for each in comparisons for speed in each.speeds}
-    notes.append(f"Versions: {', '.join(sorted(versions))}.")
+    notes.append(f"Versions: {', '.join(versions)}.")
     for batch, speeds, left_out in comparisons:
         best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
         best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
@@ -119,16 +124,16 @@ def report(comparisons: Sequence[Comparison], threads: int, repetitions: int) ->
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer.rate if best_peer else None
             rates = [f"{rate:,.0f}" for rate in (speed.rate, slowest, fastest)]
-            shown = f"{ratio:.2f}" if ratio else "-"
             advantage = f"{best_ours.rate / speed.rate:.2f}" if speed.is_peer else ""
-            rows.append((batch, speed.name, *rates, shown, advantage))
-            found = {"batch": batch, "tokens_per_second": speed.rate, "slowest": slowest, "fastest": fastest}
-            values.append({**speed._asdict(), **found, "relative_to_fastest_peer": ratio})
+            rows.append((batch, speed.name, *rates, f"{ratio:.2f}" if ratio else "-", advantage))
+            rates = {"tokens_per_second": speed.rate, "slowest": slowest, "fastest": fastest}
+            values.append({**speed._asdict(), "batch": batch, **rates, "relative_to_fastest_peer": ratio})
         for reason in dict.fromkeys(left_out.values()):
-            names = "; ".join(name for name, each in left_out.items() if each == reason)
+            names = "; ".join(name for name, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
-    skipped = [{"batch": each.batch, "left_out": dict(each.left_out)} for each in comparisons if each.left_out]
-    return Report(rows, notes, {"threads": threads, "systems": values, "left_out": skipped}, summary, processor_kind())
+    skipped = [{"batch": batch, "left_out": dict(left_out)} for batch, _, left_out in comparisons if left_out]
+    results = {"threads": threads, "systems": values, "left_out": skipped}
+    return Measurement(rows, notes, results, summary, processor_kind())
 
 
 def without(left_out: Mapping[str, str]) -> str:

@@ -1,0 +1,116 @@
+"""The speed of a training step and of a beam search: the tasks, and the systems that compete in them.
+
+training: target tokens a second of one step with Adam, padding not counted. decoding: output tokens a second, the same
+number of tokens for every sentence.
+"""
+
+import argparse
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from scripts.benchmarking import speeds
+from scripts.benchmarking.measurement import Measurement
+from scripts.benchmarking.processes import Contender, count_threads, find_interpreter
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
+
+LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_multiple` puts into one bucket
+SENTENCES = (16, 1)  # of a batch to translate
+TOKENS = 32  # of a source and of an output, end-of-sentence included
+BEAM_SIZE = 4
+OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
+DTYPES = ("float32", "bfloat16")
+TRAINING = [Contender(f"this project, {dtype}", f"{OURS}.train_step", {"dtype": dtype}) for dtype in DTYPES]
+TRAINING_PEERS = [
+    Contender(
+        f"PyTorch {'compiled' if is_compiled else 'eager'}, {dtype}",
+        f"{PEERS}.torch_training",
+        {"dtype": dtype, "compile": is_compiled},
+    )
+    for is_compiled in (False, True)
+    for dtype in DTYPES
+]
+DECODING = [
+    *(Contender(f"this project, {dtype}", f"{OURS}.translation", {"dtype": dtype}) for dtype in DTYPES),
+    Contender("this project, shortlist", f"{OURS}.translation", {"dtype": "auto", "shortlist": 32}, is_exact=False),
+]
+DECODING_PEERS = [
+    *(Contender(f"Hugging Face, {dtype}", f"{PEERS}.hugging_face", {"dtype": dtype}) for dtype in DTYPES),
+    Contender("CTranslate2, float32", f"{PEERS}.ctranslate2_decoding", {"dtype": "float32"}),
+    Contender("CTranslate2, int8", f"{PEERS}.ctranslate2_decoding", {"dtype": "int8"}),
+    Contender("Marian, float32", f"{PEERS}.marian_decoding"),
+]
+
+
+class Size(NamedTuple):
+    """A model, and the batch of a training step: `pairs` rows of `length` positions on either side."""
+
+    num_layers: int
+    d_model: int
+    d_ff: int
+    num_heads: int
+    vocab_size: int
+    pairs: int
+    length: int
+
+    @property
+    def model_task(self) -> dict[str, Any]:
+        """The description of the model for workers."""
+        names = ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size")
+        return {name: getattr(self, name) for name in names} | {"pad": PAD, "bos": BOS, "eos": EOS}
+
+
+SIZES = {
+    "small": Size(3, 256, 1024, 4, 8_000, pairs=128, length=32),
+    "base": Size(6, 512, 2048, 8, 32_000, pairs=32, length=64),
+}
+
+
+def measure_training(arguments: argparse.Namespace) -> Measurement:
+    size = SIZES[arguments.size]
+    tasks = {f"{arguments.size}, {size.pairs} x {size.length}": training_task(size)}
+    return measure(arguments, tasks, TRAINING, TRAINING_PEERS)
+
+
+def measure_decoding(arguments: argparse.Namespace) -> Measurement:
+    size = SIZES[arguments.size]
+    tasks = {f"{arguments.size}, {rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
+    return measure(arguments, tasks, DECODING, DECODING_PEERS)
+
+
+def measure(
+    arguments: argparse.Namespace,
+    tasks: dict[str, dict[str, Any]],
+    ours: Sequence[Contender],
+    peers: Sequence[Contender],
+) -> Measurement:
+    """Returns the speeds in the tasks, whose keys name their batches."""
+    python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
+    comparisons = [
+        speeds.compare(batch, task | {"threads": threads}, ours, peers, python, arguments.repetitions)
+        for batch, task in tasks.items()
+    ]
+    return speeds.tabulate(comparisons, threads, arguments.repetitions)
+
+
+def training_task(size: Size) -> dict[str, Any]:
+    """Returns the model and a batch of it: sentences whose lengths share a bucket; the first fills its row."""
+    sides = {}
+    for seed, side in enumerate(("source", "target")):
+        shortest = max(size.length - LENGTHS + 1, 1)
+        lengths = random.Random(seed).choices(range(shortest, size.length + 1), k=size.pairs - 1)
+        sides[side] = random_sentences(seed, [size.length, *lengths], size.vocab_size)
+    return size.model_task | {"dropout": 0.1, "label_smoothing": 0.1} | sides
+
+
+def decoding_task(size: Size, rows: int, tokens: int = TOKENS) -> dict[str, Any]:
+    """Returns the model and random source sentences of `tokens` tokens, to be translated without a shortlist."""
+    sources = random_sentences(0, [tokens] * rows, size.vocab_size)
+    return size.model_task | {"beam_size": BEAM_SIZE, "output_tokens": tokens, "source": sources, "shortlist": 0}
+
+
+def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int) -> list[list[int]]:
+    """Returns sentences of these lengths: ordinary tokens, then EOS. The last token of the vocabulary never occurs."""
+    generator = random.Random(seed)
+    ordinary = range(SPECIAL, vocab_size - 1)  # Marian's models keep the last one for padding
+    return [[*generator.choices(ordinary, k=length - 1), EOS] for length in lengths]
