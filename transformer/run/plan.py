@@ -10,7 +10,8 @@ import numpy as np
 
 from transformer.checkpoints.manager import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.checkpoints.restore import steps_in
-from transformer.data.batches.loader import Loader, Position, place
+from transformer.data.batches.collation import place
+from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.planning.memory import bytes_used
 from transformer.run.preparation import Run

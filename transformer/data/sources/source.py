@@ -1,6 +1,6 @@
 """Sources of sentence pairs: the table of their kinds, and the functions that open and read them.
 
-A source is a class in a file of its own and its entry in `SOURCES`.
+A new kind of source is a file with its class, and an entry in `SOURCES`.
 """
 
 import bisect
