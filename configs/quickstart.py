@@ -27,7 +27,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.valid_split = "valid"
     config.tokenizer.vocab_size = 600  # a quarter fewer tokens than with 400
     config.batch.tokens = 2048
-    config.batch.length_multiple = 1  # CPUs need no other, and it pads least
+    config.batch.length_multiple = 1  # pads least; CPUs need no larger one
     config.batch.max_buckets = 3  # each shape takes seconds to compile
 
     # In so short a run a rate that falls to nothing leaves fewer mistakes than the paper's, which is still high then.
@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.training.steps = 800
     config.training.eval_every = 400
     config.checkpoint.every = 200
-    # A model this certain has one good hypothesis. The others of a beam end early and so end the search: a beam of 4
+    # A model this certain has one good hypothesis. Worse ones in a beam end early and so end the search: a beam of 4
     # had 14 of 2,000 sentences wrong, greedy search none. Validation has compiled the programs of greedy search.
     config.decoding.beam_size = 1
     config.decoding.max_source_length = 64

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from configs import base
-from transformer.config.checking import checked
-from transformer.config.combinations import COMBINATIONS
+from transformer.config.checking import COMBINATIONS, checked
 from transformer.config.keys import declared_keys, flatten
 from transformer.errors import UserError
 

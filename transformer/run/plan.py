@@ -10,7 +10,8 @@ import numpy as np
 
 from transformer.checkpoints.restore import steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
-from transformer.data.batches.loader import Loader, Position, place
+from transformer.data.batches.collation import place
+from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.run.preparation import Run
 from transformer.training.memory import bytes_used

@@ -42,7 +42,7 @@ def test_arrays_of_a_packed_batch():
 def test_segments_of_a_planned_batch_are_whole_sentences():
     sentences = random_sentences(200, longest=12)
     plan = packing.plan_epoch(sentences.lengths, (Bucket(4, 32, 32),), np.random.default_rng(0))
-    found = []
+    pairs = []
     for number in range(len(plan)):
         arrays = assemble(sentences, plan[number])
         for row in range(4):
@@ -50,8 +50,8 @@ def test_segments_of_a_planned_batch_are_whole_sentences():
                 source = arrays["source"][row][arrays["source_segments"][row] == segment]
                 target = arrays["target_output"][row][arrays["target_segments"][row] == segment]
                 assert source[-1] == target[-1] == 3
-                found.append((source[:-1].tolist(), target[:-1].tolist()))
-    assert sorted(found) == sorted((source.tolist(), target.tolist()) for source, target in sentences.pairs)
+                pairs.append((source[:-1].tolist(), target[:-1].tolist()))
+    assert sorted(pairs) == sorted((source.tolist(), target.tolist()) for source, target in sentences.pairs)
 
 
 @pytest.mark.parametrize(("module", "bucket"), [(bucketing, Bucket(16, 13, 13)), (packing, Bucket(16, 32, 32))])

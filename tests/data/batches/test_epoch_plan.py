@@ -23,9 +23,9 @@ def test_a_plan_is_mapped_into_memory_unchanged(tmp_path, module):
     assert mapped.stats == made.stats and mapped.padding_fraction == made.padding_fraction
     for name, array in vars(made).items():
         if isinstance(array, np.ndarray):
-            found = getattr(mapped, name)
-            assert found.dtype == array.dtype and np.array_equal(found, array)
-            assert isinstance(found.base, np.memmap) and not found.flags.writeable
+            loaded = getattr(mapped, name)
+            assert loaded.dtype == array.dtype and np.array_equal(loaded, array)
+            assert isinstance(loaded.base, np.memmap) and not loaded.flags.writeable
     assert (mapped.rows is None) == (made.rows is None)
     assert mapped.tokens.sum() == LENGTHS.sum()
 

@@ -175,9 +175,9 @@ def test_held_out_pairs_beyond_max_length_are_left_out():
     long = [(np.full(500, 9), np.full(4, 9)), (np.full(4, 9), np.full(config.data.max_length, 9))]
     expected = list(loader.in_order(short, config, one_device()))
     # The first pair is long, so that the numbers of all others differ.
-    found = list(loader.in_order(MemorySentences([long[0], *short.pairs, long[1]]), config, one_device()))
-    for arrays, others in zip(found, expected, strict=True):
-        assert all(np.array_equal(array, others[name]) for name, array in arrays.items())
+    batches = list(loader.in_order(MemorySentences([long[0], *short.pairs, long[1]]), config, one_device()))
+    for arrays, expected_arrays in zip(batches, expected, strict=True):
+        assert all(np.array_equal(array, expected_arrays[name]) for name, array in arrays.items())
         assert all(array.size <= config.batch.tokens for array in arrays.values())
 
 

@@ -56,8 +56,8 @@ def test_batches_are_random_sentences_in_random_order():
     lengths = random_sentences(6000, longest=12).lengths
     bucket = row_shape(tokens=320, packed_length=32, row_multiple=2)
     plans = [packing.plan_epoch(lengths, (bucket,), np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    first, same, other = ([plan[number].sentences.tolist() for number in range(len(plan))] for plan in plans)
-    assert first == same and first != other
+    first, same, different = ([plan[number].sentences.tolist() for number in range(len(plan))] for plan in plans)
+    assert first == same and first != different
     # Indices of a uniform draw spread by 6000 / sqrt(12) = 1,732; their mean over 20 or more by at most 390.
     for sentences in first:
         assert len(sentences) < 20 or (1000 < np.std(sentences) < 2500 and 1400 < np.mean(sentences) < 4600)
@@ -66,6 +66,7 @@ def test_batches_are_random_sentences_in_random_order():
     assert abs(np.corrcoef(np.arange(len(sizes)), sizes)[0, 1]) < 0.25
     # Sentences of one length meet others in another epoch.
     together = [
-        {frozenset(pair) for row in batches for pair in zip(row, row[1:], strict=False)} for batches in (first, other)
+        {frozenset(pair) for row in batches for pair in zip(row, row[1:], strict=False)}
+        for batches in (first, different)
     ]
     assert len(together[0] & together[1]) < 0.02 * len(together[0])

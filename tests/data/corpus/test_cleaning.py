@@ -48,10 +48,10 @@ def test_removing_duplicates_takes_bounded_memory(monkeypatch):
     monkeypatch.setattr(cleaning, "HASHES_PER_PASS", 10_000)
     hashes = np.random.default_rng(0).integers(0, 300_000, 400_000, np.uint64)
     tracemalloc.start()
-    found = cleaning.is_first_occurrence(hashes)
+    is_first = cleaning.is_first_occurrence(hashes)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert np.count_nonzero(found) == len(np.unique(hashes))
+    assert np.count_nonzero(is_first) == len(np.unique(hashes))
     assert peak < 2e6
 
 

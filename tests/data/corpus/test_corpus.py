@@ -174,8 +174,8 @@ def start(tmp_path, pause):
 
 
 def test_of_two_processes_one_prepares_the_corpus_and_the_other_waits(config, prepared, tmp_path):
-    both = [start(tmp_path, 0.3) for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0].split("\n") for process in both]
+    processes = [start(tmp_path, 0.3) for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0].split("\n") for process in processes]
     assert sorted(map(len, outputs)) == [2, 3]  # only one of them printed "writing"
     assert outputs[0][-2] == outputs[1][-2] == f"300 {prepared().lengths.sum()}"
 
@@ -240,8 +240,8 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
 def test_text_that_the_vocabulary_loses_is_counted_with_an_example(config, prepared, tmp_path):
     config.data.train_split = "lossy"
     write_pairs(tmp_path, "lossy", [("number 犬犬", "Zahl  1"), ("number", "Zahl ①"), ("number 1", "Zahl")])
-    (source, found), (target, changed) = prepared().report["losses"]
-    assert source["unknown"] == 2 and source["characters"] == 8 + 6 + 7 and found == {"unknown": "number 犬犬"}
+    (source, unknown), (target, changed) = prepared().report["losses"]
+    assert source["unknown"] == 2 and source["characters"] == 8 + 6 + 7 and unknown == {"unknown": "number 犬犬"}
     assert target["changed"] == 1 and target["lines"] == 3 and changed == {"changed": "Zahl ①"}
 
 

@@ -45,15 +45,15 @@ def test_samples_are_functions_of_seed_epoch_side_and_sentence(config, made):
     assert all(tokens[-1] == EOS for tokens in first)
     again, shuffled = corpus.prepare(config, made, "train").epoch(1, 5), np.random.default_rng(0).permutation(300)
     assert drawn(again, 0, shuffled) == [first[index] for index in shuffled]
-    for other in (train.epoch(2, 5), train.epoch(1, 6)):
-        assert sum(a != b for a, b in zip(first, drawn(other, 0, pairs), strict=True)) > 200
-    found = [None] * 3
-    threads = [threading.Thread(target=lambda i=i: found.__setitem__(i, drawn(again, 0, pairs))) for i in range(3)]
+    for epoch in (train.epoch(2, 5), train.epoch(1, 6)):
+        assert sum(a != b for a, b in zip(first, drawn(epoch, 0, pairs), strict=True)) > 200
+    samples = [None] * 3
+    threads = [threading.Thread(target=lambda i=i: samples.__setitem__(i, drawn(again, 0, pairs))) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [first] * 3
+    assert samples == [first] * 3
 
 
 def test_equal_sentences_are_sampled_independently(config, made, tmp_path):

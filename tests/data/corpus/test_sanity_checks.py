@@ -85,11 +85,11 @@ def test_languages_without_a_table_give_no_warning(config, prepare, captions):
 @pytest.mark.parametrize(("equal", "count"), [(20, 0), (21, 1)])
 def test_equal_sides_are_reported_above_a_fifth(prepare, captions, equal, count):
     pairs = [(english, english) for english, _ in captions[:equal]] + captions[equal:100]
-    found = mistakes(prepare(pairs))
-    assert len(found) == count
-    if found:
-        assert found[0].startswith(f"{equal} of 100 sampled training pairs have equal sides, such as '")
-        assert captions[0][0][:40] in found[0]
+    warnings = mistakes(prepare(pairs))
+    assert len(warnings) == count
+    if warnings:
+        assert warnings[0].startswith(f"{equal} of 100 sampled training pairs have equal sides, such as '")
+        assert captions[0][0][:40] in warnings[0]
 
 
 def test_integers_may_be_copied(config, prepare):
@@ -101,19 +101,19 @@ def test_integers_may_be_copied(config, prepare):
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
-@pytest.mark.parametrize("other", ["German", "Cyrillic"])
-def test_a_vocabulary_of_another_language_is_reported(config, prepare, captions, tmp_path, byte_fallback, other):
+@pytest.mark.parametrize("language", ["German", "Cyrillic"])
+def test_a_vocabulary_of_another_language_is_reported(config, prepare, captions, tmp_path, byte_fallback, language):
     config.tokenizer.vocab_size, config.tokenizer.byte_fallback = 300 + 256 * byte_fallback, byte_fallback
     prepare([(english, english) for english, _ in captions], "english")
     cyrillic = dict(zip("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувшюыз", strict=True))
     known = {character for english, _ in captions for character in english}
     german = ["".join(character for character in text if character in known) for _, text in captions]
-    texts = german if other == "German" else [text.lower().translate(str.maketrans(cyrillic)) for text in german]
+    texts = german if language == "German" else [text.lower().translate(str.maketrans(cyrillic)) for text in german]
     config.tokenizer.model_file = str(tmp_path / "english" / tokenizer.MODEL)
     config.data.source_language = "other"
-    found = mistakes(prepare(list(zip(texts, german, strict=True))))
+    warnings = mistakes(prepare(list(zip(texts, german, strict=True))))
     start = f"tokenizer.model_file={config.tokenizer.model_file} splits frequent words of the source into "
-    assert any(line.startswith(start) for line in found)
+    assert any(line.startswith(start) for line in warnings)
 
 
 def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):

@@ -75,7 +75,6 @@ def is_running(process: int) -> bool:
 def test_closing_the_results_ends_the_workers():
     results = workers.map_ordered(process_id, range(9), 2)
     processes = {next(results), next(results)}
-    assert len(processes) == 2
     results.close()
     assert not any(map(is_running, processes))
 
@@ -130,12 +129,12 @@ def test_a_dead_worker_of_a_pool_is_an_error_of_one_line(open_pool):
 def test_closing_a_pool_ends_its_processes_and_wakes_waiting_calls(open_pool):
     pool = open_pool(slow_process_id, 1)
     process = pool(0)
-    calls = [in_thread(pool, 1) for _ in range(4)]
-    time.sleep(0.3)  # one computes, and the next is with the process
+    calls = [in_thread(pool, 0.5) for _ in range(4)]
+    time.sleep(0.3)  # one computes, and at most two are on their way to the process
     pool.close()
     assert not is_running(process)
     results = [call.exception(20) or call.result() for call in calls]
-    assert sum(isinstance(result, CancelledError) for result in results) >= 2
+    assert sum(isinstance(result, CancelledError) for result in results) >= 1
     assert {result for result in results if isinstance(result, int)} == {process}
 
 

@@ -56,17 +56,17 @@ def test_numbers_dates_and_times_are_those_written_by_hand():
 @pytest.mark.parametrize(("count", "definite"), THINGS)
 def test_articles_and_adjectives_agree_with_the_noun(count, definite):
     nouns = {noun[0]: noun for noun in NOUNS}
-    found = [
+    things = [
         _things(nouns[name], Phrase(*ADJECTIVES[0]), count, definite).german for name in ("letter", "lamp", "book")
     ]
-    assert tuple(found) == THINGS[count, definite]
+    assert tuple(things) == THINGS[count, definite]
 
 
 def test_the_indefinite_article_depends_on_the_next_word():
     apple = next(noun for noun in NOUNS if noun[0] == "apple")
     adjectives = [Phrase(), Phrase("old", "alt"), Phrase("red", "rot")]
-    found = [_things(apple, adjective, 1, False).english for adjective in adjectives]
-    assert found == ["an apple", "an old apple", "a red apple"]
+    phrases = [_things(apple, adjective, 1, False).english for adjective in adjectives]
+    assert phrases == ["an apple", "an old apple", "a red apple"]
 
 
 def test_the_parts_are_in_the_order_of_each_language():

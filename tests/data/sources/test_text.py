@@ -59,11 +59,11 @@ def test_excluded_training_pairs_are_left_out(tmp_path_factory, excluded, limit)
     whole = sources.open_source(data, "train")
     write(folder / "list", [f"{number}\t3.5" for number in sorted(excluded, reverse=True)])
     data.exclude, data.train_pairs = str(folder / "list"), limit
-    found = sources.open_source(data, "train")
+    remaining = sources.open_source(data, "train")
     kept = [i for i in range(20) if i + 1 not in excluded][: limit or None]
-    assert list(found) == [RAW[i] for i in kept] and len(found) == len(kept)
-    assert [found.where(number, 1) for number in range(len(kept))] == [whole.where(i, 1) for i in kept]
-    assert found.identity != whole.identity
+    assert list(remaining) == [RAW[i] for i in kept] and len(remaining) == len(kept)
+    assert [remaining.where(number, 1) for number in range(len(kept))] == [whole.where(i, 1) for i in kept]
+    assert remaining.identity != whole.identity
     assert len(sources.open_source(data, "valid")) == 20
 
 

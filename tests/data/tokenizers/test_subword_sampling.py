@@ -26,14 +26,14 @@ def frequencies(sampler, word):
 
 
 def test_bpe_dropout_of_a_chain_of_merges():
-    found = frequencies(BpeDropout({"ab": 0.0, "abc": -1.0, "a": -2.0, "b": -3.0, "c": -4.0}, 0.3), "abc")
-    assert found == pytest.approx({"a b c": 0.3, "ab c": 0.7 * 0.3, "abc": 0.7 * 0.7}, abs=0.01)
+    drawn = frequencies(BpeDropout({"ab": 0.0, "abc": -1.0, "a": -2.0, "b": -3.0, "c": -4.0}, 0.3), "abc")
+    assert drawn == pytest.approx({"a b c": 0.3, "ab c": 0.7 * 0.3, "abc": 0.7 * 0.7}, abs=0.01)
 
 
 def test_bpe_dropout_of_merges_that_exclude_each_other():
-    found = frequencies(BpeDropout({"ab": 0.0, "bc": -1.0}, 0.3), "abc")
+    drawn = frequencies(BpeDropout({"ab": 0.0, "bc": -1.0}, 0.3), "abc")
     # The better merge unless it is skipped, then the other one unless it is skipped too.
-    assert found == pytest.approx({"ab c": 0.7, "a bc": 0.3 * 0.7, "a b c": 0.3 * 0.3}, abs=0.01)
+    assert drawn == pytest.approx({"ab c": 0.7, "a bc": 0.3 * 0.7, "a b c": 0.3 * 0.3}, abs=0.01)
 
 
 def test_bpe_dropout_draws_again_on_cached_paths():
@@ -60,7 +60,7 @@ def test_the_cache_of_bpe_dropout_is_bounded_and_changes_no_sample(monkeypatch):
         gc.collect()
         sampler, generator = BpeDropout(scores, 0.5), random.Random(0)
         segmentations = [sampler.segment(word, generator) for _ in range(3000)]
-        cached = [each for each in gc.get_objects() if isinstance(each, subword_sampling._Segmentation)]
+        cached = [state for state in gc.get_objects() if isinstance(state, subword_sampling._Segmentation)]
         assert len(cached) <= (1 + subword_sampling._CACHED_PATHS) * len(word)
         return segmentations
 

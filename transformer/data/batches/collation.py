@@ -1,11 +1,31 @@
-"""The arrays of a batch, filled with its sentences' tokens."""
+"""The arrays of a batch, filled with its sentences' tokens, and their placement on devices."""
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
+from transformer.distributed.sharding import held_rows, place_held_rows
 from transformer.special_tokens import BOS, PAD
+
+Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
+
+
+def place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+    """Assembles the rows of a batch that this process's devices hold, and puts them there."""
+    return assemble_and_place(corpus, batch, mesh)[-1]
+
+
+def assemble_and_place(
+    corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh
+) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
+    """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
+    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
+    own = batch.select(held)
+    arrays = assemble(corpus, own)
+    return own, arrays, place_held_rows(arrays, held, mesh)
 
 
 def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
@@ -24,7 +44,7 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
         lengths = lengths.astype(np.int64)
         positions = ragged_arange(lengths)
         starts = batch.rows * length + _offsets(batch.rows, lengths)
-        places = np.repeat(starts, lengths) + positions
+        indices = np.repeat(starts, lengths) + positions
         if side == 0:
             values = {"source": tokens}
         else:
@@ -35,7 +55,7 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             values |= {f"{name}_segments": np.repeat(segments, lengths), f"{name}_positions": positions}
         for name, flat in values.items():
             filled = np.full(bucket.rows * length, PAD, np.int32)
-            filled[places] = flat
+            filled[indices] = flat
             arrays[name] = filled.reshape(bucket.rows, length)
     return arrays
 

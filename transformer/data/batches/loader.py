@@ -14,23 +14,18 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 
-import jax
 import ml_collections
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int32
 
 from transformer import cache
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
-from transformer.data.batches.collation import assemble
-from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch, load_or_make
+from transformer.data.batches.collation import Arrays, assemble_and_place, place
+from transformer.data.batches.epoch_plan import EpochPlan, load_or_make
 from transformer.data.corpus import workers
 from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
-from transformer.distributed.sharding import held_rows, place_held_rows
-
-Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
 
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
@@ -190,7 +185,7 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
     tokens, in proportion to their planned lengths, as those of this process.
     """
     batch = plan[number]
-    own, arrays, placed = _place(corpus, batch, mesh)
+    own, arrays, placed = assemble_and_place(corpus, batch, mesh)
     tokens = plan.tokens[number]
     if isinstance(corpus, SampledEpoch):
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
@@ -198,16 +193,3 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
     stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
     return placed, stats
-
-
-def place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> Arrays:
-    """Assembles the rows of a batch that this process's devices hold, and puts them there."""
-    return _place(corpus, batch, mesh)[-1]
-
-
-def _place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
-    """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
-    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
-    own = batch.select(held)
-    arrays = assemble(corpus, own)
-    return own, arrays, place_held_rows(arrays, held, mesh)

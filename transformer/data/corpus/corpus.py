@@ -36,7 +36,7 @@ class Corpus:
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
       report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`encoding.count_losses`),
-        and `invalid`, the place of the first side that is not UTF-8.
+        and `invalid`, the error about the first side that is not UTF-8.
       sampler: samples the sentences of each epoch; None without subword sampling.
     """
 

@@ -31,7 +31,7 @@ def num_workers(wanted: int) -> int:
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
     """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
-    At most one argument more than there are workers is in memory. Exceptions of the function are raised here.
+    At most `workers` + 1 arguments are in memory. Exceptions of the function are raised here.
 
     Raises:
       UserError: a process died.
@@ -68,7 +68,12 @@ class Pool:
             return self.submit(argument).result()
 
     def submit(self, argument: A) -> Future:
-        return self._executor.submit(_call, argument)
+        # A process that starts here inherits the mask: Ctrl-C reaches only the main process, which ends its workers.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._executor.submit(_call, argument)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def close(self) -> None:
         """Ends the processes after the calls that they compute. Calls that wait for a process are cancelled."""
@@ -87,7 +92,6 @@ def _start(function: Callable[[Any], Any]) -> None:
     """Prepares a worker process."""
     global _function
     _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C interrupts only the main process, which ends its workers
     os.dup2(2, 1)  # standard output has the command's results only
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 

@@ -1,6 +1,6 @@
 """Sources of sentence pairs: the table of their kinds, and the functions that open and read them.
 
-A source is a class in a file of its own and its entry in `SOURCES`.
+A new kind of source is a file with its class, and an entry in `SOURCES`.
 """
 
 import bisect
@@ -52,9 +52,10 @@ class Source(Protocol):
 def open_source(data: Config, split: str) -> Source:
     """Opens the source that `data` describes, for one of SPLITS. Raises UserError if its data is missing."""
     source = SOURCES[data.source].open(data, split)
-    if split == "train" and data.exclude:
-        source = RemainingPairs(source, _read_excluded(data.exclude, len(source)))
-    return FirstPairs(source, data.train_pairs) if split == "train" and data.train_pairs else source
+    if split != "train" or not (data.exclude or data.train_pairs):
+        return source
+    excluded = _read_excluded(data.exclude, len(source)) if data.exclude else None
+    return SelectedPairs(source, excluded, data.train_pairs)
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
@@ -79,51 +80,37 @@ def decoded(source: Source) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class FirstPairs:
-    """The first `limit` pairs of a source."""
+class SelectedPairs:
+    """The first `limit` pairs of a source, 0 for all, after those with the numbers `excluded` have been left out.
+
+    The numbers are from 0 and ascend; None if `data.exclude` is empty.
+    """
 
     source: Source
+    excluded: tuple[int, ...] | None
     limit: int
 
     @property
     def name(self) -> str:
-        return f"{self.source.name}, first {self.limit:,} pairs"
+        remaining = "" if self.excluded is None else f", without {len(self.excluded):,} pairs"
+        first = f", first {self.limit:,} pairs" if self.limit else ""
+        return f"{self.source.name}{remaining}{first}"
 
     @property
     def identity(self) -> dict:
-        return self.source.identity | {"first": self.limit}
+        identity = self.source.identity
+        if self.excluded is not None:
+            identity |= {"excluded": hashlib.sha256(str(self.excluded).encode()).hexdigest()}
+        return identity | ({"first": self.limit} if self.limit else {})
 
     def __len__(self) -> int:
-        return min(len(self.source), self.limit)
+        remaining = len(self.source) - len(self.excluded or ())
+        return min(remaining, self.limit) if self.limit else remaining
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return itertools.islice(self.source, self.limit)
-
-    def where(self, index: int, side: int) -> str:
-        return self.source.where(index, side)
-
-
-@dataclass(frozen=True)
-class RemainingPairs:
-    """The pairs of a source whose numbers, from 0, are not in `excluded`, which ascends."""
-
-    source: Source
-    excluded: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.source.name}, without {len(self.excluded):,} pairs"
-
-    @property
-    def identity(self) -> dict:
-        return self.source.identity | {"excluded": hashlib.sha256(str(self.excluded).encode()).hexdigest()}
-
-    def __len__(self) -> int:
-        return len(self.source) - len(self.excluded)
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        excluded = set(self.excluded)
-        return (pair for number, pair in enumerate(self.source) if number not in excluded)
+        excluded = set(self.excluded or ())
+        pairs = (pair for number, pair in enumerate(self.source) if number not in excluded)
+        return itertools.islice(pairs, self.limit or None)
 
     def where(self, index: int, side: int) -> str:
         return self.source.where(index + bisect.bisect_right(self._pairs_before, index), side)
@@ -131,7 +118,7 @@ class RemainingPairs:
     @functools.cached_property
     def _pairs_before(self) -> list[int]:
         """The number of remaining pairs before each excluded one."""
-        return [number - i for i, number in enumerate(self.excluded)]
+        return [number - i for i, number in enumerate(self.excluded or ())]
 
 
 def _read_excluded(path: str, count: int) -> tuple[int, ...]:

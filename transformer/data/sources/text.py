@@ -134,11 +134,11 @@ def _uncompressed(path: Path, data: Config) -> TextFile:
 
 def _find(folder: Path, stem: str, language: str, key: str) -> Path:
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
-    found = [path for path in (plain, packed) if path.is_file()]
-    if len(found) == 2:
+    present = [path for path in (plain, packed) if path.is_file()]
+    if len(present) == 2:
         raise UserError(f"data.{key}={stem}: both {plain.name} and {packed.name} are in {folder}; remove one of them")
-    if found:
-        return found[0].resolve()
+    if present:
+        return present[0].resolve()
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"

@@ -77,8 +77,8 @@ def _builder(dataset: str, data_dir: str) -> Any:
     try:
         builder = tfds.builder(dataset, **options)
     except tfds.core.DatasetNotFoundError as error:
-        place = f" or in {data_dir}" if data_dir else ""
-        raise UserError(f"data.name={dataset}: not found in TFDS{place}") from error
+        folder = f" or in {data_dir}" if data_dir else ""
+        raise UserError(f"data.name={dataset}: not found in TFDS{folder}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"data.name={dataset}: {_one_line(error)[:200]}") from error
     command = f"python -m scripts.get_data --tfds={dataset} --output={data_dir or tfds.core.constants.DATA_DIR}"

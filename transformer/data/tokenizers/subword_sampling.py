@@ -40,10 +40,10 @@ class BpeDropout:
             if merges >= len(path) - 1:
                 return path[-1].symbols
             state = path[merges]  # its best merge is skipped; any other merge may be skipped too
-            at = next((place for place in state.merges()[1:] if generator.random() >= self._rate), None)
-            if at is None:
+            merge = next((index for index in state.merges()[1:] if generator.random() >= self._rate), None)
+            if merge is None:
                 return state.symbols
-            path = self._path(tuple(state.joined(at)))
+            path = self._path(tuple(state.joined(merge)))
 
     def _greedy_path(self, symbols: Sequence[str]) -> list["_Segmentation"]:
         """Returns the segmentation into these symbols and those that follow by always making the best merge."""
@@ -51,16 +51,13 @@ class BpeDropout:
         state = _Segmentation(list(symbols), scores)
         path = [state]
         while (best := max(state.scores, default=_NO_PIECE)) > _NO_PIECE:
-            state = self._merge(state, state.scores.index(best))
+            index = state.scores.index(best)
+            symbols, scores = state.joined(index), [*state.scores[:index], *state.scores[index + 1 :]]
+            for changed in range(max(index - 1, 0), min(index + 1, len(scores))):
+                scores[changed] = self._score(symbols[changed] + symbols[changed + 1])
+            state = _Segmentation(symbols, scores)
             path.append(state)
         return path
-
-    def _merge(self, state: "_Segmentation", at: int) -> "_Segmentation":
-        symbols = state.joined(at)
-        scores = [*state.scores[:at], *state.scores[at + 1 :]]
-        for changed in range(max(at - 1, 0), min(at + 1, len(scores))):
-            scores[changed] = self._score(symbols[changed] + symbols[changed + 1])
-        return _Segmentation(symbols, scores)
 
     def _score(self, pair: str) -> float:
         return self._scores.get(pair, _NO_PIECE)
@@ -73,14 +70,14 @@ class _Segmentation:
     symbols: list[str]
     scores: list[float]
 
-    def joined(self, at: int) -> list[str]:
-        """Returns the symbols with the one at this position and the next as one."""
-        return [*self.symbols[:at], self.symbols[at] + self.symbols[at + 1], *self.symbols[at + 2 :]]
+    def joined(self, index: int) -> list[str]:
+        """Returns the symbols with the one at this index and the next as one."""
+        return [*self.symbols[:index], self.symbols[index] + self.symbols[index + 1], *self.symbols[index + 2 :]]
 
     def merges(self) -> list[int]:
-        """Returns the positions where two symbols form a piece, best first."""
-        places = [place for place, score in enumerate(self.scores) if score > _NO_PIECE]
-        return sorted(places, key=lambda place: -self.scores[place])
+        """Returns the indices of symbols that form a piece with the next, best first."""
+        indices = [index for index, score in enumerate(self.scores) if score > _NO_PIECE]
+        return sorted(indices, key=lambda index: -self.scores[index])
 
 
 class UnigramSampler:

@@ -6,7 +6,6 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import sentencepiece
 
@@ -33,11 +32,11 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
     return TOKENIZERS[options.kind](options, source)
 
 
-def _train_sentencepiece(options: Config, source: Source, exact_size: bool) -> tuple[Vocabulary, Vocabulary]:
+def _train_sentencepiece(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
     if options.shared:
-        shared = _train_one(options, source, (0, 1), exact_size)
+        shared = _train_one(options, source, (0, 1))
         return shared, shared
-    return _train_one(options, source, (0,), exact_size), _train_one(options, source, (1,), exact_size)
+    return _train_one(options, source, (0,)), _train_one(options, source, (1,))
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
@@ -56,7 +55,7 @@ def _parts(text: str) -> list[str]:
     return _PARTS.findall(text) if is_long else [text]
 
 
-def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size: bool) -> SentencePieceVocabulary:
+def _train_one(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = select_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
@@ -66,7 +65,7 @@ def _train_one(options: Config, source: Source, sides: Sequence[int], exact_size
             model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
-            hard_vocab_limit=exact_size,
+            hard_vocab_limit=options.kind in ("bpe", "unigram"),  # exactly vocab_size pieces
             normalization_rule_name=options.normalization,
             character_coverage=options.character_coverage,
             byte_fallback=options.byte_fallback,
@@ -121,9 +120,9 @@ def _count_ids(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]
 
 # The kinds that `tokenizer.kind` can name, with the functions that make the vocabularies of both sides.
 TOKENIZERS: dict[str, Callable[[Config, Source], tuple[Vocabulary, Vocabulary]]] = {
-    "bpe": partial(_train_sentencepiece, exact_size=True),
-    "unigram": partial(_train_sentencepiece, exact_size=True),
-    "word": partial(_train_sentencepiece, exact_size=False),
-    "char": partial(_train_sentencepiece, exact_size=False),
+    "bpe": _train_sentencepiece,
+    "unigram": _train_sentencepiece,
+    "word": _train_sentencepiece,
+    "char": _train_sentencepiece,
     "ids": _count_ids,
 }
