@@ -55,8 +55,8 @@ def test_logits_depend_on_the_whole_source_and_no_later_target(change):
     batch = batch_of(sentences(FULL), list(range(ROWS)), LARGE)
     positions = {"source_positions": apart(SOURCE), "target_positions": apart(TARGET)}
     sizes = input_gradients(model, lambda model: model(batch["source"], batch["target_input"], **positions))
-    of_target = sizes["decoder"][apart(TARGET)]
-    assert (of_target[~EARLIER] == 0).all() and (of_target[EARLIER] > 0).all()
+    decoder_sizes = sizes["decoder"][apart(TARGET)]
+    assert (decoder_sizes[~EARLIER] == 0).all() and (decoder_sizes[EARLIER] > 0).all()
     assert (sizes["encoder"] > 0).all()
 
 

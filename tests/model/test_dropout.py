@@ -47,11 +47,11 @@ def test_masks_of_other_sites_and_other_keys_are_independent():
         rngs = nnx.Rngs(dropout=seed)
         return [np.asarray(dropout(x, rate, rngs)) != 0 for _ in range(3)]
 
-    first, again, other = masks(0), masks(0), masks(1)
+    first, again, later = masks(0), masks(0), masks(1)
     np.testing.assert_array_equal(first, again)
     agreement = rate**2 + (1 - rate) ** 2
     tolerance = SIGMAS * np.sqrt(agreement * (1 - agreement) / SIZE)
-    every = [*first, *other]
+    every = [*first, *later]
     for i, mask in enumerate(every):
         for later in every[i + 1 :]:
             assert abs((mask == later).mean() - agreement) < tolerance

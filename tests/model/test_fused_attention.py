@@ -24,7 +24,6 @@ from transformer.model.fused_attention import (
     CUDNN,
     FusedAttention,
     cudnn_attention,
-    cudnn_segment_attention,
     fused_attention,
     splash_attention,
 )
@@ -41,8 +40,8 @@ PADDED = [
     pytest.param(cudnn_attention, **ON_GPU),
 ]
 PACKED = [
-    pytest.param(partial(cudnn_segment_attention, implementation="xla"), id="xla"),
-    pytest.param(cudnn_segment_attention, **ON_GPU),
+    pytest.param(partial(cudnn_attention, implementation="xla"), id="xla"),
+    pytest.param(cudnn_attention, **ON_GPU),
     pytest.param(partial(splash_attention, interpret=True), id="splash-interpreted"),
     pytest.param(splash_attention, marks=[TPU], id="splash"),
 ]
@@ -123,7 +122,7 @@ def test_cudnn_gets_no_empty_rows(monkeypatch):
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 @pytest.mark.parametrize("attend", PACKED)
 def test_attention_within_segments_equals_the_plain_form(attend, kind, dtype):
-    if dtype == "float32" and attend is cudnn_segment_attention:
+    if dtype == "float32" and attend is cudnn_attention:
         pytest.skip("cuDNN computes in 16 bits")
     assert_equals_plain(attend, packed_mask(kind), dtype)
 
@@ -151,7 +150,7 @@ CHOICES = [
     ("auto", BY_LENGTHS, V5E, "plain"),
     ("auto", BY_LENGTHS, CPU, "plain"),
     ("auto", BY_SEGMENTS, H100, "plain"),
-    ("cudnn", BY_SEGMENTS, H100, "cudnn_segment_attention"),
+    ("cudnn", BY_SEGMENTS, H100, "cudnn_attention"),
     ("cudnn", ODD, H100, "plain"),
     ("auto", BY_SEGMENTS, V5E, "splash_attention"),
     ("splash", BY_SEGMENTS, V5E, "splash_attention"),

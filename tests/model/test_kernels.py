@@ -25,14 +25,14 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     exact_x, exact_w = (np.asarray(array, np.float64) for array in (x, w))
     tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * np.sqrt(k)}
 
-    found = jax.jit(lambda x, w: kernels.product(x, w, jnp.dtype(dtype)))(x, w)
-    assert found.dtype == dtype
-    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
-    found = jax.jit(lambda x, w: kernels.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
-    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, **tolerance)
-    found = jax.jit(lambda x, w: kernels.transposed_product(x.T, w))(x, w)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(np.asarray(found, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
+    y = jax.jit(lambda x, w: kernels.product(x, w, jnp.dtype(dtype)))(x, w)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, **tolerance)
+    y = jax.jit(lambda x, w: kernels.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, **tolerance)
+    y = jax.jit(lambda x, w: kernels.transposed_product(x.T, w))(x, w)
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
 
 
 @pytest.mark.parametrize("rows", [4, 64, 65])
@@ -43,9 +43,9 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     expected, kernel = linear(x), linear.kernel[...]
     linear.kernel = nnx.Param(kernels.decoding_weight(kernel, jnp.dtype(dtype)))
     np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
-    found, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
-    assert found.dtype == expected.dtype and found.shape == expected.shape
-    np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance)
+    y, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
+    assert y.dtype == expected.dtype and y.shape == expected.shape
+    np.testing.assert_allclose(y.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("rows", "is_turned"), [(64, True), (65, False)])

@@ -42,9 +42,9 @@ def test_values_and_gradients_follow_the_formula(dtype, tolerance, mean):
         return jnp.sum(weight * y), y
 
     arguments = x, module.scale[...], module.bias[...]
-    found, y = jax.grad(ours, argnums=(0, 1, 2), has_aux=True)(*arguments)
+    d_inputs, y = jax.grad(ours, argnums=(0, 1, 2), has_aux=True)(*arguments)
     gradients, values = jax.grad(expected, argnums=(0, 1, 2), has_aux=True)(*(a.astype("float32") for a in arguments))
-    assert [gradient.dtype for gradient in found] == [jnp.dtype(dtype), jnp.float32, jnp.float32]
-    for actual, exact in zip((y, *found), (values, *gradients), strict=True):
+    assert [gradient.dtype for gradient in d_inputs] == [jnp.dtype(dtype), jnp.float32, jnp.float32]
+    for actual, exact in zip((y, *d_inputs), (values, *gradients), strict=True):
         error = np.linalg.norm(np.asarray(actual, np.float64) - exact) / np.linalg.norm(exact)
         assert error < tolerance * (1 + mean / 10)

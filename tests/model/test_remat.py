@@ -35,9 +35,9 @@ def test_rematerialized_layers_give_the_same_gradients_from_less_memory(dtype):
 
 
 def test_attention_weights_are_those_of_stored_layers():
-    expected, found = (
+    expected, rematerialized = (
         attention_weights(tiny_transformer(remat=remat).module, BATCH["source"], BATCH["target_input"])
         for remat in ("none", "layers")
     )
-    assert expected.keys() == found.keys() == {"encoder", "decoder", "cross"}
-    assert distance(expected, found) < 1e-6
+    assert expected.keys() == rematerialized.keys() == {"encoder", "decoder", "cross"}
+    assert distance(expected, rematerialized) < 1e-6

@@ -41,20 +41,20 @@ def gradients(share: str):
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):
     monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", rows * ONE_ROW)
     (chunked, whole), state = gradients(share)
-    found, expected = chunked(state), whole(state)
+    results, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
-    for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for leaf, expected_leaf in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
         # Gradients are sums of terms of up to 30.
-        np.testing.assert_allclose(each, other, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-4)
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", 2 * ONE_ROW)
     (chunked, whole), state = gradients("all")
-    of_chunk, of_all = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
+    chunk_shape, whole_shape = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
     texts = [function.lower(state).compile().as_text() for function in (chunked, whole)]
-    assert of_chunk in texts[0] and of_all not in texts[0]
-    assert of_all in texts[1]
+    assert chunk_shape in texts[0] and whole_shape not in texts[0]
+    assert whole_shape in texts[1]
 
 
 def test_logits_are_those_of_the_hidden_vectors_and_the_output_table():

@@ -99,13 +99,13 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, pla
     columns = jnp.arange(width).reshape(devices, -1)
     parts = jnp.pad(logits, ((0, 0), (0, 0), (0, width - VOCAB)), constant_values=1e9).reshape(4, 4, devices, -1)
     criterion = Criterion(EPSILON, support, r_drop)
-    found, _, gradient = jax.vmap(
+    value, _, gradient = jax.vmap(
         lambda part, columns: criterion.with_gradient(part, jnp.asarray(targets), columns, VOCAB, "devices"),
         in_axes=(2, 0),
         out_axes=(None, None, 2),
         axis_name="devices",
     )(parts, columns)
     gradient = gradient.reshape(4, 4, width)
-    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
     np.testing.assert_allclose(gradient[..., :VOCAB], expected_gradient, atol=1e-5)
     assert (gradient[..., VOCAB:] == 0).all()

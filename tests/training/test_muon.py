@@ -41,8 +41,8 @@ def test_updates_and_state_are_those_of_optax(epsilon):
         keys = jax.tree.unflatten(jax.tree.structure(parameters), list(keys))
         gradients = jax.tree.map(lambda x, key: jax.random.normal(key, x.shape), parameters, keys)
         (update, ours), (exact, expected) = (
-            jax.jit(each.update)(gradients, state, parameters)
-            for each, state in zip(transformations, (ours, expected), strict=True)
+            jax.jit(transformation.update)(gradients, state, parameters)
+            for transformation, state in zip(transformations, (ours, expected), strict=True)
         )
         assert max(jax.tree.leaves(jax.tree.map(distance, exact, update))) < 1e-4
         assert distance(expected, ours) < 1e-5

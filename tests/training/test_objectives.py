@@ -64,11 +64,11 @@ def test_whole_words_are_masked_or_none_of_their_tokens(sentences):
 
 
 def test_only_the_key_decides_what_is_masked(sentences):
-    one, same, other = (
+    first, again, reseeded = (
         mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1] for seed in (2, 2, 3)
     )
-    np.testing.assert_array_equal(one, same)
-    assert (np.asarray(one) != np.asarray(other)).any()
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(reseeded)).any()
 
 
 def test_words_begin_where_the_vocabulary_marks_it():
@@ -136,7 +136,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
     for row, prompt in zip(source, prompts, strict=True):
         row[: len(prompt) + 1] = [*prompt, EOS]
     limits = np.array([len(prompt) + 6 for prompt in prompts])
-    found, done = beam_search(
+    hypotheses, done = beam_search(
         [language_model],
         jnp.asarray(source),
         jnp.asarray(limits),
@@ -148,15 +148,15 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
     )
     assert done.all()
     forward = jax.jit(lambda inputs: language_model(inputs))
-    for tokens, prompt in zip(np.asarray(found.tokens[:, 0]), prompts, strict=True):
+    for tokens, prompt in zip(np.asarray(hypotheses.tokens[:, 0]), prompts, strict=True):
         assert tokens[tokens != PAD].tolist() == continue_greedily(forward, prompt, 6)
-    log_p = np.asarray(found.token_log_probabilities[1, 0])
+    log_p = np.asarray(hypotheses.token_log_probabilities[1, 0])
     assert (log_p[:5] == 0.0).all() and (log_p[5:11] < 0.0).all()  # the prompt is certain
 
 
 def test_beams_keep_the_prompt(language_model):
     prompt = jnp.array([[7, 30, UNK, 41, EOS, PAD]])
-    found, _ = beam_search(
+    hypotheses, _ = beam_search(
         [language_model],
         prompt,
         jnp.array([9]),
@@ -166,8 +166,8 @@ def test_beams_keep_the_prompt(language_model):
         max_length=12,
         forbid_unk=True,
     )
-    tokens = np.asarray(found.tokens[0])
-    assert np.isfinite(found.scores).all() and len(np.unique(tokens, axis=0)) == 4
+    tokens = np.asarray(hypotheses.tokens[0])
+    assert np.isfinite(hypotheses.scores).all() and len(np.unique(tokens, axis=0)) == 4
     np.testing.assert_array_equal(tokens[:, [0, 1, 3]], [[7, 30, 41]] * 4)
     assert (tokens[:, 2] != UNK).all()  # the model's own token
 
@@ -234,11 +234,13 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     monkeypatch.setattr("transformer.run.loop.train", lambda run, profiled: prepared.append(run))
     changes = {"batch__plan": plan, "batch__packed_length": 32}
     assert run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
-    (found,) = prepared
-    with Loader(found.corpus, found.config, Position(0, 0), found.train_step.mesh, tmp_path / "plans") as loader:
+    (prepared_run,) = prepared
+    with Loader(
+        prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh, tmp_path / "plans"
+    ) as loader:
         _, arrays, stats = next(loader)
     packed = {"source_segments", "source_positions"} if plan == "packed" else set()
-    assert set(arrays) == set(found.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed
+    assert set(arrays) == set(prepared_run.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed
     assert stats.target_tokens == 0 and stats.source_tokens == np.count_nonzero(arrays["source"])
     assert stats.positions == arrays["source"].size
 

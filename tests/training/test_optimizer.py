@@ -119,7 +119,7 @@ def test_adafactor_follows_its_formula():
 
 def test_muon_equalizes_singular_values_and_matches_the_size_of_adams_updates():
     """The update keeps the singular vectors of Nesterov's momentum and maps the values through the quintic."""
-    first, second = (np.asarray(each["inner"]["kernel"], np.float64) for each in (GRADIENTS, AGAIN))
+    first, second = (np.asarray(gradients["inner"]["kernel"], np.float64) for gradients in (GRADIENTS, AGAIN))
     momentum = 0.95 * 0.05 * first + 0.05 * second
     ahead = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second / (1 - 0.95**2)
     left, values, right = np.linalg.svd(ahead, full_matrices=False)

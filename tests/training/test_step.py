@@ -100,7 +100,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     batch, config = make_batch(LONG, 4, 7, seed=0), tiny_config(model__dropout=0.3, training__r_drop=5.0)
     learner = setup(config)
     state = learner.initializer()
-    found, _ = learner.step.gradients(state, learner.step.place(batch), 0, learner.step.seed)
+    gradients, _ = learner.step.gradients(state, learner.step.place(batch), 0, learner.step.seed)
 
     twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
     truth = twice["target_output"][..., None]
@@ -115,7 +115,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
         divergences = jnp.where(is_counted, (jnp.exp(log_p) * (log_p - log_q)).sum(-1), 0).sum() / 2
         return (losses + 5.0 * divergences) / 2
 
-    assert distance(jax.grad(objective)(state.parameters), found) < 1e-5
+    assert distance(jax.grad(objective)(state.parameters), gradients) < 1e-5
 
 
 def test_r_drop_makes_passes_agree():
@@ -150,9 +150,9 @@ def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):
 
 def test_the_same_updates_make_the_same_state(dropping):
     updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(3)]
-    one, other = dropping.after(*updates)[0], dropping.after(*updates)[0]
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-    assert one.step == 3
+    first, again = dropping.after(*updates)[0], dropping.after(*updates)[0]
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert first.step == 3
 
 
 def test_ema_parameters_follow_their_formula(dropping):
@@ -214,7 +214,7 @@ def test_parameters_and_optimizer_stay_float32_whatever_the_products_are():
     )
     for leaf in jax.tree.leaves((state, metrics)):
         assert leaf.dtype in (np.float32, np.int32, np.bool_)
-    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), each) for each in (state, half.initializer.abstract_state)]
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, half.initializer.abstract_state)]
     assert shapes[0] == shapes[1]
 
 
@@ -264,7 +264,9 @@ def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is
     many_rows, long = Bucket(64, 16, 16), Bucket(8, 96, 96)
     assert many_rows.positions > long.positions
     here = setup(tiny_config())
-    programs = [each() for each in here.step.compilations(here.initializer.abstract_state, [many_rows, long])]
+    programs = [
+        compile_one() for compile_one in here.step.compilations(here.initializer.abstract_state, [many_rows, long])
+    ]
     long_needs, many_need = (program.memory_analysis().temp_size_in_bytes for program in programs[:2])
     assert long_needs > many_need
     assert programs[0] is here.step.executable(here.initializer.abstract_state, here.step.abstract_batch(long))

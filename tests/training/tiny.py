@@ -72,10 +72,10 @@ def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: 
     return batch
 
 
-def distance(tree, other) -> float:
+def distance(tree, reference) -> float:
     """Returns the largest difference between two trees of arrays, relative to the largest value."""
-    one, two = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each)]) for each in (tree, other))
-    return float(np.max(np.abs(one - two)) / np.max(np.abs(one)))
+    values, expected = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(y)]) for y in (tree, reference))
+    return float(np.max(np.abs(values - expected)) / np.max(np.abs(values)))
 
 
 RUN = """

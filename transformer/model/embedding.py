@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.kernels import FLOAT32, product_dtype
-from transformer.model.linear import Linear, flat_product
+from transformer.model.kernels import FLOAT32, flat_product, product_dtype
+from transformer.model.linear import Linear
 from transformer.model.partitioning import shard_rows
 
 

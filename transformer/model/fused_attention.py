@@ -4,6 +4,7 @@ Each kernel runs on some devices and computes some masks. Attention that no kern
 compute takes the plain form of `MultiHeadAttention`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,10 +19,6 @@ from transformer.model.partitioning import ROW_AXES, row_shards
 
 TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
 MAX_BLOCK = 512
-BLOCKS = (
-    *("block_q", "block_kv", "block_kv_compute"),  # of the forward pass
-    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq"),  # of the backward pass
-)
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
 ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
 
@@ -36,8 +33,7 @@ class FusedAttention(NamedTuple):
     attend: Callable[[Queries, Keys, Values, Mask], Queries]
     runs_on: Callable[[AbstractDevice | jax.Device], bool]
     devices: str  # those that `runs_on` accepts, in words
-    fits: Callable[[ArrayOrShape, ArrayOrShape], bool]  # whether it computes queries and keys of these shapes
-    computes_packed: bool  # packed rows, or else rows of one sentence each
+    accepts: Callable[[ArrayOrShape, ArrayOrShape, bool], bool]  # a function of (queries, keys, is_packed)
 
 
 def fused_attention(
@@ -71,7 +67,7 @@ def choose_kernel(
     if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
         return None
     for kernel in kernels:
-        if kernel.computes_packed == is_packed and kernel.fits(queries, keys) and kernel.runs_on(mesh.abstract_device):
+        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, is_packed):
             return kernel
     return None
 
@@ -87,13 +83,16 @@ def missing_devices(name: str, device: jax.Device) -> str | None:
 def cudnn_attention(
     queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
 ) -> Float[Array, "B T H d"]:
-    """Attends over rows of one sentence each, by their lengths. Rows without tokens count as one token long.
+    """Attends over rows of one sentence each by their lengths, and over packed rows by the dense mask.
 
-    `implementation` is an argument of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
+    The mask becomes a bias (B, 1, T, S), whose gradient cuDNN computes too. `implementation` is an argument of
+    `jax.nn.dot_product_attention`; "xla" computes the same on every device.
     """
+    if mask.is_packed:
+        return jax.nn.dot_product_attention(queries, keys, values, mask=mask.dense, implementation=implementation)
 
     def lengths(segments: jax.Array) -> jax.Array:
-        # A softmax over no keys would be 0 / 0.
+        # Rows without tokens count as one token long: a softmax over no keys would be 0 / 0.
         return jnp.maximum(jnp.sum(segments != 0, axis=1, dtype=jnp.int32), 1)
 
     return jax.nn.dot_product_attention(
@@ -103,13 +102,6 @@ def cudnn_attention(
         key_value_seq_lengths=lengths(mask.key_segments),
         implementation=implementation,
     )
-
-
-def cudnn_segment_attention(
-    queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
-) -> Float[Array, "B T H d"]:
-    """Attends within segments. The dense mask becomes a bias (B, 1, T, S), whose gradient cuDNN computes too."""
-    return jax.nn.dot_product_attention(queries, keys, values, mask=mask.dense, implementation=implementation)
 
 
 def splash_attention(
@@ -125,9 +117,10 @@ def splash_attention(
 
     shape = queries.shape[1], keys.shape[1]
     visible = (masks.CausalMask if mask.is_causal else masks.FullMask)(shape)
+    blocks = [field.name for field in dataclasses.fields(kernels.BlockSizes) if field.name.startswith("block_")]
     attend = kernels.make_splash_mha(
         masks.MultiHeadMask([visible] * queries.shape[2]),
-        block_sizes=kernels.BlockSizes(**dict.fromkeys(BLOCKS, math.gcd(*shape, MAX_BLOCK))),
+        block_sizes=kernels.BlockSizes(**dict.fromkeys(blocks, math.gcd(*shape, MAX_BLOCK))),
         head_shards=1,  # `fused_attention` has split them
         q_seq_shards=1,
         interpret=interpret,
@@ -146,27 +139,24 @@ def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
 
 
-def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
+def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
     # JAX 0.10 refuses to differentiate attention over odd lengths.
     is_even = queries.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
     return is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
 
 
-def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
-    return queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
+def _fits_unpacked_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+    # JAX 0.10 also computes the gradient of the bias of packed rows, which nothing needs (jax-ml/jax#39512).
+    return not is_packed and _fits_cudnn(queries, keys, is_packed)
+
+
+def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+    return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
 AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
-CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn, computes_packed=False)
-CUDNN_SEGMENTS = FusedAttention(cudnn_segment_attention, _runs_cudnn, AMPERE, _fits_cudnn, computes_packed=True)
-SPLASH = FusedAttention(
-    splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash, computes_packed=True
-)
-# The kernels to try; attention that none of them can compute is plain. `auto` leaves out CUDNN_SEGMENTS, since JAX 0.10
-# also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512).
-ATTENTION_IMPLEMENTATIONS = {
-    "auto": (CUDNN, SPLASH),
-    "plain": (),
-    "cudnn": (CUDNN, CUDNN_SEGMENTS),
-    "splash": (SPLASH,),
-}
+CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
+UNPACKED_CUDNN = CUDNN._replace(accepts=_fits_unpacked_cudnn)
+SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
+# The kernels to try; attention that none of them can compute is plain.
+ATTENTION_IMPLEMENTATIONS = {"auto": (UNPACKED_CUDNN, SPLASH), "plain": (), "cudnn": (CUDNN,), "splash": (SPLASH,)}

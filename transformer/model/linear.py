@@ -1,14 +1,10 @@
 """Linear maps: Xavier initialization, products in the model's dtype, gradients of the parameters in float32."""
 
-import functools
-
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model import kernels
-from transformer.model.kernels import TransposedMatrix, product_dtype
+from transformer.model.kernels import TransposedMatrix, flat_product, product_dtype
 
 
 class Linear(nnx.Linear):
@@ -45,45 +41,3 @@ class Linear(nnx.Linear):
     def transposed_kernel(self) -> Float[Array, "N K"]:
         kernel = self.kernel.get_value()
         return kernel.transpose if isinstance(kernel, TransposedMatrix) else kernel.T
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def flat_product(
-    x: Float[Array, "*rows K"],
-    kernel: Float[Array, "K N"] | Float[Array, "N K"],
-    dtype: jnp.dtype,
-    output_dtype: jnp.dtype,
-    is_transposed: bool = False,
-) -> Float[Array, "*rows N"]:
-    """Returns x @ kernel, or x @ kernel.T if `is_transposed`: a product of two matrices in `dtype`.
-
-    It is accumulated and returned in `output_dtype`. The kernel's gradient is accumulated and returned in float32, so
-    that it is not rounded before it is summed over batches and devices.
-
-    Flattening the rows matters on CPUs: for the kernel's gradient XLA would transpose a (B, T, N) gradient and
-    recompute everything fused into it element by element. A train step of 3,072 tokens takes 0.66 s instead of 1.06 s
-    on two cores.
-    """
-    multiply = kernels.product_with_transpose if is_transposed else kernels.product
-    y = multiply(_rows(x, dtype), kernel.astype(dtype), output_dtype)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
-
-
-def _forward(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool):
-    return flat_product(x, kernel, dtype, output_dtype, is_transposed), (x, kernel)
-
-
-def _backward(dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool, saved: tuple, d_y: jax.Array):
-    x, kernel = saved
-    rows, d_y = _rows(x, dtype), _rows(d_y, dtype)
-    multiply = kernels.product if is_transposed else kernels.product_with_transpose
-    d_x = multiply(d_y, kernel.astype(dtype), dtype)
-    d_kernel = kernels.transposed_product(d_y, rows) if is_transposed else kernels.transposed_product(rows, d_y)
-    return d_x.reshape(x.shape).astype(x.dtype), d_kernel
-
-
-flat_product.defvjp(_forward, _backward)
-
-
-def _rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    return x.reshape(-1, x.shape[-1]).astype(dtype)

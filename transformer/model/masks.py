@@ -40,7 +40,4 @@ def attention_mask(
     """Returns True for keys of the query's segment that are not padding and, if causal, not later in the row."""
     queries, keys = query_segments[:, None, :, None], key_segments[:, None, None, :]
     mask = (queries == keys) & (keys != 0)
-    if causal:
-        length = query_segments.shape[1]
-        mask = mask & jnp.tril(jnp.ones((length, length), bool))[None, None]
-    return mask
+    return mask & jnp.tri(query_segments.shape[1], dtype=bool)[None, None] if causal else mask

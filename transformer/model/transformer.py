@@ -85,9 +85,9 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
     """Returns the attention weights of every layer (N) and head, computed by the modules that train.
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
-    arguments, such as source and target_input. The result has the keys
-    "encoder" (N B H S S), "decoder" (N B H T T) and "cross" (N B H T S), as far as the model has these. No other thread
-    may run or trace a module at the same time, since `nnx.capture` replaces methods of the classes.
+    arguments, such as source and target_input. The result has the keys "encoder" (N B H S S), "decoder" (N B H T T) and
+    "cross" (N B H T S), as far as the model has these. It is not thread-safe: while it runs, `nnx.capture` replaces
+    methods of the modules' classes.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):

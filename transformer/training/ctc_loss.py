@@ -10,8 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
-from transformer.model.kernels import FLOAT32, rows_per_chunk
-from transformer.model.linear import flat_product
+from transformer.model.kernels import FLOAT32, flat_product, rows_per_chunk
 from transformer.model.partitioning import row_shards
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums

@@ -40,7 +40,7 @@ class TrainingObjective(NamedTuple):
       and attention if it has `translate` and `attention`.
     options: the optional parts of the configuration that the objective supports, of packed (batch.plan),
       label_smoothing, r_drop, word_vectors (model.source_vectors and target_vectors) and shortlist.
-    strategy: the decoding strategy that its models need and no others have; None: any that no objective needs.
+    strategy: the decoding strategy that its models need, and only its models have; None: any that no objective needs.
     make_loss(config.training, mesh): the loss.
     make_inputs(config.training, pieces): see `inputs_of`.
     stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0

@@ -35,7 +35,7 @@ class ProjectedLoss:
         return cls(Criterion(training.label_smoothing, training.label_smoothing_support, training.r_drop), mesh)
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        """R-Drop's second pass of each row is computed only with dropout: in evaluation `rngs` is None."""
+        """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
         criterion = dataclasses.replace(self.criterion, r_drop=0.0) if rngs is None else self.criterion
         batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
