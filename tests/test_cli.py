@@ -83,8 +83,8 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
         (EVALUATE, ["--config.data.path=new"], "--config.data.path=FOLDER, which records its place and resumes"),
         (
             TRAIN,
-            ["--config=a.py", "--config=b.py"],
-            "--config=b.py: --config=a.py is given before it; give --config once",
+            ["--config=a.py", "--config=a.py"],
+            "--config=a.py: --config=a.py is given before it; give --config once",
         ),
         (
             TRAIN,

@@ -64,9 +64,11 @@ class Parser(argparse.ArgumentParser):
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
-            collects = name in flags and isinstance(flags[name].default, list)
-            if name.startswith("--") and not collects and given.setdefault(name, word) is not word:
+            collects_values = name in flags and isinstance(flags[name].default, list)
+            if name in given and not collects_values:
                 raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
+            if name.startswith("--"):
+                given[name] = word
             if self._is_override(name):
                 if not equals and (text := next(words, None)) is None:
                     raise UserError(f"{word}: needs a value, {word}=VALUE")

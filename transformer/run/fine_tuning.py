@@ -199,7 +199,7 @@ def _check_vocabularies(parent: Parent) -> tuple[int, int]:
     """
     settings, taken = parent.run_config.tokenizer, parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
-    keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
+    keys = ("kind", "shared") if OBJECTIVES[parent.objective].translates else ("kind",)
     differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
     if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
@@ -223,7 +223,7 @@ def record(workdir: Workdir, parent: Parent) -> None:
             "step": parent.step,
             "item": parent.item,
             "checksum": parent.checksum,
-            "objective": parent.config.training.objective,
+            "objective": parent.objective,
             "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
             "not_taken": parent.skipped,
         }
