@@ -77,10 +77,10 @@ def test_what_was_learned_is_translated(quick):
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().split("\n") == ["Ich muss eine Uhr finden.", "", "Er muss eine Uhr zeichnen.", ""]
     done = start("translate", f"--workdir={quick}", "--n_best=3", "--format=jsonl", "--average=2", text=source)
-    found = [json.loads(line) for line in done.stdout.decode().splitlines()]
-    assert [each["source"] for each in found] == source.split("\n")[:-1]
-    for each in found:
-        scores = [translation["score"] for translation in each["translations"]]
+    objects = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert [written["source"] for written in objects] == source.split("\n")[:-1]
+    for written in objects:
+        scores = [translation["score"] for translation in written["translations"]]
         assert len(scores) == 3 and scores == sorted(scores, reverse=True)
 
 
@@ -89,7 +89,7 @@ def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
     section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]
     lines = section.replace("runs/multi30k", str(quick)).replace("runs/finetune", str(tmp_path / "run")).splitlines()
     (_, training), evaluations = (
-        [line for line in lines if f"-m transformer.{each}" in line] for each in ("train", "evaluate")
+        [line for line in lines if f"-m transformer.{name}" in line] for name in ("train", "evaluate")
     )
     model = loading.load(quick).model
     settings = {f"model.{key}": value for key, value in model.items()} | {"tokenizer.shared": True, "batch.tokens": 512}

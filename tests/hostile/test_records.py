@@ -22,11 +22,11 @@ RECORD = "".join(json.dumps(line) + "\n" for line in LINES).encode()
 
 def whole_lines(content: bytes) -> list[dict]:
     """Returns the members of LINES in `content` up to the steps in REACHED."""
-    found = []
+    lines = []
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line.decode()))
-    return [line for line in found if line in LINES and line["step"] <= REACHED[line["split"]]]
+            lines.append(json.loads(line.decode()))
+    return [line for line in lines if line in LINES and line["step"] <= REACHED[line["split"]]]
 
 
 @pytest.fixture(scope="module")
