@@ -35,32 +35,25 @@ cli.run(train.make_parser(), train.main)
 """
 
 
-HANGING = (0.5, 30.0, "beat")
+def run(seconds: float, sleep: float, call: str) -> subprocess.CompletedProcess:
+    script = SCRIPT.format(seconds=seconds, sleep=sleep, call=call)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+
+
+def test_a_process_without_beats_ends_with_its_stacks():
+    result = run(seconds=0.5, sleep=30.0, call="beat")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Timeout (0:00:00.500000)!" in result.stderr and "line 6 in <module>" in result.stderr
+
+
 # The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its first pause.
-RUNNING = [(1.5, 0.5, "beat"), (1.5, 0.5, "extend"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")]
-
-
-@pytest.fixture(scope="module")
-def ended() -> dict[tuple, tuple[int, str, str]]:
-    """Returns exit code, standard output and standard error of the script for each case; all cases run at once."""
-    processes = {}
-    for case in (HANGING, *RUNNING):
-        argv = [sys.executable, "-c", SCRIPT.format(**dict(zip(("seconds", "sleep", "call"), case, strict=True)))]
-        processes[case] = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    outputs = {case: process.communicate(timeout=60) for case, process in processes.items()}
-    return {case: (processes[case].returncode, *output) for case, output in outputs.items()}
-
-
-def test_a_process_without_beats_ends_with_its_stacks(ended):
-    code, output, errors = ended[HANGING]
-    assert (code, output) == (1, "")
-    assert "Timeout (0:00:00.500000)!" in errors and "line 6 in <module>" in errors
-
-
-@pytest.mark.parametrize("case", RUNNING)
-def test_a_process_with_beats_or_a_pause_or_no_limit_continues(ended, case):
-    code, output, _ = ended[case]
-    assert (code, output) == (0, "done\n")
+@pytest.mark.parametrize(
+    ("seconds", "sleep", "call"),
+    [(1.0, 0.5, "beat"), (1.0, 0.5, "extend"), (0.0, 0.1, "beat"), (1.0, 0.6, "pause")],
+)
+def test_a_process_with_beats_or_a_pause_or_no_limit_continues(seconds, sleep, call):
+    result = run(seconds, sleep, call)
+    assert (result.returncode, result.stdout) == (0, "done\n")
 
 
 @pytest.fixture
