@@ -1,10 +1,9 @@
 """Settings of all tests, and fixtures that several files share."""
 
-import inspect
+import functools
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,14 +13,10 @@ from jaxtyping import install_import_hook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Checks shapes and types in signatures at every call; must precede all imports of `transformer`.
-install_import_hook("transformer", "beartype.beartype")
-
-from transformer.data.sources import grammar  # noqa: E402
-
-# Without these checks, since drawing a sentence calls dozens of functions: they took a third of a tiny run's time.
-for name, function in inspect.getmembers(grammar, inspect.isfunction):
-    setattr(grammar, name, inspect.unwrap(function))
+# Checks shapes and types in signatures at every call, in the packages whose arrays have shapes. It must precede all
+# imports of `transformer`.
+WITH_SHAPES = ("model", "training", "decoding", "distributed", "data.batches", "data.corpus")
+install_import_hook([f"transformer.{package}" for package in WITH_SHAPES], "beartype.beartype")
 
 # Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: the LayerNorm of Flax and
 # the Adam of Optax rely on promotion.
@@ -39,11 +34,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-# No deadlines, since an example may compile. The default profile is deterministic; `thorough` draws new examples.
+# No deadlines, since an example may compile. `quick` and `full`, the profiles of the fast and the slow suite, are
+# deterministic; `thorough` draws new examples.
 UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=100, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("quick", max_examples=25, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("full", max_examples=100, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=True, **UNTIMED)
-hypothesis.settings.load_profile("quick")
 
 
 # Halves the compile time of a training step. Newer versions of XLA end the process, since they lack the flag.
@@ -67,6 +63,8 @@ def is_fast(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     compile_quickly(is_fast(config))  # before importing a test file computes anything
+    if config.getoption("hypothesis_profile") is None:
+        hypothesis.settings.load_profile("quick" if is_fast(config) else "full")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,13 +72,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiles without optimising in the fast suite, where compiling dominates, unless a file is marked `optimized`."""
-    compile_quickly(is_fast(request.config) and request.node.get_closest_marker("optimized") is None)
+@functools.lru_cache(maxsize=1)
+def begin(folder: Path, quickly: bool) -> None:
+    """Sets the optimization level and frees the programs that other folders or the other level have compiled.
+
+    The files of a folder share compiled programs. Those of all folders would take many GiB.
+    """
+    compile_quickly(quickly)
     jax.clear_caches()
-    yield
-    compile_quickly(False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """Compiles without optimising in the fast suite, where compiling dominates, unless a file is marked `optimized`."""
+    begin(request.path.parent, is_fast(request.config) and request.node.get_closest_marker("optimized") is None)
 
 
 @pytest.fixture(scope="session")

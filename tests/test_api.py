@@ -51,19 +51,19 @@ def test_translations_and_scores_are_those_of_the_command(workdirs, monkeypatch,
     ):
         names = folders if isinstance(folders, str) else ",".join(folders)
         expected = command_output(monkeypatch, capsysbinary, f"--workdir={names}", *flags)
-        found = transformer.load(folders, **settings).translate(iter(TEXTS), n_best=N_BEST)
-        found = files.six_digits([[vars(each) for each in best] for best in found])
-        assert json.loads(json.dumps(found)) == expected
+        translations = transformer.load(folders, **settings).translate(iter(TEXTS), n_best=N_BEST)
+        written = files.six_digits([[vars(translation) for translation in best] for best in translations])
+        assert json.loads(json.dumps(written)) == expected
 
 
 def test_a_translation_has_the_score_that_is_given_to_it(model):
-    found = [(text, each) for text, best in zip(TEXTS, model.translate(TEXTS, N_BEST), strict=True) for each in best]
-    found = [(text, each) for text, each in found if text]
-    scored = model.score((text, each.text) for text, each in found)
-    for (_, each), score in zip(found, scored, strict=True):
-        assert (score.text, score.tokens, score.pieces) == (each.text, each.tokens, each.pieces)
-        np.testing.assert_allclose(score.token_log_probabilities, each.token_log_probabilities, atol=1e-4)
-        np.testing.assert_allclose([score.log_probability, score.score], [each.log_probability, each.score], rtol=1e-5)
+    n_best = zip(TEXTS, model.translate(TEXTS, N_BEST), strict=True)
+    pairs = [(text, translation) for text, translations in n_best for translation in translations if text]
+    scores = model.score((text, translation.text) for text, translation in pairs)
+    for (_, made), score in zip(pairs, scores, strict=True):
+        assert (score.text, score.tokens, score.pieces) == (made.text, made.tokens, made.pieces)
+        np.testing.assert_allclose(score.token_log_probabilities, made.token_log_probabilities, atol=1e-4)
+        np.testing.assert_allclose([score.log_probability, score.score], [made.log_probability, made.score], rtol=1e-5)
 
 
 def test_empty_lists_and_texts_give_empty_results(model):
@@ -154,8 +154,8 @@ def test_a_beam_tree_is_that_of_a_beam_search(workdirs):
 
 
 def test_an_ensemble_has_no_single_encoder(workdirs):
-    both = transformer.load(workdirs)
-    for call in (lambda: both.encode(["1"]), lambda: both.attention("1", "2")):
+    models = transformer.load(workdirs)
+    for call in (lambda: models.encode(["1"]), lambda: models.attention("1", "2")):
         with pytest.raises(UserError, match="not defined for an ensemble of 2; load one workdir"):
             call()
 

@@ -48,7 +48,7 @@ def test_a_config_sets_only_what_differs_from_its_parent(path):
     text = Path(path).read_text()
     (parent,) = re.findall(r"^    config = (\w+)\.get_config\(", text, re.MULTILINE)
     assigned = re.findall(r"^    config\.([\w.]+) = ", text, re.MULTILINE)
-    config, before = (flatten(loading.load_file(each, [])) for each in (path, f"configs/{parent}.py"))
+    config, before = (flatten(loading.load_file(file, [])) for file in (path, f"configs/{parent}.py"))
     assert assigned and [key for key in assigned if config[key] == before[key]] == []
 
 

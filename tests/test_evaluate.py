@@ -59,20 +59,20 @@ def translate(models: Trained) -> list[list[Translation]]:
 
 
 def test_result_and_files_of_a_split(workdir, capsys):
-    found = result(capsys, f"--workdir={workdir}")
-    assert set(found) >= CONTRACT
-    assert (found["split"], found["step"], found["averaged"], found["sentences"]) == ("test", 20, 1, 5)
-    assert found["decoding"]["beam_size"] == 2
-    assert found["seconds"] > 0 and found["output_tokens_per_second"] > 0 and found["compile_seconds"] > 0
-    assert all(value == float(f"{value:.6g}") for value in found.values() if isinstance(value, float))
-    hypotheses = Path(found["hypotheses"]).read_text().splitlines()
-    assert Path(found["references"]).read_text().splitlines() == REFERENCES
-    assert Path(found["sources"]).read_text().splitlines() == SOURCES
+    saved = result(capsys, f"--workdir={workdir}")
+    assert set(saved) >= CONTRACT
+    assert (saved["split"], saved["step"], saved["averaged"], saved["sentences"]) == ("test", 20, 1, 5)
+    assert saved["decoding"]["beam_size"] == 2
+    assert saved["seconds"] > 0 and saved["output_tokens_per_second"] > 0 and saved["compile_seconds"] > 0
+    assert all(value == float(f"{value:.6g}") for value in saved.values() if isinstance(value, float))
+    hypotheses = Path(saved["hypotheses"]).read_text().splitlines()
+    assert Path(saved["references"]).read_text().splitlines() == REFERENCES
+    assert Path(saved["sources"]).read_text().splitlines() == SOURCES
     models = trained.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
-    sentences = [json.loads(line) for line in Path(found["sentence_scores"]).read_text().splitlines()]
-    assert Path(found["sentence_scores"]).name == "test-step20.sentences.jsonl"
+    sentences = [json.loads(line) for line in Path(saved["sentence_scores"]).read_text().splitlines()]
+    assert Path(saved["sentence_scores"]).name == "test-step20.sentences.jsonl"
     for line, (sentence, (best,)) in enumerate(zip(sentences, expected, strict=True), start=1):
         source, reference = SOURCES[line - 1], REFERENCES[line - 1]
         assert sentence == {
@@ -82,7 +82,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
             **{"source_length": len(source), "hypothesis_length": len(best.text), "reference_length": len(reference)},
         }
     records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
-    assert records == [found]
+    assert records == [saved]
     assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
 
 
@@ -100,28 +100,28 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
     clock = iter((10.0, 15.0))
     monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     replicas = object.__new__(Replicas)
-    found = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
-    assert (found.compile_seconds, found.seconds, found.output_tokens) == (3.0, 2.0, 10)
+    timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
+    assert (timed.compile_seconds, timed.seconds, timed.output_tokens) == (3.0, 2.0, 10)
 
 
 def test_scores_are_logged_for_people(workdir, capsys):
     assert run(evaluate, f"--workdir={workdir}", "--average=2") == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
+    saved = json.loads(captured.out)
     lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
-    scores = f"{found['bleu_lowercase_tokenized']:.2f}, BLEU {found['bleu']:.2f}, chrF {found['chrf']:.2f}, "
+    scores = f"{saved['bleu_lowercase_tokenized']:.2f}, BLEU {saved['bleu']:.2f}, chrF {saved['chrf']:.2f}, "
     assert f"test: BLEU (lower-cased, tokenized) {scores}" in "\n".join(lines)
     assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
-    assert f"translations: {found['hypotheses']}" in lines
+    assert f"translations: {saved['hypotheses']}" in lines
 
 
 def test_checkpoints_are_chosen_and_averaged(workdir):
     _, last, previous = (trained.load([str(workdir)], which, 1, []) for which in ("best", "last", "20"))
     assert last.checkpoints[0].step == 30
-    both = trained.load([str(workdir)], "last", 2, [])
-    assert both.checkpoints[0].averaged == (20, 30) and both.checkpoints[0].step == 30
+    mean = trained.load([str(workdir)], "last", 2, [])
+    assert mean.checkpoints[0].averaged == (20, 30) and mean.checkpoints[0].step == 30
     for parts in zip(
-        *(models.parameters[0]["decoder"]["embedding"]["table"] for models in (last, previous, both)), strict=True
+        *(models.parameters[0]["decoder"]["embedding"]["table"] for models in (last, previous, mean)), strict=True
     ):
         np.testing.assert_allclose((parts[0] + parts[1]) / 2, parts[2], rtol=1e-6)
 
@@ -134,32 +134,32 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
         "--decoding.beam_size=1",
         "--decoding.length_penalty=1",
     )
-    found = result(capsys, f"--workdir={workdir}", *flags)
-    assert (found["step"], found["averaged"], found["models"][0]["averaged"]) == (30, 3, [10, 20, 30])
-    assert found["decoding"]["beam_size"] == 1 and found["decoding"]["length_penalty"] == 1.0
-    assert Path(found["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
+    saved = result(capsys, f"--workdir={workdir}", *flags)
+    assert (saved["step"], saved["averaged"], saved["models"][0]["averaged"]) == (30, 3, [10, 20, 30])
+    assert saved["decoding"]["beam_size"] == 1 and saved["decoding"]["length_penalty"] == 1.0
+    assert Path(saved["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
 
 
 def test_the_data_of_another_run(workdir, tmp_path, capsys):
-    other = make_workdir(tmp_path / "other", seed=1, steps=(10,))
+    data_run = make_workdir(tmp_path / "other", seed=1, steps=(10,))
     for name, text in (("valid.in", "1 2 3\n4\n"), ("valid.out", "3 2 1\n4\n")):
         (tmp_path / "data" / name).write_text(text)
-    found = result(capsys, f"--workdir={workdir}", "--split=valid", f"--data={other}")
-    assert (found["split"], found["data"], found["sentences"]) == (None, f"valid of {other}", 2)
-    assert found["models"][0]["workdir"] == str(workdir)
-    assert Path(found["hypotheses"]).name == "valid-of-other-step20.hypotheses.txt"
-    assert Path(found["references"]).read_text() == "3 2 1\n4\n"
+    saved = result(capsys, f"--workdir={workdir}", "--split=valid", f"--data={data_run}")
+    assert (saved["split"], saved["data"], saved["sentences"]) == (None, f"valid of {data_run}", 2)
+    assert saved["models"][0]["workdir"] == str(workdir)
+    assert Path(saved["hypotheses"]).name == "valid-of-other-step20.hypotheses.txt"
+    assert Path(saved["references"]).read_text() == "3 2 1\n4\n"
     assert "--data=nowhere: no such folder" in error(capsys, f"--workdir={workdir}", "--data=nowhere")
-    files = ("--source=a", "--reference=b", f"--data={other}")
+    files = ("--source=a", "--reference=b", f"--data={data_run}")
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
 
 
 def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
     before = sorted(workdir.rglob("*"))
-    found = result(capsys, f"--workdir={workdir}", f"--output={tmp_path}/new/folder")
+    saved = result(capsys, f"--workdir={workdir}", f"--output={tmp_path}/new/folder")
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
     assert {"test-step20.json", "test-step20.hypotheses.txt"} < written
-    assert Path(found["hypotheses"]).parent == tmp_path / "new" / "folder"
+    assert Path(saved["hypotheses"]).parent == tmp_path / "new" / "folder"
     assert sorted(workdir.rglob("*")) == before
 
 
@@ -205,7 +205,7 @@ def test_files_instead_of_a_split(workdir, tmp_path, capsys):
         for name in ("a", "b")
     ]
     assert results[0]["split"] is None and results[0]["sentences"] == 3
-    names = [Path(found["hypotheses"]).name for found in results]
+    names = [Path(saved["hypotheses"]).name for saved in results]
     assert names == ["set.in-step20.hypotheses.txt", "set.in-step20-2.hypotheses.txt"]
     pair = [f"--{side}={tmp_path}/b/set.{end}" for side, end in (("source", "in"), ("reference", "out"))]
     assert result(capsys, f"--workdir={workdir}", *pair)["hypotheses"] == results[1]["hypotheses"]  # again
@@ -221,23 +221,23 @@ def test_several_references(workdir, tmp_path, capsys):
     flags = [f"--workdir={workdir}", f"--source={names[0]}", *(f"--reference={path}" for path in names[1:])]
     assert run(evaluate, *flags) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert found["reference"] == [str(path) for path in names[1:]]
-    assert [Path(path).read_text() for path in found["references"]] == ["0\n" * 5, hypotheses]
-    assert (found["exact_match"], found["chrf"]) == (1.0, 100.0) and "nrefs:2|" in found["chrf_signature"]
+    saved = json.loads(captured.out)
+    assert saved["reference"] == [str(path) for path in names[1:]]
+    assert [Path(path).read_text() for path in saved["references"]] == ["0\n" * 5, hypotheses]
+    assert (saved["exact_match"], saved["chrf"]) == (1.0, 100.0) and "nrefs:2|" in saved["chrf_signature"]
     assert "each sentence has 2 references" in captured.err
     names[2].write_text("1\n")
     assert re.search("source has 5 lines and .*second has 1", error(capsys, *flags))
 
 
 def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
-    other = make_workdir(tmp_path / "other", seed=1, **{"model.d_model": "12"})
-    found = result(capsys, f"--workdir={workdir},{other}")
-    assert [model["workdir"] for model in found["models"]] == [str(workdir), str(other)]
-    assert Path(found["hypotheses"]).name == "test-step20-with-other.hypotheses.txt"
-    models = trained.load([str(workdir), str(other)], "best", 1, [])
+    second = make_workdir(tmp_path / "other", seed=1, **{"model.d_model": "12"})
+    saved = result(capsys, f"--workdir={workdir},{second}")
+    assert [model["workdir"] for model in saved["models"]] == [str(workdir), str(second)]
+    assert Path(saved["hypotheses"]).name == "test-step20-with-other.hypotheses.txt"
+    models = trained.load([str(workdir), str(second)], "best", 1, [])
     expected = translate(models)
-    assert Path(found["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
+    assert Path(saved["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 
     stranger = make_workdir(tmp_path / "stranger")
     (stranger / "contents.json").unlink()

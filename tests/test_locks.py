@@ -48,13 +48,16 @@ def test_progress_extends_the_wait_and_is_passed_on(monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from transformer import cache, progress_bar
-with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 35) as advance:
+from transformer import cache, locks, progress_bar
+locks.REPORT_SECONDS = 0.2
+with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 15) as advance:
     print("held", flush=True)
-    for _ in range(35):
+    for _ in range(15):
         time.sleep(0.1)
         if sys.argv[2] == "progress":
             advance(1)
+        else:
+            time.sleep(1)
 """
 
 
@@ -64,11 +67,12 @@ def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         if kind == "progress":
-            with cache.exclusive(tmp_path / "lock", 3):
+            with cache.exclusive(tmp_path / "lock", 1):
                 assert holder.wait(10) == 0
         else:
             with pytest.raises(UserError, match="waited 1 s"), cache.exclusive(tmp_path / "lock", 1):
                 pass
+            holder.kill()
 
 
 def test_bars_and_computation_report_progress(monkeypatch):

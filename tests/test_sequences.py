@@ -23,7 +23,7 @@ def test_the_example_of_integer_sequences_runs(tmp_path, capsys):
     settings = {"data.path": tmp_path / "runs" / "melodies", "data.cache_dir": tmp_path / "cache"}
     settings |= {"training.steps": 8, "training.eval_every": 8, "training.eval_bleu": "false"}
     settings |= {"checkpoint.best_metric": "loss", "optimizer.warmup_steps": 2}
-    settings |= {"batch.max_buckets": 1, "batch.tokens": 512}
+    settings |= {"batch.max_buckets": 1, "batch.tokens": 512, "model.num_layers": 1}
     flags = [f"--config.{key}={value}" for key, value in settings.items()]
     argv = ["--config=configs/sequences.py", f"--workdir={tmp_path / 'run'}", *flags]
     assert cli.execute(train.make_parser(), train.main, argv) == 0

@@ -61,25 +61,25 @@ def test_n_best_as_text_and_as_json(translated):
     assert numbers == ("1", "2") * len(SOURCES) and list(texts[::2]) == best
     _, objects, _ = translated(INPUT, "--n_best=2", "--format=jsonl")
     for text, line, pair in zip(SOURCES, objects, zip(texts[::2], texts[1::2], strict=True), strict=True):
-        found = json.loads(line)
-        assert found["source"] == text
-        assert [each["text"] for each in found["translations"]] == list(pair)
-        assert found["translations"][0]["score"] >= found["translations"][1]["score"]
-        assert f"{found['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
-        first = found["translations"][0]
+        written = json.loads(line)
+        assert written["source"] == text
+        assert [translation["text"] for translation in written["translations"]] == list(pair)
+        assert written["translations"][0]["score"] >= written["translations"][1]["score"]
+        assert f"{written['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
+        first = written["translations"][0]
         fields = ("tokens", "pieces", "token_log_probabilities")
         assert {"text", "log_probability", "score", *fields} == set(first)
         assert len({len(first[field]) for field in fields}) == 1
 
 
 def test_missing_hypotheses_become_lines_with_a_number():
-    found = dataclasses.replace(EMPTY, text="y", score=-1.23456)
-    assert work.as_text("x", [found], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
+    translation = dataclasses.replace(EMPTY, text="y", score=-1.23456)
+    assert work.as_text("x", [translation], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
 
 
 def test_numbers_in_json_have_six_digits():
-    found = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
-    (written,) = json.loads(work.as_jsonl("x", [found], 1))["translations"]
+    translation = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
+    (written,) = json.loads(work.as_jsonl("x", [translation], 1))["translations"]
     assert (written["score"], written["token_log_probabilities"]) == (-1.23457, [-0.000123457])
 
 

@@ -20,7 +20,7 @@ def words(text: str) -> list[str]:
 
 def numbers(text: str) -> list[tuple[float, float]]:
     """Returns the numbers with a decimal point, and the unit of the last digit of each."""
-    return [(float(each), 10.0 ** -len(each.partition(".")[2])) for each in NUMBER.findall(text)]
+    return [(float(number), 10.0 ** -len(number.partition(".")[2])) for number in NUMBER.findall(text)]
 
 
 def agree(output: str, expected: str) -> bool:

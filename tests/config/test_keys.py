@@ -1,5 +1,6 @@
 """Every key of configs/base.py is read by the code, in tiny runs of the commands that take each branch."""
 
+import functools
 import hashlib
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import pytest
 from configs import base
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from transformer import cli, evaluate, train
+from transformer.config import loading
 from transformer.config.keys import flatten, nearest
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.run import preparation
 
 pytestmark = pytest.mark.long
 
@@ -27,9 +31,12 @@ def reads(monkeypatch):
     groups |= {frozenset(group): f"{name}." for name, group in DEFAULTS.items() if name != "seed"}
     original = ml_collections.ConfigDict.__getattr__
 
+    @functools.cache
+    def is_counted(file: str) -> bool:
+        return PACKAGE in Path(file).parents and PACKAGE / "config" not in Path(file).parents
+
     def recording_getattr(self, name: str):
-        reader = Path(sys._getframe(1).f_code.co_filename)
-        if PACKAGE in reader.parents and PACKAGE / "config" not in reader.parents:
+        if is_counted(sys._getframe(1).f_code.co_filename):
             reads.add(groups.get(frozenset(self), "") + name)
         return original(self, name)
 
@@ -45,10 +52,13 @@ training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_sour
 """
 
 
-def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
+def settings_of(folder: Path, settings: str, more: dict[str, str]) -> dict[str, str]:
     values = dict(setting.split("=") for setting in (TINY + settings).split())
-    values |= more | {"data.cache_dir": str(folder / "cache")}
-    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    return values | more | {"data.cache_dir": str(folder / "cache")}
+
+
+def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
+    flags = [f"--config.{key}={value}" for key, value in settings_of(folder, settings, more).items()]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
     assert cli.execute(train.make_parser(), train.main, argv) == code
 
@@ -89,7 +99,6 @@ def ids(folder: Path) -> None:
     tokenizer.shared=false model.share_embeddings=target training.patience=9
     """
     run_training(folder, settings, {"data.path": str(folder)})
-    run_evaluation(folder, "")
 
 
 def diverging_tfds(folder: Path) -> None:
@@ -107,12 +116,17 @@ def diverging_tfds(folder: Path) -> None:
 
 
 def objectives(folder: Path) -> None:
+    """Traces the steps, which reads their keys, and trains nothing."""
     settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.eval_bleu=false "
     settings += "checkpoint.best_metric=loss "
     masked = settings + "training.objective=masked_lm data.target_language="
-    for name, objective in (("masked", masked), ("ctc", settings + CTC)):
-        (folder / name).mkdir()
-        run_training(folder / name, objective, {})
+    for name, objective, target_length in (("masked", masked, 0), ("ctc", settings + CTC, 16)):
+        config = loading.load_file("configs/base.py", list(settings_of(folder, objective, {}).items()))
+        with preparation.open_workdir(folder / name, config) as (workdir, config):
+            run = preparation.prepare(config, workdir)
+        step, state = run.train_step, run.initializer.abstract_state
+        batch = step.abstract_batch(Bucket(8, 16, target_length))
+        step.update.lower(state, batch, step.seed, step.abstract_rate(state))
 
 
 CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0"

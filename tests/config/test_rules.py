@@ -1,11 +1,11 @@
-"""Rules of single keys and combinations of keys: each one rejects a value at its bound and accepts the next."""
+"""Rules of keys and of combinations of keys: each rejects a value beyond its bound and accepts the next."""
 
 import math
 import re
 
 import pytest
 
-from configs import base
+from configs import base, rules
 from transformer.config.checking import COMBINATIONS, checked
 from transformer.config.keys import declared_keys, flatten
 from transformer.errors import UserError
@@ -13,111 +13,8 @@ from transformer.errors import UserError
 BASE = flatten(base.get_config())
 KEYS = declared_keys()
 
-# A value of the right type that the rule rejects, for every key that is not boolean.
-REJECTED = {
-    "seed": -1,
-    "model.num_layers": 0,
-    "model.num_decoder_layers": 0,
-    "model.d_model": 0,
-    "model.d_ff": -1,
-    "model.num_heads": 0,
-    "model.d_k": 0,
-    "model.d_v": -64,
-    "model.dropout": 1.0,
-    "model.attention_dropout": -0.1,
-    "model.activation_dropout": math.nan,
-    "model.activation": "rleu",
-    "model.norm_position": "Pre",
-    "model.layer_norm_epsilon": 0.0,
-    "model.attention": "dot-product",
-    "model.attention_implementation": "flash",
-    "model.positions": "sinusoid",
-    "model.max_positions": 0,
-    "model.share_embeddings": "al",
-    "model.source_vectors": "a\nb",
-    "model.target_vectors": "\n",
-    "model.remat": "layer",
-    "model.ctc_frames": 0,
-    "model.dtype": "float16",
-    "data.source": "texts",
-    "data.name": "",
-    "data.path": "a\nb",
-    "data.downloads": (("train.en", "https://a.example/train.en"),),
-    "data.train_pairs": -1,
-    "data.exclude": "a\nb",
-    "data.source_language": "e n",
-    "data.target_language": " ",
-    "data.bleu_tokenizer": "moses",
-    "data.train_split": "",
-    "data.valid_split": "",
-    "data.test_split": "",
-    "data.max_length": 1,
-    "data.max_length_ratio": 0.5,
-    "data.synthetic_examples": 0,
-    "data.cache_dir": "a\nb",
-    "data.workers": -1,
-    "data.prefetch": 0,
-    "data.wait_seconds": 0,
-    "tokenizer.kind": "BPE",
-    "tokenizer.vocab_size": 4,
-    "tokenizer.model_file": "a\nb",
-    "tokenizer.normalization": "nfc",
-    "tokenizer.character_coverage": 1.1,
-    "tokenizer.sample_size": 0,
-    "tokenizer.subword_sampling": 1.0,
-    "batch.tokens": 0,
-    "batch.plan": "bucket",
-    "batch.max_buckets": 0,
-    "batch.row_multiple": 0,
-    "batch.length_multiple": 0,
-    "batch.packed_length": 1,
-    "optimizer.name": "sgd",
-    "optimizer.schedule": "cosin",
-    "optimizer.learning_rate": 0.0,
-    "optimizer.warmup_steps": -1,
-    "optimizer.beta1": 1.0,
-    "optimizer.beta2": -0.1,
-    "optimizer.epsilon": 0.0,
-    "optimizer.weight_decay": -0.1,
-    "optimizer.clip_norm": math.inf,
-    "training.objective": "translate",
-    "training.masked_fraction": 0.0,
-    "training.steps": 0,
-    "training.accumulation": 0,
-    "training.label_smoothing": 1.0,
-    "training.label_smoothing_support": "other",
-    "training.r_drop": -1.0,
-    "training.ema_decay": 1.0,
-    "training.log_every": 0,
-    "training.eval_every": 0,
-    "training.eval_sentences": -1,
-    "training.samples": -1,
-    "training.eval_beam_size": 0,
-    "training.init_from": "a\nb",
-    "training.init_skip": "a\nb",
-    "training.max_skipped": 0,
-    "training.max_rollbacks": -1,
-    "training.stall_seconds": -1.0,
-    "training.patience": -1,
-    "checkpoint.every": 0,
-    "checkpoint.keep": 0,
-    "checkpoint.keep_every": -1,
-    "checkpoint.best_metric": "BLEU",
-    "decoding.strategy": "greedy",
-    "decoding.beam_size": 0,
-    "decoding.length_penalty": -0.1,
-    "decoding.max_extra_length": -1,
-    "decoding.max_source_length": 1,
-    "decoding.batch_tokens": 0,
-    "decoding.shortlist": -1,
-    "decoding.temperature": 0.0,
-    "decoding.top_k": -1,
-    "decoding.top_p": 0.0,
-    "decoding.seed": 2**32,
-    "mesh.data": 0,
-    "mesh.fsdp": 0,
-    "mesh.tensor": -1,
-}
+# Values of the right type that no key can use.
+UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",), tuple: (("a.en",), (("a.en", "url"),))}
 
 IMPLEMENTATION = "model.attention_implementation"
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
@@ -240,10 +137,33 @@ def test_every_default_obeys_its_rule():
 
 
 @pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.type is not bool])
-def test_a_rejected_value_is_named_with_the_rule(name):
-    message = error_of({name: REJECTED[name]})
-    assert message.startswith(f"config.{name}=")
-    assert f"must be {KEYS[name].rule.description}" in message
+def test_an_unusable_value_is_named_with_the_rule(name):
+    for value in UNUSABLE[KEYS[name].type]:
+        message = error_of({name: value})
+        assert message.startswith(f"config.{name}=")
+        assert f"must be {KEYS[name].rule.description}" in message
+
+
+@pytest.mark.parametrize(
+    ("rule", "accepted", "rejected"),
+    [
+        (rules.at_least(2), [2, 2**31 - 1], [1, 2**31]),
+        (rules.above(0.5), [0.6], [0.5, math.inf, math.nan]),
+        (rules.between(0.98, 1.0), [0.98, 1.0], [0.97, 1.01, math.nan]),
+        (rules.either(-1, rules.at_least(1)), [-1, 1], [0, -2]),
+        (rules.one_of("bpe", "word"), ["bpe"], ["BPE", "bp", ""]),
+        (rules.listed_in("transformer.model.feed_forward:ACTIVATIONS"), ["relu"], ["rleu"]),
+        (rules.PROBABILITY, [0.0, 0.99], [1.0, -0.01, math.nan]),
+        (rules.FRACTION, [0.01, 1.0], [0.0, 1.01, math.nan]),
+        (rules.SEED, [0, 2**32 - 1], [-1, 2**32]),
+        (rules.TEXT, ["", "a b"], ["a\nb", "a\0"]),
+        (rules.NONEMPTY_TEXT, ["a"], ["", " ", "a\nb"]),
+        (rules.LANGUAGE, ["", "en"], ["e n", "\n"]),
+        (rules.DOWNLOADS, [(), (("a.en", "url", "0f"),)], [(("a.en", "url"),), (("a.en", "url", "0f\n"),), ("a",)]),
+    ],
+)
+def test_a_rule_accepts_its_bounds_and_rejects_what_lies_beyond(rule, accepted, rejected):
+    assert all(map(rule.accepts, accepted)) and not any(map(rule.accepts, rejected))
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -28,7 +28,7 @@ def collectives(program: str) -> list[list[int]]:
 
 def inspect(shape: tuple[int, int, int]) -> dict:
     config = tiny.tiny_config()
-    config.model.update({"num_layers": 2, "d_model": 64, "d_ff": 256, "num_heads": 4})
+    config.model.update({"d_model": 64, "d_ff": 256, "num_heads": 4})
     config.mesh.update(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
     mesh = make_mesh(config, jax.devices()[: math.prod(shape)])
     here = tiny.setup(config, mesh=mesh, vocab_size=VOCAB_SIZE)

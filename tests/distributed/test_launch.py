@@ -23,7 +23,8 @@ REPOSITORY = Path(__file__).parents[2]
 # With a high learning rate rounding errors grow a hundredfold in ten steps.
 SETTINGS = {"training__log_every": 1, "checkpoint__every": 10, "optimizer__learning_rate": 0.1}
 SETTINGS |= {"training__steps": 20, "training__eval_every": 10}
-SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "decoding__max_extra_length": 4}
+SETTINGS |= {"training__eval_bleu": True, "training__eval_sentences": 16, "training__samples": 0}
+SETTINGS |= {"decoding__max_extra_length": 4}
 
 
 class Two:

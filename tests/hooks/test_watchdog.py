@@ -103,7 +103,7 @@ def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypat
 
 
 def test_a_hanging_training_run_ends(tmp_path):
-    argv = [sys.executable, "-c", HANGING_RUN, *tiny.flags(tmp_path / "run", training__stall_seconds=5)]
+    argv = [sys.executable, "-c", HANGING_RUN, *tiny.flags(tmp_path / "run", training__stall_seconds=3)]
     result = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert result.returncode == 1 and "step 2 " in result.stderr
-    assert "Timeout (0:00:05)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr
+    assert "Timeout (0:00:03)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr

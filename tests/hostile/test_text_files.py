@@ -34,8 +34,8 @@ def folder(tmp_path_factory) -> Path:
 def expected_lines(content: bytes) -> list[bytes]:
     split = content.removeprefix(BOM).split(b"\n")
     ended = split if split[-1] else split[:-1]
-    found = [line.removesuffix(b"\r") for line in ended]
-    return found or [b""] * bool(content)  # a byte order mark is a line even if nothing follows
+    texts = [line.removesuffix(b"\r") for line in ended]
+    return texts or [b""] * bool(content)  # a byte order mark is a line even if nothing follows
 
 
 @given(contents, st.booleans())
@@ -61,12 +61,12 @@ def test_lines_equal_the_content_split_at_newlines(folder, content, packed):
 def test_a_damaged_gzip_file_is_refused_or_read_whole(folder, content, data):
     path = folder / "damaged.gz"
     path.write_bytes(damaged_content := data.draw(damaged(gzip.compress(content, mtime=0))))
-    found = outcome(lambda: list(read_lines(path)))
-    if isinstance(found, Refusal):
-        assert str(path) in found.message
-    elif found != expected_lines(content):
+    read = outcome(lambda: list(read_lines(path)))
+    if isinstance(read, Refusal):
+        assert str(path) in read.message
+    elif read != expected_lines(content):
         # The damage made another valid file: an empty one, one padded with zeros, or several concatenated.
-        assert found == expected_lines(gzip.decompress(damaged_content))
+        assert read == expected_lines(gzip.decompress(damaged_content))
 
 
 pairs = st.tuples(contents, contents) | st.lists(st.tuples(contents, contents), max_size=6).map(
@@ -95,16 +95,16 @@ def test_a_corpus_keeps_or_counts_every_pair(prepared, sides, split):
     folder, config, trained = prepared
     shutil.rmtree(folder / "cache", ignore_errors=True)
     write_split(folder, split, sides)
-    found = outcome(corpus.prepare, config, trained, split)
+    made = outcome(corpus.prepare, config, trained, split)
     left, right = (expected_lines(side) for side in sides)
-    if isinstance(found, Refusal):
-        assert str(folder) in found.message
+    if isinstance(made, Refusal):
+        assert str(folder) in made.message
         reasons = ("no pair is left", "no sentences", "not UTF-8", "must be UTF-8", "must end with LF")
-        assert len(left) != len(right) or any(reason in found.message for reason in reasons)
+        assert len(left) != len(right) or any(reason in made.message for reason in reasons)
         return
-    assert len(left) == len(right) == found.report["kept"] + sum(found.report["dropped"].values())
-    for pair in range(len(found)):
-        for tokens in pair_tokens(found, pair):
+    assert len(left) == len(right) == made.report["kept"] + sum(made.report["dropped"].values())
+    for pair in range(len(made)):
+        for tokens in pair_tokens(made, pair):
             assert tokens and min(tokens) > 0 and max(tokens) < trained.source.size
 
 
@@ -114,11 +114,11 @@ def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     names = folder / "given.en", folder / "given.de"
     write_split(folder, "given", sides)
     flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
-    found = outcome(read_texts, flags, Workdir(folder), config.data)
-    if isinstance(found, Refusal):
-        assert str(folder) in found.message
+    texts = outcome(read_texts, flags, Workdir(folder), config.data)
+    if isinstance(texts, Refusal):
+        assert str(folder) in texts.message
     else:
-        scores = bleu.score(*found, bleu.Language("de", "13a"), bleu.METRICS)
+        scores = bleu.score(*texts, bleu.Language("de", "13a"), bleu.METRICS)
         assert all(0 <= scores[name] < 100 + 1e-9 for name in bleu.METRICS) and scores["exact_match"] <= 1
 
 
@@ -133,11 +133,11 @@ def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
     config = config.copy_and_resolve_references()
     config.data.source, config.tokenizer.kind, config.data.train_split = "ids", "ids", "numbers"
     write_split(folder, "numbers", sides)
-    found = outcome(tokenizer_training.train, config.tokenizer, sources.open_source(config.data, "train"))
-    if isinstance(found, Refusal):
-        assert str(folder) in found.message
+    vocabularies = outcome(tokenizer_training.train, config.tokenizer, sources.open_source(config.data, "train"))
+    if isinstance(vocabularies, Refusal):
+        assert str(folder) in vocabularies.message
     else:
-        assert 4 <= found[0].size <= config.tokenizer.vocab_size
+        assert 4 <= vocabularies[0].size <= config.tokenizer.vocab_size
 
 
 @given(contents | st.lists(st.sampled_from((b"the 1 2\n", b"cat 1e9 nan\n", b"hat 1 2 3\n", b"2 2\n"))).map(b"".join))
@@ -145,8 +145,8 @@ def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
 def test_word_vectors_are_read_or_refused(folder, content):
     path = folder / "vectors.txt"
     path.write_bytes(content)
-    found = outcome(vectors.read_rows, path, ["<unk>", "\u2581the", "cat", "hat"], 2)
-    if isinstance(found, Refusal):
-        assert str(path) in found.message
+    rows = outcome(vectors.read_rows, path, ["<unk>", "\u2581the", "cat", "hat"], 2)
+    if isinstance(rows, Refusal):
+        assert str(path) in rows.message
     else:
-        assert found.table.shape == (4, 2) and found.found.any()
+        assert rows.table.shape == (4, 2) and rows.found.any()

@@ -73,14 +73,15 @@ def test_any_text_trains_or_is_refused(pairs, kind, vocab_size, shared, normaliz
         normalization=normalization,
         byte_fallback=vocab_size > 260 and kind in KINDS[:2],
     )
-    found = outcome(tokenizer_training.train, config, Pairs(pairs))
-    if isinstance(found, Refusal):
-        assert ("tokenizer." in found.message or "not UTF-8" in found.message) and "INTERNAL" not in found.message
+    vocabularies = outcome(tokenizer_training.train, config, Pairs(pairs))
+    if isinstance(vocabularies, Refusal):
+        message = vocabularies.message
+        assert ("tokenizer." in message or "not UTF-8" in message) and "INTERNAL" not in message
         return
     for side in (0, 1):
         given = [pair[side].decode(errors="replace") for pair in pairs]
-        check_use(found[side], given, list(range(len(given))), 0.2)
-        assert vocabulary.load(found[side].serialized, "file").encode(given) == found[side].encode(given)
+        check_use(vocabularies[side], given, list(range(len(given))), 0.2)
+        assert vocabulary.load(vocabularies[side].serialized, "file").encode(given) == vocabularies[side].encode(given)
 
 
 @given(st.lists(texts, max_size=3), st.integers(0, 2**32 - 1), st.sampled_from((*KINDS, "bytes")))
@@ -103,23 +104,23 @@ def test_any_tokens_have_a_text(trained, kind, data):
 @example("9" * 5000)
 @example("\xb2 \u0663")
 def test_integers_are_encoded_or_refused(trained, text):
-    found = outcome(trained["ids"].encode, [text])
-    if not isinstance(found, Refusal):
-        assert [len(tokens) for tokens in found] == [len(text.split())]
-        assert all(token == UNK or 4 <= token < 20 for token in found[0])
+    encoded = outcome(trained["ids"].encode, [text])
+    if not isinstance(encoded, Refusal):
+        assert [len(tokens) for tokens in encoded] == [len(text.split())]
+        assert all(token == UNK or 4 <= token < 20 for token in encoded[0])
 
 
 @given(st.sampled_from((*KINDS, "bytes", "ids")), st.lists(texts, max_size=2), st.data())
 def test_a_damaged_model_is_refused_or_works(trained, kind, given, data):
     content = data.draw(damaged(trained[kind].serialized) | contents)
-    found = outcome(vocabulary.load, content, "the file")
-    if isinstance(found, Refusal):
-        assert found.message.startswith("the file: ")
+    loaded = outcome(vocabulary.load, content, "the file")
+    if isinstance(loaded, Refusal):
+        assert loaded.message.startswith("the file: ")
         return
-    encoded = outcome(found.encode, given)
+    encoded = outcome(loaded.encode, given)
     if not isinstance(encoded, Refusal):
-        assert all(0 <= token < found.size for tokens in encoded for token in tokens)
-        assert all(isinstance(text, str) for text in found.decode([*encoded, range(min(found.size, 400))]))
+        assert all(0 <= token < loaded.size for tokens in encoded for token in tokens)
+        assert all(isinstance(text, str) for text in loaded.decode([*encoded, range(min(loaded.size, 400))]))
 
 
 @given(st.dictionaries(st.sampled_from(("kind", "size")), values | st.integers(0, 30)) | values)
@@ -127,6 +128,6 @@ def test_a_damaged_model_is_refused_or_works(trained, kind, given, data):
 @example({"kind": "ids", "size": -1})
 @example({"kind": "ids", "size": True})
 def test_an_invalid_number_of_integers_is_refused(record):
-    found = outcome(vocabulary.load, json.dumps(record).encode(), "the file")
-    if not isinstance(found, Refusal):
-        assert found.size == record["size"] >= 4 and len(found.encode(["7 8"])[0]) == 2
+    loaded = outcome(vocabulary.load, json.dumps(record).encode(), "the file")
+    if not isinstance(loaded, Refusal):
+        assert loaded.size == record["size"] >= 4 and len(loaded.encode(["7 8"])[0]) == 2

@@ -95,11 +95,11 @@ def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
 @example(BOM + b"one\r\n" + BOM + b"two\r\r", 1)
 def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_lines):
     ended = text_model.translate(content, chunk_lines, "--format=jsonl")
-    found = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
+    objects = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
     # Only a byte order mark at the beginning and a carriage return before the newline are removed.
     expected = [line.removesuffix(b"\r").decode(errors="replace") for line in lines_of(content.removeprefix(BOM))]
-    assert [each["source"] for each in found] == (expected or [""] * bool(content))
-    assert all(len(each["translations"]) == N_BEST for each in found)
+    assert [written["source"] for written in objects] == (expected or [""] * bool(content))
+    assert all(len(written["translations"]) == N_BEST for written in objects)
 
 
 @given(contents | st.text("0123456789 \r\n", max_size=20).map(str.encode), st.integers(1, 4))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.training.tiny import remove_layers
 from transformer import cli, train
 from transformer.run import plan as plans
 from transformer.training.step import TrainStep
@@ -68,6 +69,7 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
 
 
 def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
+    remove_layers(monkeypatch)
     placed, place = [], plans.place
     monkeypatch.setattr(
         plans, "place", lambda pairs, batch, mesh: placed.append(batch.bucket) or place(pairs, batch, mesh)
@@ -91,7 +93,8 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
     assert absent not in plan and f"{language}: " in plan
 
 
-def test_checkpoints_of_keep_every_are_counted(print_plan):
+def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
+    remove_layers(monkeypatch)
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.
     plan = print_plan(*settings)
@@ -99,6 +102,7 @@ def test_checkpoints_of_keep_every_are_counted(print_plan):
 
 
 def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
+    remove_layers(monkeypatch)
     update, made = TrainStep.__call__, []
 
     def call(step, state, batches):
@@ -111,6 +115,7 @@ def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
 
 
 def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan):
+    remove_layers(monkeypatch)
     monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
 
     def seconds(plan: str) -> int:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.training.tiny import at_step, distance, make_batch, record, run, setup, tiny_config
+from tests.training.tiny import at_step, distance, make_batch, record, remove_layers, run, setup, tiny_config
 from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
 from transformer.hooks.watchdog import Watchdog
@@ -20,6 +20,11 @@ pytestmark = pytest.mark.long
 
 MARK = 7  # a token that marks a bad batch
 SETTINGS = {"training__steps": 12, "training__max_skipped": 2, "training__ema_decay": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def without_layers(monkeypatch):
+    remove_layers(monkeypatch)
 
 
 def crash() -> None:

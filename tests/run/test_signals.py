@@ -13,7 +13,7 @@ import pytest
 
 from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
-from tests.training.tiny import at_step, flags, record, run
+from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer.checkpoints.restore import choose_step, read_progress
 from transformer.hooks.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
@@ -99,7 +99,8 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     assert json.loads(contents.read_text()) == recorded
 
 
-def test_a_run_resumes_with_data_at_another_path(tmp_path, capsys):
+def test_a_run_resumes_with_data_at_another_path(tmp_path, monkeypatch, capsys):
+    remove_layers(monkeypatch)
     workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
     old.mkdir()
     for stem in ("train", "validation"):
@@ -131,6 +132,7 @@ def test_the_workdir_of_another_config_is_refused(straight, capsys):
 
 
 def test_training_ends_when_validations_stop_improving(straight, tmp_path, monkeypatch, capsys):
+    remove_layers(monkeypatch)
     # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends the run.
     losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
     scores = {"nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
@@ -147,6 +149,7 @@ def test_training_ends_when_validations_stop_improving(straight, tmp_path, monke
 
 
 def test_an_interrupted_validation_is_repeated_and_recorded_once(straight, tmp_path, monkeypatch):
+    remove_layers(monkeypatch)
     # All scores are equal, so only the first validation saves a checkpoint as the best.
     left = []
 

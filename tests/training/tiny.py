@@ -14,6 +14,8 @@ from jax.sharding import Mesh
 from configs import base
 from transformer import cli, train
 from transformer.distributed.mesh import make_mesh
+from transformer.model.dropout import dropout
+from transformer.model.transformer import Transformer
 from transformer.run.record import read_untimed
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training.state import Initializer, TrainState
@@ -112,6 +114,15 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
         return update(self, state, batches)
 
     monkeypatch.setattr(TrainStep, "__call__", call)
+
+
+def remove_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes models predict each token from the one before it alone. Runs of them trace and compile little."""
+
+    def hidden(self, source, target_input, rngs=None, **_):
+        return dropout(self.decoder.embedding(target_input), 0.1, rngs)
+
+    monkeypatch.setattr(Transformer, "hidden", hidden)
 
 
 def record(workdir: Path) -> list[dict]:

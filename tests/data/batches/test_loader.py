@@ -113,18 +113,18 @@ def test_an_epoch_holds_every_sentence_once(plan, open_loader):
 def test_batches_are_prepared_ahead_and_waiting_is_measured(open_loader):
     class Slow(MemorySentences):
         def tokens(self, side, pairs):
-            time.sleep(0.1)  # for each side of a batch
+            time.sleep(0.05)  # for each side of a batch
             return super().tokens(side, pairs)
 
     slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
     config.data.prefetch = 4
     with open_loader(slow, config, Position(0, 0)) as batches:
         next(batches)
-        assert batches.data_wait_seconds > 0.1
-        time.sleep(2.5)
+        assert batches.data_wait_seconds >= 0.1
+        time.sleep(1.2)
         before = batches.data_wait_seconds
         taken(batches, 3)
-        assert batches.data_wait_seconds - before < 0.1  # of at least 0.6 seconds that preparing them took
+        assert batches.data_wait_seconds - before < 0.1  # of at least 0.3 seconds that preparing them took
 
 
 def test_background_errors_reach_the_caller(open_loader):

@@ -2,11 +2,15 @@
 
 import contextlib
 import dataclasses
+import datetime
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
+
+from optuna.storages._rdb.models import TrialHeartbeatModel
+from sqlalchemy.orm import Session
 
 from scripts.sweeping import study as study_module
 from scripts.sweeping.description import Sweep, Values, listed, product
@@ -47,6 +51,14 @@ def make_study(path: Path, sweep: Sweep, url: str | None = None, name: str = "st
 
 def states(study: SweepStudy) -> list[str]:
     return [trial.state.name.lower() for trial in study.trials()]
+
+
+def pass_time(study: SweepStudy, seconds: float) -> None:
+    """Makes the last heartbeats of all running trials older, instead of waiting."""
+    with Session(study.storage.engine) as session:
+        for row in session.query(TrialHeartbeatModel):
+            row.heartbeat -= datetime.timedelta(seconds=seconds)
+        session.commit()
 
 
 def starts(path: Path, trial: int) -> int:

@@ -1,7 +1,6 @@
 """No trial is lost and none is done twice, however many processes claim trials, die or resume."""
 
 import dataclasses
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import optuna
@@ -12,8 +11,8 @@ from optuna.trial import Trial, TrialState
 
 from scripts.sweeping.description import listed, product, search
 from scripts.sweeping.results import summary
-from scripts.sweeping.study import SweepStudy, hide_password, storage_errors, values
-from tests.scripts.sweeping.fakes import make_study, states
+from scripts.sweeping.study import GRACE_PERIOD, SweepStudy, hide_password, storage_errors, values
+from tests.scripts.sweeping.fakes import make_study, pass_time, states
 from transformer.errors import UserError
 
 GRID = listed(product({"x": [1, 2], "y": [0.5, 1.5]}), objective="nll", pruner=None)
@@ -29,11 +28,11 @@ SEARCH = search({"x": FloatDistribution(0, 1)}, trials=5, objective="nll", sampl
 @pytest.fixture
 def open_study(storage, tmp_path, request):
     """Opens the test's study, as each process of a sweep does. All tests share one database server."""
-    return lambda sweep, **settings: make_study(tmp_path, sweep, storage, request.node.name, **settings)
+    return lambda sweep: make_study(tmp_path, sweep, storage, request.node.name)
 
 
 def claim(study: SweepStudy, count: int) -> list[int]:
-    """Claims so many trials and returns their numbers. With a grace period of a second they may soon wait again."""
+    """Claims so many trials and returns their numbers."""
     return [study.claim().user_attrs["trial"] for _ in range(count)]
 
 
@@ -88,37 +87,37 @@ def test_a_trial_that_cannot_be_enqueued_again_is_not_recorded_as_failed(open_st
 
 
 def test_another_process_takes_a_trial_without_heartbeats(open_study):
-    dead, alive = open_study(GRID, grace=1), open_study(GRID, grace=1)
+    dead, alive = open_study(GRID), open_study(GRID)
     trial = dead.claim()
     assert "1 running, 0 interrupted" in summary(dead.trials(), GRID)
-    time.sleep(3)  # the clock of the database has whole seconds
+    pass_time(alive, GRACE_PERIOD + 5)
     assert "0 running, 1 interrupted" in summary(alive.trials(), GRID)
     assert dead.storage.get_trial(dead._id(trial)).state == TrialState.RUNNING  # only a claim takes it
     assert claim(alive, 4) == [1, 2, 3, 0]
     with pytest.raises(UpdateFinishedTrialError):
         dead.update(trial, {})
     dead.requeue(trial)  # too late
-    assert states(alive)[0] in ("running", "waiting")
+    assert states(alive)[0] == "running"
 
 
 def test_a_process_that_dies_while_it_claims_does_not_keep_the_trial(open_study, monkeypatch):
     def die(*arguments, **options):
         raise KeyboardInterrupt
 
-    dead, alive = open_study(SEARCH, grace=1), open_study(SEARCH, grace=1)
+    dead, alive = open_study(SEARCH), open_study(SEARCH)
     with monkeypatch.context() as patch:
         patch.setattr(Trial, "_suggest", die)
         with pytest.raises(KeyboardInterrupt):
             dead.claim()
-    time.sleep(3)
+    pass_time(alive, GRACE_PERIOD + 5)
     assert claim(alive, 5) == [1, 2, 3, 4, 0]
 
 
 def test_heartbeats_keep_a_trial(open_study):
-    study = open_study(listed([{"x": 1}], objective="nll", pruner=None), grace=3)
+    study = open_study(listed([{"x": 1}], objective="nll", pruner=None))
     trial = study.claim()
-    for _ in range(6):
-        time.sleep(1)
+    for _ in range(3):
+        pass_time(study, GRACE_PERIOD - 20)
         study.update(trial, {})
         assert study.claim() is None
     assert states(study) == ["running"]

@@ -79,7 +79,7 @@ def test_a_trial_without_a_finite_value_fails(tmp_path):
 
 def test_a_pruned_trial_is_stopped(tmp_path):
     study = make_study(tmp_path, slopes([1.0, -1.0], PRUNER))
-    run(study, fake(tmp_path, seconds=0.5, steps=8))
+    run(study, fake(tmp_path, seconds=0.2, steps=8))
     assert states(study) == ["complete", "pruned"]
     assert len((tmp_path / "trials" / "0001" / "metrics.jsonl").read_text().splitlines()) < 8
 
@@ -130,7 +130,7 @@ def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
 def test_a_trial_that_is_terminated_from_outside_is_resumed(tmp_path):
     folder, study = tmp_path / "trials" / "0000", make_study(tmp_path, slopes([1.0]))
     send_when((folder / "metrics.jsonl").exists, signal.SIGTERM, folder)
-    run(study, fake(tmp_path, seconds=0.8))
+    run(study, fake(tmp_path, seconds=0.4))
     assert (states(study), starts(tmp_path, 0)) == (["complete"], 2)
 
 
