@@ -137,7 +137,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
 def importances(study: SweepStudy) -> dict[str, float]:
     """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects.
 
-    For a complete grid they are exact shares of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
+    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
     forest estimates them, normalized to sum to 1. Empty if fewer than two complete trials differ in their objective, or
     in a key that all of them have, and for less than `FOREST_TRIALS` trials that are not a complete grid.
     """
