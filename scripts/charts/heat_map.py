@@ -11,7 +11,7 @@ from scripts.charts import theme
 from transformer.errors import UserError
 
 DIGITS = 4  # of the values, as many as the colours can show
-OVERLAP = 0.04  # of neighbouring cells, as a share of their size
+OVERLAP = 0.04  # of neighbouring cells, as a fraction of their size
 TICK_LABELS = 8  # numbers on an axis, at most
 SMALLEST_FONT = 5.5  # of the labels of small cells
 TICK_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -31,13 +31,6 @@ PAPER, HERE = "paper", "here"
 Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 
 
-class Measured(NamedTuple):
-    """The scores of the rows here, by measure."""
-
-    bleu: Scores
-    perplexity: Scores
-
-
 def draw(folder: str | os.PathLike, absolute: bool = False, columns: int = 2) -> Any:
     """Returns the rows that have complete runs, here and in the paper: BLEU and perplexity.
 
@@ -51,19 +44,18 @@ def draw(folder: str | os.PathLike, absolute: bool = False, columns: int = 2) ->
       UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not complete.
     """
     measured, relative = read(Path(folder)), not absolute
-    if relative and "base" not in measured.bleu:
+    if relative and "base" not in measured["bleu"]:
         raise UserError(f"{folder}: has no complete run of the row base, from which the others differ; run it first")
-    in_row = columns
-    width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / in_row - 12
+    width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / columns - 12
     panels = [
-        panel(records(getattr(measured, measure), measure, relative), measure, relative, width, i % in_row == 0)
+        panel(records(measured[measure], measure, relative), measure, relative, width, i % columns == 0)
         for i, measure in enumerate(MEASURES)
     ]
-    return theme.themed(alt.concat(*panels, columns=in_row), orient="bottom")
+    return theme.themed(alt.concat(*panels, columns=columns), orient="bottom")
 
 
-def read(path: Path) -> Measured:
-    """Returns the scores of the complete runs in the folder of `scripts.reproduce`. Raises UserError without any."""
+def read(path: Path) -> dict[str, Scores]:
+    """Returns the scores of the complete runs in a folder of `scripts.reproduce`. Raises UserError if it has none."""
     folder = Folder(path)
     record = folder.read()
     for scale in SCALES.values():
@@ -74,7 +66,7 @@ def read(path: Path) -> Measured:
         raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
     if not (results := read_results(folder, configs, record["trials"])):
         raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
-    return Measured(scores(results, "bleu"), scores(results, "perplexity"))
+    return {measure: scores(results, measure) for measure in MEASURES}
 
 
 def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, Any]]:

@@ -104,11 +104,11 @@ def resample(
     return metric.score(np.stack([statistics[row].sum(0) for row in drawn]))
 
 
-def compare(first: Sample, other: Sample) -> dict[str, Any]:
-    """Returns the difference of the other score from the first, its 95 % interval, and its p-value."""
-    difference = float(other.scores.mean() - first.scores.mean())
-    differences = other.resampled.mean(0) - first.resampled.mean(0)
-    if noise := _noise([first, other], differences):
+def compare(first: Sample, second: Sample) -> dict[str, Any]:
+    """Returns the second score minus the first, the 95 % interval of this difference, and its p-value."""
+    difference = float(second.scores.mean() - first.scores.mean())
+    differences = second.resampled.mean(0) - first.resampled.mean(0)
+    if noise := _noise([first, second], differences):
         interval, p_value = noise.interval(difference), noise.p_value(difference)
     else:
         sizes = np.abs(differences)

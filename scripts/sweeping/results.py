@@ -137,7 +137,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
 def importances(study: SweepStudy) -> dict[str, float]:
     """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects.
 
-    For a complete grid they are exact shares of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
+    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
     forest estimates them, normalized to sum to 1. Empty if fewer than two complete trials differ in their objective, or
     in a key that all of them have, and for less than `FOREST_TRIALS` trials that are not a complete grid.
     """
@@ -150,7 +150,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
     cells = {tuple(trial.params[key] for key in varied): trial.value for trial in complete}
     if len(cells) == len(complete) == math.prod(map(len, axes)):
         means = np.array([cells[cell] for cell in itertools.product(*axes)]).reshape([len(axis) for axis in axes])
-        return _grid_importances(dict(zip(varied, range(len(varied)), strict=True)), means)
+        return _grid_importances(varied, means)
     if len(complete) < FOREST_TRIALS:
         return {}
     # Optuna does not mix distributions, and trials from before an extension of the sweep have narrower ones.
@@ -165,14 +165,13 @@ def importances(study: SweepStudy) -> dict[str, float]:
         return optuna.importance.get_param_importances(unified, evaluator=evaluator, params=varied)
 
 
-def _grid_importances(axes: dict[str, int], objective: np.ndarray) -> dict[str, float]:
-    """Returns the share of the variance of a complete grid that is the main effect of each key."""
-    main = {
-        key: float(objective.mean(tuple(other for other in axes.values() if other != axis)).var() / objective.var())
-        for key, axis in axes.items()
-    }
-    shares = dict(sorted(main.items(), key=lambda item: -item[1]))
-    return shares | ({INTERACTIONS: max(0.0, 1 - sum(main.values()))} if len(axes) > 1 else {})
+def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, float]:
+    """Returns the fraction of the variance of a complete grid, with an axis for each key, that is its main effect."""
+    axes = range(len(keys))
+    means = [objective.mean(tuple(axis for axis in axes if axis != kept)) for kept in axes]
+    main = {key: float(mean.var() / objective.var()) for key, mean in zip(keys, means, strict=True)}
+    interactions = {INTERACTIONS: max(0.0, 1 - sum(main.values()))} if len(keys) > 1 else {}
+    return dict(sorted(main.items(), key=lambda item: -item[1])) | interactions
 
 
 def show_values(values: Values) -> str:

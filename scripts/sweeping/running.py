@@ -74,7 +74,7 @@ def _environments(jobs: int) -> list[dict[str, str]]:
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     if not devices:
         return [dict(os.environ)] * jobs
-    return [os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in _shares(devices, jobs)]
+    return [os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in _divided(devices, jobs)]
 
 
 def _processors(jobs: int) -> list[set[int]]:
@@ -84,10 +84,10 @@ def _processors(jobs: int) -> list[set[int]]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return [set()] * jobs
-    return [set(share) for share in _shares(sorted(os.sched_getaffinity(0)), jobs)]
+    return [set(part) for part in _divided(sorted(os.sched_getaffinity(0)), jobs)]
 
 
-def _shares(items: list[T], jobs: int) -> list[list[T]]:
-    """Returns equal shares of the items, or all of them for each worker if there are fewer items than workers."""
+def _divided(items: list[T], jobs: int) -> list[list[T]]:
+    """Divides the items equally among the workers. Each worker gets all of them if they are fewer than the workers."""
     size = len(items) // jobs
     return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]

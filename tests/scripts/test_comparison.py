@@ -11,6 +11,7 @@ from scripts.comparison.text import difference_table, score_table
 from scripts.evaluations import read_evaluation
 from scripts.systems import group_systems
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
+from transformer.decoding import bleu
 
 REFERENCES = make_sentences(60, seed=0)
 GOOD, BAD = damage(REFERENCES, 0.1, seed=1), damage(REFERENCES, 0.15, seed=2)
@@ -56,13 +57,29 @@ def test_interval_of_the_difference_equals_that_of_resampled_texts(result):
     differences = []
     for row in drawn:
         good, bad, references = ([texts[number] for number in row] for texts in (GOOD, BAD, REFERENCES))
-        scores = [BLEU(trg_lang="de", force=True).corpus_score(each, [references]).score for each in (good, bad)]
+        scores = [BLEU(trg_lang="de", force=True).corpus_score(texts, [references]).score for texts in (good, bad)]
         differences.append(scores[1] - scores[0])
     # A fortieth of 40, 1, is left out at either end; an interval of this width is centred at the mean.
     low, high = np.sort(differences)[[1, 38]]
     mean, half = np.mean(differences), (high - low) / 2
     (comparison,) = result([GOOD], [BAD], samples=samples)["differences"]
     assert comparison["bleu"]["interval"] == pytest.approx((mean - half, mean + half), abs=1e-4)
+
+
+def test_a_mean_over_sentences_is_resampled_too(result, monkeypatch):
+    exact_match = bleu.METRICS["exact_match"]._replace(shown_in=("comparison",))
+    monkeypatch.setitem(bleu.METRICS, "exact_match", exact_match)
+    good, bad = (np.array(texts) == np.array(REFERENCES) for texts in (GOOD, BAD))
+    drawn = np.random.default_rng(12345).choice(len(REFERENCES), size=(40, len(REFERENCES)))
+    differences = bad[drawn].mean(1) - good[drawn].mean(1)
+    low, high = np.sort(differences)[[1, 38]]
+    mean, half = np.mean(differences), (high - low) / 2
+    comparison = result([GOOD], [BAD], samples=40)
+    tested = comparison["differences"][0]["exact_match"]
+    assert tested["difference"] == pytest.approx(bad.mean() - good.mean()) and tested["difference"] != 0
+    assert tested["interval"] == pytest.approx((mean - half, mean + half), abs=1e-6)
+    (header, row) = difference_table(comparison).rows
+    assert row[header.index("exact_match")].startswith(f"{tested['difference']:+.1%} [")
 
 
 def test_equal_systems_do_not_differ(result):

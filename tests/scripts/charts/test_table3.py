@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 def test_the_chart_has_the_scores_of_complete_runs_beside_the_paper_s(folder):
-    assert table3.read(folder) == (BLEU, PERPLEXITY)
+    assert table3.read(folder) == {"bleu": BLEU, "perplexity": PERPLEXITY}
     records = [
         (record["row"], record["source"], record["value"], record.get("high"))
         for record in data(table3.draw(folder, absolute=True))
