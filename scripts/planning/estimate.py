@@ -77,9 +77,10 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     state = initializer.abstract_state
     inputs = inputs_of(config, [""] * data.vocab_sizes[0])
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
-    planner, epoch = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed)
-    buckets = planner.choose_shapes(epoch, config)
-    stats = planner.plan_epoch(epoch.lengths, buckets, np.random.default_rng(config.seed)).stats
+    module = PLANS[config.batch.plan]
+    epoch = data.corpus.epoch(0, config.seed)
+    buckets = module.choose_shapes(epoch, config)
+    stats = module.plan_epoch(epoch.lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiler = Compiler()
