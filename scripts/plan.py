@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> None:
         data = lengths.assume(config, arguments.lengths)
     else:
         data = lengths.read(config, Path(arguments.workdir))
-    estimated = estimate(config, target, devices, data)
+    estimated = estimate(config, target, devices, data.corpus, data.vocab_sizes)
     if arguments.format == "json":
         print(json.dumps(files.six_digits(rendering.to_json(config, target, estimated, data.description))))
     else:
