@@ -57,15 +57,15 @@ def main(arguments: argparse.Namespace) -> None:
     options = options_of(arguments)
     if arguments.summary and (is_json or not getattr(options, "peers", None)):
         raise UserError(f"--summary={arguments.summary}: needs train or decode with --peers, and no --format=json")
-    report = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
+    measurement = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
     if is_json:
-        print(json.dumps(report.values, indent=2))
-    else:
-        name = f"{what}-{options.size}-{report.processor}" if "size" in options else what
-        markdown.publish(report.text, name, arguments.readme)
-        if arguments.summary:
-            cells = {f"{what} {batch}": ratio for batch, ratio in report.summary.items()}
-            markdown.set_cells(cells, report.processor, "speed", arguments.summary)
+        print(json.dumps(measurement.values, indent=2))
+        return
+    name = f"{what}-{options.size}-{measurement.processor}" if "size" in options else what
+    markdown.publish(measurement.text, name, arguments.readme)
+    if arguments.summary:
+        cells = {f"{what} {batch}": ratio for batch, ratio in measurement.summary.items()}
+        markdown.set_cells(cells, measurement.processor, "speed", arguments.summary)
 
 
 def options_of(arguments: argparse.Namespace) -> argparse.Namespace:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: argparse.Namespace) -> None:
+    check(arguments)
     from scripts.data_inspection.pairs import measure
     from scripts.data_inspection.text import make_text
     from transformer.cache import enable_compilation_cache
     from transformer.progress_bar import bar
 
-    check(arguments)
     enable_compilation_cache()
     model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
     reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))

@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+from scripts.planning.devices import parse_target
 from transformer import cli, files
 from transformer.config.loading import load_file
 from transformer.errors import UserError
@@ -23,19 +24,17 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
         )
+    config, target = load_file(arguments.config, arguments.overrides), parse_target(arguments.device)
     from scripts.planning import lengths, oom, rendering
     from scripts.planning.compilers import find_devices
-    from scripts.planning.devices import parse_target
     from scripts.planning.estimate import estimate
 
-    config = load_file(arguments.config, arguments.overrides)
-    target = parse_target(arguments.device)
     devices = find_devices(target)
     if arguments.workdir is None:
         data = lengths.assume(config, arguments.lengths)
     else:
         data = lengths.read(config, Path(arguments.workdir))
-    estimated = estimate(config, target, devices, data)
+    estimated = estimate(config, target, devices, data.corpus, data.vocab_sizes)
     if arguments.format == "json":
         print(json.dumps(files.six_digits(rendering.to_json(config, target, estimated, data.description))))
     else:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 from transformer.api import Model
 from transformer.data.sources import source as sources
@@ -35,11 +35,6 @@ def heads_of(attention: Attention) -> list[Head]:
     return [Head(i + 1, j + 1) for i in range(layers) for j in range(heads)]
 
 
-def token_weights(attention: Attention, heads: Sequence[Head]) -> Float[np.ndarray, "T S"]:
-    """Returns the attention weights (T, S), averaged over heads, without end-of-sentence on either side."""
-    return np.mean([attention.cross[head.layer - 1, head.head - 1, :-1, :-1] for head in heads], axis=0)
-
-
 def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
     """Returns the number of the word of each piece. Without SentencePiece's marks, each piece is a word."""
     starts = word_starts(pieces)
@@ -48,20 +43,17 @@ def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
 
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
-    """Returns a link from each target word to the source word with the largest weight, the mean over its tokens."""
+    """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
     source_words, target_words = map(word_numbers, (attention.source_pieces[:-1], attention.target_output_pieces[:-1]))
     if not len(source_words) or not len(target_words):
         return frozenset()
-    weights = token_weights(attention, heads)
+    # (T, S), averaged over the heads, without end-of-sentence on either side.
+    weights = np.mean([attention.cross[head.layer - 1, head.head - 1, :-1, :-1] for head in heads], axis=0)
     source_membership, target_membership = (
-        _membership(words).astype(weights.dtype) for words in (source_words, target_words)
+        (words[:, None] == np.arange(words[-1] + 1)).astype(weights.dtype) for words in (source_words, target_words)
     )
-    by_word = target_membership.T @ (weights @ source_membership) / target_membership.sum(0)[:, None]
+    by_word = target_membership.T @ (weights @ source_membership)
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
-
-
-def _membership(words: Int[np.ndarray, "T"]) -> Bool[np.ndarray, "T W"]:
-    return words[:, None] == np.arange(words[-1] + 1)
 
 
 def check_words(attention: Attention, source: str, target: str, line: int) -> None:

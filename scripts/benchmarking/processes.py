@@ -30,6 +30,7 @@ class Contender(NamedTuple):
     name: str
     module: str
     options: Mapping[str, Any] = {}
+    is_peer: bool = False
     is_exact: bool = True
 
 

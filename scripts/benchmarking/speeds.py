@@ -8,7 +8,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -25,18 +25,10 @@ HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the 
 class Speed(NamedTuple):
     """The measurements of one system: tokens of a repetition, seconds of each, and the version of its library."""
 
-    name: str
-    is_peer: bool
+    contender: Contender
     tokens: int
     seconds: Sequence[float]
     version: str
-    is_exact: bool = True
-
-    @classmethod
-    def of(cls, worker: Worker, is_peer: bool) -> Self:
-        """Returns the measurements of a worker that has done all its repetitions."""
-        contender = worker.contender
-        return cls(contender.name, is_peer, worker.tokens, worker.seconds, worker.version, contender.is_exact)
 
     @property
     def rate(self) -> float:
@@ -53,12 +45,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    batch: str,
-    task: Mapping[str, Any],
-    ours: Sequence[Contender],
-    peers: Sequence[Contender],
-    python: str | None,
-    repetitions: int,
+    batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None, repetitions: int
 ) -> Comparison:
     """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
@@ -79,12 +66,13 @@ def compare(
         try:
             yield
         except Failed as failed:
-            if contender in ours:
+            if not contender.is_peer:
                 raise UserError(f"{contender.name}: {failed}") from None
             logging.warning("%s is left out: %s", contender.name, failed)
             left_out[contender.name] = str(failed)
 
-    contenders = [*ours, *(peers if python else ())]
+    if python is None:
+        contenders = [contender for contender in contenders if not contender.is_peer]
     if not computes_bfloat16():
         emulated = [contender for contender in contenders if contender.options.get("dtype") == "bfloat16"]
         left_out |= {contender.name: EMULATED for contender in emulated}
@@ -94,7 +82,7 @@ def compare(
                 continue
             logging.info("Preparing %s.", contender.name)
             with leaving_out(contender):
-                interpreter = sys.executable if contender in ours else python
+                interpreter = python if contender.is_peer else sys.executable
                 worker = stack.enter_context(running(interpreter, contender, task))
                 if workers and worker.tokens != workers[0].tokens:
                     raise Failed(f"counts {worker.tokens} tokens, not {workers[0].tokens}")
@@ -105,8 +93,8 @@ def compare(
                 if worker.contender.name not in left_out:
                     with leaving_out(worker.contender):
                         worker.repeat()
-    finished = [worker for worker in workers if worker.contender.name not in left_out]
-    return Comparison(batch, [Speed.of(worker, worker.contender not in ours) for worker in finished], left_out)
+    speeds = [Speed(worker.contender, worker.tokens, worker.seconds, worker.version) for worker in workers]
+    return Comparison(batch, [speed for speed in speeds if speed.contender.name not in left_out], left_out)
 
 
 def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Measurement:
@@ -116,20 +104,24 @@ def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) 
     notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
     notes.append(f"Versions: {', '.join(versions)}.")
     for batch, speeds, left_out in comparisons:
-        best_peer = max((speed for speed in speeds if speed.is_peer), key=by_rate, default=None)
-        best_ours = max((speed for speed in speeds if not speed.is_peer and speed.is_exact), key=by_rate)
+        peers = [speed for speed in speeds if speed.contender.is_peer]
+        ours = [speed for speed in speeds if not speed.contender.is_peer and speed.contender.is_exact]
+        best_peer, best_ours = max(peers, key=by_rate, default=None), max(ours, key=by_rate)
         if best_peer:
-            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({best_peer.name}{without(left_out)})"
+            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({best_peer.contender.name}{without(left_out)})"
         for speed in speeds:
+            name, _, _, is_peer, is_exact = speed.contender
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
             ratio = speed.rate / best_peer.rate if best_peer else None
             rates = [f"{rate:,.0f}" for rate in (speed.rate, slowest, fastest)]
-            advantage = f"{best_ours.rate / speed.rate:.2f}" if speed.is_peer else ""
-            rows.append((batch, speed.name, *rates, f"{ratio:.2f}" if ratio else "-", advantage))
-            rates = {"tokens_per_second": speed.rate, "slowest": slowest, "fastest": fastest}
-            values.append({**speed._asdict(), "batch": batch, **rates, "relative_to_fastest_peer": ratio})
+            advantage = f"{best_ours.rate / speed.rate:.2f}" if is_peer else ""
+            rows.append((batch, name, *rates, f"{ratio:.2f}" if ratio else "-", advantage))
+            system = {"name": name, "is_peer": is_peer, "is_exact": is_exact, "version": speed.version}
+            measured = {"tokens": speed.tokens, "seconds": speed.seconds, "slowest": slowest, "fastest": fastest}
+            ratios = {"tokens_per_second": speed.rate, "relative_to_fastest_peer": ratio}
+            values.append({"batch": batch, **system, **measured, **ratios})
         for reason in dict.fromkeys(left_out.values()):
-            names = "; ".join(name for name, its_reason in left_out.items() if its_reason == reason)
+            names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
     skipped = [{"batch": batch, "left_out": dict(left_out)} for batch, _, left_out in comparisons if left_out]
     results = {"threads": threads, "systems": values, "left_out": skipped}

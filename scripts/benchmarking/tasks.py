@@ -20,25 +20,21 @@ TOKENS = 32  # of a source and of an output, end-of-sentence included
 BEAM_SIZE = 4
 OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
 DTYPES = ("float32", "bfloat16")
-TRAINING = [Contender(f"this project, {dtype}", f"{OURS}.train_step", {"dtype": dtype}) for dtype in DTYPES]
-TRAINING_PEERS = [
-    Contender(
-        f"PyTorch {'compiled' if is_compiled else 'eager'}, {dtype}",
-        f"{PEERS}.torch_training",
-        {"dtype": dtype, "compile": is_compiled},
-    )
-    for is_compiled in (False, True)
-    for dtype in DTYPES
+TRAINING = [
+    *(Contender(f"this project, {dtype}", f"{OURS}.train_step", {"dtype": dtype}) for dtype in DTYPES),
+    *(
+        Contender(f"PyTorch {name}, {dtype}", f"{PEERS}.torch_training", {"dtype": dtype, "compile": is_compiled}, True)
+        for name, is_compiled in (("eager", False), ("compiled", True))
+        for dtype in DTYPES
+    ),
 ]
 DECODING = [
     *(Contender(f"this project, {dtype}", f"{OURS}.translation", {"dtype": dtype}) for dtype in DTYPES),
     Contender("this project, shortlist", f"{OURS}.translation", {"dtype": "auto", "shortlist": 32}, is_exact=False),
-]
-DECODING_PEERS = [
-    *(Contender(f"Hugging Face, {dtype}", f"{PEERS}.hugging_face", {"dtype": dtype}) for dtype in DTYPES),
-    Contender("CTranslate2, float32", f"{PEERS}.ctranslate2_decoding", {"dtype": "float32"}),
-    Contender("CTranslate2, int8", f"{PEERS}.ctranslate2_decoding", {"dtype": "int8"}),
-    Contender("Marian, float32", f"{PEERS}.marian_decoding"),
+    *(Contender(f"Hugging Face, {dtype}", f"{PEERS}.hugging_face", {"dtype": dtype}, True) for dtype in DTYPES),
+    Contender("CTranslate2, float32", f"{PEERS}.ctranslate2_decoding", {"dtype": "float32"}, True),
+    Contender("CTranslate2, int8", f"{PEERS}.ctranslate2_decoding", {"dtype": "int8"}, True),
+    Contender("Marian, float32", f"{PEERS}.marian_decoding", is_peer=True),
 ]
 
 
@@ -69,25 +65,22 @@ SIZES = {
 def measure_training(arguments: argparse.Namespace) -> Measurement:
     size = SIZES[arguments.size]
     tasks = {f"{arguments.size}, {size.pairs} x {size.length}": training_task(size)}
-    return measure(arguments, tasks, TRAINING, TRAINING_PEERS)
+    return measure(arguments, tasks, TRAINING)
 
 
 def measure_decoding(arguments: argparse.Namespace) -> Measurement:
     size = SIZES[arguments.size]
     tasks = {f"{arguments.size}, {rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
-    return measure(arguments, tasks, DECODING, DECODING_PEERS)
+    return measure(arguments, tasks, DECODING)
 
 
 def measure(
-    arguments: argparse.Namespace,
-    tasks: dict[str, dict[str, Any]],
-    ours: Sequence[Contender],
-    peers: Sequence[Contender],
+    arguments: argparse.Namespace, tasks: dict[str, dict[str, Any]], contenders: Sequence[Contender]
 ) -> Measurement:
     """Returns the speeds in the tasks, whose keys name their batches."""
     python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
     comparisons = [
-        speeds.compare(batch, task | {"threads": threads}, ours, peers, python, arguments.repetitions)
+        speeds.compare(batch, task | {"threads": threads}, contenders, python, arguments.repetitions)
         for batch, task in tasks.items()
     ]
     return speeds.tabulate(comparisons, threads, arguments.repetitions)

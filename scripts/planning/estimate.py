@@ -11,12 +11,12 @@ from absl import logging
 from scripts.planning import hlo, roofline
 from scripts.planning.compilers import Compiler
 from scripts.planning.devices import Target
-from scripts.planning.lengths import Data
 from scripts.planning.memory import Memory, measure
 from scripts.planning.oom import explain_compiler
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats
 from transformer.data.batches.loader import PLANS
+from transformer.data.corpus.corpus import Corpus
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.training.memory import by_memory, bytes_used
@@ -64,7 +64,9 @@ class Estimate:
         return self.compiled[-1]
 
 
-def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data: Data) -> Estimate:
+def estimate(
+    config: Config, target: Target, devices: Sequence[jax.Device], corpus: Corpus, vocab_sizes: tuple[int, int]
+) -> Estimate:
     """Compiles the step for the shape that needs most memory and for the one with most positions in an epoch.
 
     Other shapes take the time per position that lies between these two at their length. Raises UserError if the mesh
@@ -73,11 +75,11 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
+    initializer = Initializer(config, optimizer, mesh, vocab_sizes)
     state = initializer.abstract_state
-    inputs = inputs_of(config, [""] * data.vocab_sizes[0])
+    inputs = inputs_of(config, [""] * vocab_sizes[0])
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
-    planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
+    planner, lengths = PLANS[config.batch.plan], corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets, mesh.abstract_mesh)[0]

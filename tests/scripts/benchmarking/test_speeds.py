@@ -16,32 +16,29 @@ from transformer.model import kernels
 FAKE = "tests.scripts.benchmarking.fake_system"
 
 
-def fake(letter: str, **options) -> Contender:
-    return Contender(letter, FAKE, {"letter": letter, **options})
+def fake(letter: str, is_peer: bool = False, **options) -> Contender:
+    return Contender(letter, FAKE, {"letter": letter, **options}, is_peer)
 
 
-def compare(trace, ours, peers, repetitions: int = 3) -> Comparison:
+def compare(trace, contenders, repetitions: int = 3) -> Comparison:
     task = {"threads": 1, "trace": str(trace)}
-    return speeds.compare("2 x 5", task, ours, peers, sys.executable, repetitions)
+    return speeds.compare("2 x 5", task, contenders, sys.executable, repetitions)
 
 
 def test_systems_take_turns_after_their_warm_up(tmp_path):
-    comparison = compare(tmp_path / "trace", [fake("a"), fake("b")], [fake("c")])
+    comparison = compare(tmp_path / "trace", [fake("a"), fake("b"), fake("c", True)])
     assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "aabbcc" * 3
-    assert [(speed.name, speed.is_peer, speed.tokens) for speed in comparison.speeds] == [
-        ("a", False, 10),
-        ("b", False, 10),
-        ("c", True, 10),
-    ]
+    assert [(speed.contender.name, speed.tokens) for speed in comparison.speeds] == [("a", 10), ("b", 10), ("c", 10)]
     assert all(len(speed.seconds) == 3 and min(speed.seconds) >= 0.001 for speed in comparison.speeds)
     assert {speed.version for speed in comparison.speeds} == {"Fake 1"}  # cores that the process may use
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
-    missing = Contender("d", "tests.scripts.benchmarking.no_such_module")
-    peers = [fake("b", fails=True), fake("c", tokens=11), missing, fake("e", dies_after=WARM_UPS * 4 + 4)]
-    comparison = compare(tmp_path / "trace", [fake("a")], peers)
-    assert [speed.name for speed in comparison.speeds] == ["a"]
+    missing = Contender("d", "tests.scripts.benchmarking.no_such_module", is_peer=True)
+    peers = [fake("b", True, fails=True), fake("c", True, tokens=11), missing]
+    peers.append(fake("e", True, dies_after=WARM_UPS * 4 + 4))
+    comparison = compare(tmp_path / "trace", [fake("a"), *peers])
+    assert [speed.contender.name for speed in comparison.speeds] == ["a"]
     assert comparison.left_out["b"] == "ValueError: cannot be"
     assert comparison.left_out["c"] == "counts 11 tokens, not 10"
     assert comparison.left_out["d"].startswith("exit code 1: ") and "No module named" in comparison.left_out["d"]
@@ -53,15 +50,16 @@ def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
 
 def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
     with pytest.raises(UserError, match="^a: ValueError: cannot be$"):
-        compare(tmp_path / "trace", [fake("a", fails=True)], [fake("b")])
+        compare(tmp_path / "trace", [fake("a", fails=True), fake("b", True)])
 
 
 def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_path, monkeypatch):
-    ours, peers = [fake("a", dtype="float32"), fake("b", dtype="bfloat16")], [fake("c", dtype="bfloat16"), fake("d")]
+    contenders = [fake("a", dtype="float32"), fake("b", dtype="bfloat16")]
+    contenders += [fake("c", True, dtype="bfloat16"), fake("d", True)]
     for is_computed, names in ((False, "ad"), (True, "abcd")):
         monkeypatch.setattr(speeds, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
-        comparison = compare(tmp_path / "trace", ours, peers, repetitions=1)
-        assert [speed.name for speed in comparison.speeds] == list(names)
+        comparison = compare(tmp_path / "trace", contenders, repetitions=1)
+        assert [speed.contender.name for speed in comparison.speeds] == list(names)
         assert comparison.left_out == {name: speeds.EMULATED for name in "bc" if name not in names}
         note = "Left out of 2 x 5: b; c (this processor has no instructions for bfloat16)."
         assert (note in speeds.tabulate([comparison], 1, 1).notes) is not is_computed
@@ -69,10 +67,10 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
 
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     measured = [
-        Speed("ours", False, 100, [4.0, 1.0, 2.0], "JAX 1"),
-        Speed("inexact", False, 100, [1.0, 1.0, 1.0], "JAX 1", is_exact=False),
-        Speed("slow", True, 100, [5.0, 5.0, 9.0], "P 2"),
-        Speed("fast", True, 100, [4.0, 4.0, 4.0], "P 2"),
+        Speed(Contender("ours", FAKE), 100, [4.0, 1.0, 2.0], "JAX 1"),
+        Speed(Contender("inexact", FAKE, is_exact=False), 100, [1.0, 1.0, 1.0], "JAX 1"),
+        Speed(Contender("slow", FAKE, is_peer=True), 100, [5.0, 5.0, 9.0], "P 2"),
+        Speed(Contender("fast", FAKE, is_peer=True), 100, [4.0, 4.0, 4.0], "P 2"),
     ]
     report = speeds.tabulate(
         [Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}), Comparison("1 x 50", measured[:1], {})],
