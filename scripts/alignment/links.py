@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from transformer.decoding.inspection import Attention
+from transformer.decoding.activations import Attention
 from transformer.training.objectives import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0

@@ -10,7 +10,7 @@ from scripts.charts.heat_map import Axis, heat_map
 from transformer.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer.decoding.inspection import Attention
+    from transformer.decoding.activations import Attention
 
 PARTS = ("encoder", "decoder", "cross")
 LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some

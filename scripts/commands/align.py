@@ -13,11 +13,11 @@ import transformer
 from scripts.alignment.links import Head, Links, heads_of, most_consistent, word_links, word_numbers
 from scripts.alignment.pharaoh import Gold, error_rate, format_links, parse_gold
 from transformer.api import Model
-from transformer.commands.translate import decode_stream
 from transformer.compilation_cache import enable_compilation_cache
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted, read_text_file
-from transformer.decoding.inspection import Attention
+from transformer.data.sources.stream import decode_lines
+from transformer.decoding.activations import Attention
 from transformer.errors import UserError
 
 SEPARATOR = " ||| "
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_pairs() -> Iterator[tuple[str, str]]:
     """Yields the pairs of standard input. Raises UserError for a line that is none."""
-    for number, line in enumerate(decode_stream(sys.stdin.buffer), start=1):
+    for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
         source, separator, target = line.partition(SEPARATOR)
         if not separator:
             raise UserError(f"line {number}: has no{SEPARATOR}between source and target")

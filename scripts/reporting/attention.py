@@ -10,7 +10,7 @@ from scripts.charts import theme
 from scripts.charts.attention import axes
 from scripts.reporting.inspection import Inspection
 from scripts.reporting.section import Section
-from transformer.decoding.inspection import Attention
+from transformer.decoding.activations import Attention
 
 TITLES = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}
 

@@ -7,8 +7,8 @@ import transformer
 from scripts.charts.attention import MAX_TOKENS
 from scripts.evaluations import Evaluation
 from scripts.reporting.runs import Run
+from transformer.decoding.activations import Attention
 from transformer.decoding.beam_tree import BeamTree
-from transformer.decoding.inspection import Attention
 from transformer.errors import UserError
 
 

@@ -3,6 +3,7 @@
 import importlib
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import ml_collections
 import optax
@@ -12,6 +13,7 @@ from flax import nnx
 from configs import base
 from configs.rules import Key, at_least
 from tests.data.sentences import random_sentences
+from tests.decoding.models import tiny_model
 from tests.model.models import cross_entropy
 from transformer.config import loading
 from transformer.config.checking import checked
@@ -19,6 +21,11 @@ from transformer.config.keys import declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.decoder import Decoder
+from transformer.decoding.strategies import Strategy
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
@@ -29,6 +36,7 @@ from transformer.model.feed_forward import FeedForward
 from transformer.model.masks import Mask
 from transformer.model.transformer import Transformer
 from transformer.training import optimizer as optimizers
+from transformer.training.validation import validation_strategy
 
 BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
@@ -125,6 +133,20 @@ def test_a_support_of_label_smoothing_takes_one_table_entry(add):
     ).training.label_smoothing_support
     sums = cross_entropy(jnp.ones((1, 1, 9)), jnp.asarray([[5]]), 0.5, support)
     assert float(sums.loss) == pytest.approx(float(sums.nll))
+
+
+def test_a_decoding_strategy_takes_one_table_entry(add):
+    def copy(models, source, limits, n_best):
+        log_p = jnp.zeros((len(source), n_best, source.shape[1]))
+        hypotheses = Hypotheses(source[:, None].repeat(n_best, axis=1), log_p[:, :, 0], log_p)
+        return hypotheses, jnp.ones(len(source), bool)
+
+    config = add("decoding.strategy", Strategy(copy, ("n_best",)))
+    model, vocabulary = tiny_model(12, seed=0), IdsVocabulary(12)
+    decoder = Decoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
+    translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
+    assert [best.text for (best,) in translations] == ["1 2", "", "3"]
+    assert validation_strategy("added") == "added"
 
 
 def test_a_data_source_takes_one_table_entry(add):

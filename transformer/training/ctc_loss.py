@@ -10,13 +10,13 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from transformer.data.batches.collation import Batch
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.model.linear import flat_product
 from transformer.model.partitioning import row_shards
 from transformer.model.products import FLOAT32
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
-from transformer.training.programs import Batch
 
 # Float32 logits of a chunk, on each device. A few arrays of their size exist at once.
 CHUNK_BYTES = {"cpu": 2**26}

@@ -11,12 +11,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key
 
 from transformer.config_types import Config
+from transformer.data.batches.collation import Batch
 from transformer.model.ctc import CtcTransformer
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import BOS, PAD, SPECIAL
 from transformer.training.ctc_loss import CtcLoss
-from transformer.training.programs import Batch
 from transformer.training.projected_loss import ProjectedLoss
 
 MASK = BOS  # the input in place of a masked token; no source has BOS

@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
+from transformer.data.batches.collation import Batch
 from transformer.distributed.sharding import BATCH
 from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.model.products import FLOAT32, product, product_with_transpose, transposed_product
 from transformer.training.loss import Criterion, LossSums
-from transformer.training.programs import Batch
 
 _COLUMN_MULTIPLE = {"cpu": 1}
 _DEFAULT_COLUMN_MULTIPLE = 128  # tiles of matrix units

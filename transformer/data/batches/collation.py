@@ -1,11 +1,18 @@
 """The arrays of a batch, filled with its sentences' tokens."""
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Sharding
 from jaxtyping import Int, Int32
 
-from transformer.data.batches.epoch_plan import PlannedBatch
+from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
 from transformer.special_tokens import BOS, PAD
+
+Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
 
 
 def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
@@ -38,6 +45,20 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             filled[places] = flat
             arrays[name] = filled.reshape(bucket.rows, length)
     return arrays
+
+
+def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch:
+    """Returns the shapes of the arrays of a batch from this bucket, with their sharding."""
+    source, target = bucket.source_length, bucket.target_length
+    sides = {"source": source, "target_input": target, "target_output": target}
+    if is_packed:
+        for side, length in (("source", source), ("target", target)):
+            sides |= {f"{side}_segments": length, f"{side}_positions": length}
+    return {
+        name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=sharding)
+        for name, length in sides.items()
+        if length
+    }
 
 
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:

@@ -8,30 +8,30 @@ import numpy as np
 import pytest
 
 from tests.distributed.test_mesh import run_on_eight_devices
-from transformer.decoding.parallel import merge
+from transformer.threads import merge
 
 
 @pytest.fixture(scope="module")
-def found() -> dict:
+def report() -> dict:
     return run_on_eight_devices("decoding_devices")
 
 
 @pytest.mark.parametrize("strategy", ["beam", "sample", "bfloat16"])
-def test_eight_devices_give_the_translations_of_one_byte_for_byte(found, strategy):
-    one, eight = found[strategy]["one"], found[strategy]["eight"]
+def test_eight_devices_give_the_translations_of_one_byte_for_byte(report, strategy):
+    one, eight = report[strategy]["one"], report[strategy]["eight"]
     assert eight["translations"] == one["translations"]
     assert eight["devices"] == 8 and one["devices"] == 1
-    assert len({json.dumps(each) for each in one["translations"]}) > 10
+    assert len({json.dumps(translation) for translation in one["translations"]}) > 10
 
 
-def test_scores_and_states_do_not_depend_on_the_devices(found):
-    assert found["scores"]["one"] == found["scores"]["eight"]
-    assert found["states"]["one"] == found["states"]["eight"]
+def test_scores_and_states_do_not_depend_on_the_devices(report):
+    assert report["scores"]["one"] == report["scores"]["eight"]
+    assert report["states"]["one"] == report["states"]["eight"]
 
 
-def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device_only(found):
-    assert found["beam"]["eight"]["lowered"] == found["beam"]["eight"]["shapes"] > 1
-    assert found["single_texts"] == [0]
+def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device_only(report):
+    assert report["beam"]["eight"]["lowered"] == report["beam"]["eight"]["shapes"] > 1
+    assert report["single_texts"] == [0]
 
 
 def test_a_slow_stream_delays_no_other():
