@@ -15,7 +15,7 @@ from transformer.checkpoints.trained import Trained
 from transformer.decoding.activations import Attention, Encoding
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.decoder import Decoder
-from transformer.decoding.scoring import longest_text
+from transformer.decoding.scoring import is_scorable, longest_text
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 
@@ -67,10 +67,10 @@ class Model:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
-        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search returns
-        different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
-        strategy="sample" they are samples, in the order drawn, which depend on the seed and the position of the text in
-        `texts`.
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger, which logs the same
+        warning once. A search returns different texts, with the best score of each, and fewer than `n_best` if its beam
+        has no more. With strategy="sample" they are samples, in the order drawn, which depend on the seed and the
+        position of the text in `texts`.
 
         Args:
           texts: sentences of the source language.
@@ -111,9 +111,7 @@ class Model:
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
-        longest = longest_text(self.config.decoding)
-        sides = zip(self._decoder.tokenizer.sides, pair, strict=True)
-        return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
+        return is_scorable(self._decoder.tokenizer, pair, longest_text(self.config.decoding))
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.

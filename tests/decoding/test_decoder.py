@@ -1,4 +1,4 @@
-"""Translation by the decoder: batches, order, cut lines, and independence of neighbours."""
+"""Translation by the decoder: order, cut lines, passes, and independence of neighbours."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from configs import base
 from tests.decoding.models import log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding.batches import make_batches, padded_lengths
+from transformer.decoding.batches import padded_lengths
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.decoder import Decoder
 from transformer.decoding.shortlist import Shortlist
@@ -174,20 +174,6 @@ def test_a_token_that_is_no_integer_is_reported_with_its_line():
 def test_n_best_beyond_the_beam_size_is_refused():
     with pytest.raises(UserError, match="--n_best=3: must be at most decoding.beam_size=2"):
         translate(make_decoder(), [], n_best=3)
-
-
-@pytest.mark.parametrize("shortest, most", [(16, 5), (64, 3)])
-@pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
-def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, most):
-    lengths = dict(enumerate(np.random.default_rng(longest).integers(1, longest + 1, 300).tolist()))
-    batches = make_batches(lengths, longest, extra_length=10, max_positions=512, shortest=shortest)
-    assert sorted(i for batch in batches for i in batch.indices) == list(lengths)
-    for batch in batches:
-        assert batch.length in padded_lengths(longest, shortest)
-        assert max(lengths[i] for i in batch.indices) <= batch.length
-        assert len(batch.indices) <= batch.rows
-        assert batch.rows == 1 or batch.rows * (batch.length + 10) <= 512
-    assert len({(batch.rows, batch.length) for batch in batches}) <= len(padded_lengths(longest, shortest)) <= most
 
 
 def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):

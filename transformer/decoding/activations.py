@@ -73,31 +73,29 @@ def encode_texts(models: DeviceModels, parameters: Replicas, texts: Sequence[str
     ]
 
 
-def attention(models: DeviceModels, parameters: Replicas, source: str, target: str) -> Attention:
+def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: str) -> Attention:
     """Returns the weights with which the one model reads the pair. Raises UserError if a text is too long."""
-    source_tokens, target_tokens = tokens = _encode_pair(models, source, target)
-    ((_, weights),) = models.map(models.jit(attend), parameters, [tokens], lambda _: _pad_pair(models, tokens))
-    lengths = {"encoder": (source_tokens, source_tokens), "decoder": (target_tokens, target_tokens)}
-    lengths["cross"] = target_tokens, source_tokens
+    (source_tokens, target_tokens), arrays = _encode_pair(models, source, target)
+    ((_, weights),) = models.map(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
+    S, T = len(source_tokens), len(target_tokens)
     return Attention(
         source_pieces=tuple(models.source_pieces[token] for token in source_tokens),
         target_input_pieces=tuple(models.target_pieces[token] for token in (BOS, *target_tokens[:-1])),
         target_output_pieces=tuple(models.target_pieces[token] for token in target_tokens),
-        **{
-            name: weights[name][:, 0, :, : len(queries), : len(keys)].copy()
-            for name, (queries, keys) in lengths.items()
-        },
+        encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
+        decoder=weights["decoder"][:, 0, :, :T, :T].copy(),
+        cross=weights["cross"][:, 0, :, :T, :S].copy(),
     )
 
 
 def attention_compilation(
     models: DeviceModels, parameters: tuple[dict, ...], source: str, target: str
 ) -> Callable[[], object]:
-    """Returns a function that compiles the program of `attention` for a pair. The parameters may be abstract.
+    """Returns a function that compiles the program of `read_pair` for a pair. The parameters may be abstract.
 
     The program is traced here: `attention_weights` captures what modules return, which would disturb other threads.
     """
-    arguments = models.jit(attend), parameters, *_pad_pair(models, _encode_pair(models, source, target))
+    arguments = models.jit(attend), parameters, *_encode_pair(models, source, target)[1]
     models.programs.lower(*arguments)
     return functools.partial(models.programs.compile, *arguments, device=models.devices[0])
 
@@ -114,13 +112,12 @@ def attend(
     return attention_weights(model, source, shift_right(target))
 
 
-def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[int], list[int]]:
+def _encode_pair(
+    models: DeviceModels, source: str, target: str
+) -> tuple[list[list[int]], list[Int[np.ndarray, "1 L"]]]:
+    """Returns the tokens of both texts, and as rows of one length. Raises UserError if a text is too long."""
     (source_tokens,) = encode_known(models.tokenizer.source, {"source": source}, models.config)
     (target_tokens,) = encode_known(models.tokenizer.target, {"target": target}, models.config)
-    return source_tokens, target_tokens
-
-
-def _pad_pair(models: DeviceModels, pair: tuple[list[int], list[int]]) -> list[Int[np.ndarray, "1 L"]]:
-    """Returns both sides as rows of one length."""
-    (batch,) = make_batches({0: max(map(len, pair))}, longest_text(models.config), 0, 1)
-    return [pad([tokens], batch.rows, batch.length) for tokens in pair]
+    tokens = [source_tokens, target_tokens]
+    (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 0, 1)
+    return tokens, [pad([row], batch.rows, batch.length) for row in tokens]

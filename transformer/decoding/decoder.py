@@ -88,7 +88,7 @@ class Decoder(DeviceModels):
         return activations.encode_texts(self, parameters, texts)
 
     def attention(self, parameters: Replicas, source: str, target: str) -> activations.Attention:
-        return activations.attention(self, parameters, source, target)
+        return activations.read_pair(self, parameters, source, target)
 
     def beam_tree(self, parameters: Replicas, text: str) -> beam_tree.BeamTree:
         return beam_tree.trace(self, parameters, text)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, make_batches, pad
@@ -74,6 +75,12 @@ def map_rows(
 def longest_text(config: Config) -> int:
     """Returns the most tokens, EOS included, that a known text may have: those of the longest output of the search."""
     return config.max_source_length + config.max_extra_length
+
+
+def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:
+    """Tells whether both texts have at most `longest` tokens, EOS included."""
+    sides = zip(tokenizer.sides, pair, strict=True)
+    return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
 
 
 def encode_known(vocabulary: Vocabulary, texts: Mapping[str, str], config: Config) -> list[list[int]]:

@@ -8,7 +8,7 @@ from transformer.config_types import Config
 from transformer.decoding.activations import Attention, attention_compilation
 from transformer.decoding.decoder import Decoder
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import longest_text
+from transformer.decoding.scoring import is_scorable, longest_text
 
 MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
 
@@ -28,13 +28,9 @@ class Samples:
     def __init__(self, config: Config, decoder: Decoder, texts: Sequence[str], references: Sequence[str]):
         """`texts` and `references` are those that validation translates. Models without a decoder have no attention."""
         self.decoder, longest = decoder, min(MAX_TOKENS, longest_text(config.decoding))
-
-        def is_short(pair: tuple[int, str, str]) -> bool:
-            sides = zip(decoder.tokenizer.sides, pair[1:], strict=True)
-            return all(len(side.encode([text])[0]) < longest for side, text in sides)
-
         pairs = zip(itertools.count(), texts, references)
-        self.pairs = list(itertools.islice(filter(is_short, pairs), config.training.samples))
+        short = (pair for pair in pairs if is_scorable(decoder.tokenizer, pair[1:], longest))
+        self.pairs = list(itertools.islice(short, config.training.samples))
         self.has_attention = config.training.objective == "translation"
 
     def compilations(self, parameters: Sequence[dict]) -> list[Callable[[], object]]:
