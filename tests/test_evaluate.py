@@ -17,9 +17,9 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 
 CONTRACT = {
@@ -52,7 +52,7 @@ def error(capsys, *flags: str) -> str:
 
 def translate(models: Trained) -> list[list[Translation]]:
     devices = jax.local_devices()
-    decoder = Decoder(models.graphs, models.tokenizer, models.config.decoding, devices)
+    decoder = TextDecoder(models.graphs, models.tokenizer, models.config.decoding, devices)
     return decoder.translate(decoder.place(models.parameters), SOURCES)
 
 
@@ -85,7 +85,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
 
 
 def test_compilation_is_not_in_the_seconds(monkeypatch):
-    class Slow(Decoder):
+    class Slow(TextDecoder):
         compile_seconds = 1.0  # of an earlier translation
 
         def __init__(self):
@@ -161,7 +161,7 @@ def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Decoder, "translate", None)
+    monkeypatch.setattr(TextDecoder, "translate", None)
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
     assert message.endswith(

@@ -14,8 +14,8 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.activations import Attention, Encoding
 from transformer.decoding.beam_tree import BeamTree
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 
@@ -55,7 +55,7 @@ class Model:
     def __init__(self, models: Trained) -> None:
         self.config, self.checkpoints = models.config, models.checkpoints
         decoding, devices = models.config.decoding, jax.local_devices()
-        self._decoder = Decoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
+        self._decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
         self._parameters = self._decoder.place(models.parameters)
         self._lock = threading.Lock()
 

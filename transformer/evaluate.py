@@ -44,8 +44,8 @@ def evaluate(
     from transformer.checkpoints import trained
     from transformer.compilation_cache import enable_compilation_cache
     from transformer.decoding.bleu import MEASURES
-    from transformer.decoding.decoder import Decoder
     from transformer.decoding.evaluation import translate_and_score
+    from transformer.decoding.text_decoder import TextDecoder
     from transformer.evaluation_files import EvaluationFiles
     from transformer.training.eval_step import held_out_means
     from transformer.training.objectives import OBJECTIVES
@@ -67,7 +67,8 @@ def evaluate(
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
     evaluation = EvaluationFiles(arguments, models, show)
-    decoder = Decoder(models.graphs, models.tokenizer, models.config.decoding, jax.local_devices(), models.shortlist)
+    decoding, devices = models.config.decoding, jax.local_devices()
+    decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
     parameters = decoder.place(models.parameters)
     warn_about_unknown(arguments, models.tokenizer.source, models.config.tokenizer.kind, texts)
     logging.info("Translating %s.", counted(len(texts), "sentence"))

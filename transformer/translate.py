@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     from transformer.checkpoints import trained
     from transformer.compilation_cache import enable_compilation_cache
-    from transformer.decoding.decoder import Decoder
+    from transformer.decoding.text_decoder import TextDecoder
     from transformer.training.objectives import OBJECTIVES
 
     if arguments.n_best < 1:
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
     if not OBJECTIVES[objective].generates_text:
         raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
     devices, n_best = jax.local_devices(), arguments.n_best
-    decoder = Decoder(models.graphs, models.tokenizer, models.config.decoding, devices, models.shortlist)
+    decoder = TextDecoder(models.graphs, models.tokenizer, models.config.decoding, devices, models.shortlist)
     decoder.check_n_best(n_best)
     parameters = decoder.place(models.parameters)
     if interactive:

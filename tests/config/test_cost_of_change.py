@@ -24,8 +24,8 @@ from transformer.data.tokenizers import training as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.strategies import Strategy
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
@@ -143,7 +143,7 @@ def test_a_decoding_strategy_takes_one_table_entry(add):
 
     config = add("decoding.strategy", Strategy(copy, ("n_best",)))
     model, vocabulary = tiny_model(12, seed=0), IdsVocabulary(12)
-    decoder = Decoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
+    decoder = TextDecoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
     translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
     assert [best.text for (best,) in translations] == ["1 2", "", "3"]
     assert validation_strategy("added") == "added"

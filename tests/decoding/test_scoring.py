@@ -10,7 +10,7 @@ from tests.decoding.models import TOLERANCE, teacher_forced, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
-from transformer.decoding.decoder import Decoder
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
@@ -29,8 +29,8 @@ def decoding_config(**changes):
     return config
 
 
-def make_decoder(graphs=GRAPHS, shortlist=None, **changes) -> Decoder:
-    return Decoder(graphs, TOKENIZER, decoding_config(**changes), DEVICES, shortlist)
+def make_decoder(graphs=GRAPHS, shortlist=None, **changes) -> TextDecoder:
+    return TextDecoder(graphs, TOKENIZER, decoding_config(**changes), DEVICES, shortlist)
 
 
 def encode(text: str) -> list[int]:

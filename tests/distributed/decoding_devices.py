@@ -12,7 +12,7 @@ from tests.decoding.models import Model, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import SHORTEST
-from transformer.decoding.decoder import FIRST_EXTRA_LENGTH, Decoder
+from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH, TextDecoder
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
@@ -29,8 +29,8 @@ def decoding_config(**changes):
     return config
 
 
-def make_decoder(models: Sequence[Model], devices: Sequence[jax.Device], **changes) -> Decoder:
-    return Decoder([model.graph for model in models], TOKENIZER, decoding_config(**changes), devices)
+def make_decoder(models: Sequence[Model], devices: Sequence[jax.Device], **changes) -> TextDecoder:
+    return TextDecoder([model.graph for model in models], TOKENIZER, decoding_config(**changes), devices)
 
 
 def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[jax.Device], **changes) -> dict:

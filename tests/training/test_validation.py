@@ -14,8 +14,8 @@ from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.replicas import convert_kernels
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
@@ -101,7 +101,7 @@ def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
 def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch):
     # nnx.capture replaces methods of the modules' classes while it traces.
     validation = prepared.validation
-    fresh = Decoder([validation.graph], prepared.tokenizer, validation.decoder.config, jax.local_devices())
+    fresh = TextDecoder([validation.graph], prepared.tokenizer, validation.decoder.config, jax.local_devices())
     monkeypatch.setattr(validation.samples, "decoder", fresh)
     jobs = validation.compilations(prepared.initializer().parameters)
     monkeypatch.setattr(nnx, "capture", lambda *_, **__: pytest.fail("traced by a job"))

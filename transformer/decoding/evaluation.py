@@ -12,8 +12,8 @@ import jax
 
 from transformer.config_types import Config
 from transformer.decoding import bleu
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.distributed import coordination
 
@@ -43,7 +43,7 @@ class ScoredTranslations:
 
 
 def translate_and_score(
-    decoder: Decoder,
+    decoder: TextDecoder,
     parameters: Replicas,
     texts: Sequence[str],
     references: bleu.References,
@@ -67,9 +67,9 @@ def translate_and_score(
 
 
 def translate_together(
-    decoder: Decoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
+    decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
 ) -> list[list[Translation]]:
-    """Returns the best translation of each text, as `Decoder.translate` does, to all processes.
+    """Returns the best translation of each text, as `TextDecoder.translate` does, to all processes.
 
     All processes call it with the same texts, and it calls `report` equally often in each, so that may be a collective.
     `wait_seconds` limits the time that a process may make no progress while another waits for it.

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from transformer.config_types import Config
 from transformer.decoding.activations import Attention, attention_compilation
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.text_decoder import TextDecoder
 
 MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
 
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 class Samples:
     """The first short sentences of the validation split, the same at each validation."""
 
-    def __init__(self, config: Config, decoder: Decoder, texts: Sequence[str], references: Sequence[str]):
+    def __init__(self, config: Config, decoder: TextDecoder, texts: Sequence[str], references: Sequence[str]):
         """`texts` and `references` are those that validation translates. Models without a decoder have no attention."""
         self.decoder, longest = decoder, min(MAX_TOKENS, longest_text(config.decoding))
         pairs = zip(itertools.count(), texts, references)

@@ -12,10 +12,10 @@ from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import memory_advice
 from transformer.training.eval_step import EvalStep, check_lengths
 from transformer.training.memory import by_memory
@@ -48,7 +48,7 @@ class Validation:
             decoding = ml_collections.ConfigDict(config.decoding)
             strategy = validation_strategy(config.decoding.strategy)
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
-            self.decoder = Decoder([graph], tokenizer, decoding, jax.local_devices())
+            self.decoder = TextDecoder([graph], tokenizer, decoding, jax.local_devices())
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]

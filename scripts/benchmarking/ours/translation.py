@@ -10,8 +10,8 @@ from scripts.benchmarking.worker import Prepared, serve
 from transformer.allocator import keep_freed_memory
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.shortlist import Shortlist
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_model, init_parameters
 
@@ -38,7 +38,7 @@ def prepare(task: dict[str, Any]) -> Prepared:
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
     shortlist = random_shortlist(task["shortlist"], task["vocab_size"]) if task["shortlist"] else None
-    decoder = Decoder(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
+    decoder = TextDecoder(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
     placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
 

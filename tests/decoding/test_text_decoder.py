@@ -11,9 +11,9 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import padded_lengths
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.decoder import Decoder
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES, Strategy
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, UNK
@@ -29,13 +29,13 @@ SHORTLIST = Shortlist(
 )
 
 
-def make_decoder(shortlist: Shortlist | None = None, tokenizer: Tokenizer = TOKENIZER, **changes) -> Decoder:
+def make_decoder(shortlist: Shortlist | None = None, tokenizer: Tokenizer = TOKENIZER, **changes) -> TextDecoder:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return Decoder([MODEL.graph], tokenizer, config, DEVICES, shortlist)
+    return TextDecoder([MODEL.graph], tokenizer, config, DEVICES, shortlist)
 
 
-def translate(decoder: Decoder, texts: list[str], n_best: int = 1, parameters: dict = MODEL.parameters, **arguments):
+def translate(decoder: TextDecoder, texts: list[str], n_best: int = 1, parameters=MODEL.parameters, **arguments):
     return decoder.translate(decoder.place([parameters]), texts, n_best, **arguments)
 
 
@@ -187,7 +187,7 @@ def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
         return map_batches(function, *arguments)
 
     monkeypatch.setattr(decoder, "map", spy)
-    monkeypatch.setattr("transformer.decoding.decoder.FIRST_EXTRA_LENGTH", 1)
+    monkeypatch.setattr("transformer.decoding.text_decoder.FIRST_EXTRA_LENGTH", 1)
     two_passes = translate(decoder, texts)
     assert len(set(functions)) == 2
     for once, twice in zip(one_pass, two_passes, strict=True):

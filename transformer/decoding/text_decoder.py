@@ -28,7 +28,7 @@ SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentence
 
 
 @dataclass(eq=False)
-class Decoder(DeviceModels):
+class TextDecoder(DeviceModels):
     """Decodes texts with one model, or with an ensemble of models that share a tokenizer.
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
