@@ -54,9 +54,9 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_pairs() -> Iterator[tuple[str, str]]:
     """Yields the pairs of standard input. Raises UserError for a line that is none."""
-    from transformer.commands.translate import decode_stream
+    from transformer.data.sources.stream import decode_lines
 
-    for number, line in enumerate(decode_stream(sys.stdin.buffer), start=1):
+    for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
         source, separator, target = line.partition(SEPARATOR)
         if not separator:
             raise UserError(f"line {number}: has no{SEPARATOR}between source and target")

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from configs import base
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.bleu import Language
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.sharing import SharedTranslator
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
-from transformer.decoding.translator import Translator
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
@@ -53,9 +52,8 @@ def error(capsys, *flags: str) -> str:
 
 def translate(models: Trained) -> list[list[Translation]]:
     devices = jax.local_devices()
-    translator = Translator(models.graphs, models.tokenizer, models.config.decoding, n_best=1, devices=devices)
-    replicas = Replicas(models.graphs, models.parameters, devices[0])
-    return translator.translate(replicas, SOURCES, 1, lambda count: None)
+    decoder = TextDecoder(models.graphs, models.tokenizer, models.config.decoding, devices)
+    return decoder.translate(decoder.place(models.parameters), SOURCES)
 
 
 def test_result_and_files_of_a_split(workdir, capsys):
@@ -87,20 +85,20 @@ def test_result_and_files_of_a_split(workdir, capsys):
 
 
 def test_compilation_is_not_in_the_seconds(monkeypatch):
-    class Slow(SharedTranslator):
+    class Slow(TextDecoder):
         compile_seconds = 1.0  # of an earlier translation
 
         def __init__(self):
             pass
 
-        def translate(self, replicas, texts, first_line, report):
+        def translate(self, parameters, texts, report):
             self.compile_seconds += 3.0
             return [[Translation(text, (4, 2), (), (), 0.0, 0.0)] for text in texts]
 
     clock = iter((10.0, 15.0))
     monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    replicas = object.__new__(Replicas)
-    timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
+    replicas, data = object.__new__(Replicas), base.get_config().data
+    timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], data, (), lambda count: None)
     assert (timed.compile_seconds, timed.seconds, timed.output_tokens) == (3.0, 2.0, 10)
 
 
@@ -164,7 +162,7 @@ def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Translator, "translate", None)
+    monkeypatch.setattr(TextDecoder, "translate", None)
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
     assert message.endswith(

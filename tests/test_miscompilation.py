@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.parallel import DeviceQueues
 from transformer.errors import UserError
 from transformer.miscompilation import FLAG, compile_program
-from transformer.training.programs import Programs
+from transformer.programs import Programs
 
 E = np.random.default_rng(0).random((5, 60, 60), np.float32)
 WRONG = {
@@ -47,10 +46,8 @@ def test_a_right_product_passes(name):
 
 
 def test_training_and_decoding_check_their_programs():
-    wrong = jax.jit(WRONG["sum"])
-    with pytest.raises(UserError, match="XLA computes this product wrongly"):
-        Programs().run(wrong, E)
-    queues = DeviceQueues(lambda parameters, e: WRONG["sum"](e), jax.devices()[:1], ())
-    with pytest.raises(UserError, match="XLA computes this product wrongly"):
-        queues.program(jax.devices()[0], (), (E,))
-    assert not queues.programs
+    programs, wrong = Programs(), jax.jit(lambda parameters, e: WRONG["sum"](e))
+    for device in (None, jax.devices()[0]):  # as training and decoding compile
+        with pytest.raises(UserError, match="XLA computes this product wrongly"):
+            programs.compile(wrong, (), E, device=device)
+    assert not programs.compiled

@@ -12,12 +12,11 @@ import jax
 from transformer import logs
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.beam_tree import BeamTracer, BeamTree
-from transformer.decoding.inspection import Attention, Encoding, Inspector
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import Scorer, longest_text
+from transformer.decoding.activations import Attention, Encoding
+from transformer.decoding.beam_tree import BeamTree
+from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
-from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 
@@ -28,7 +27,7 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     """Returns the model that `transformer.load` describes."""
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
-    if not isinstance(folders, Sequence) or not all(isinstance(each, str | os.PathLike) for each in folders):
+    if not isinstance(folders, Sequence) or not all(isinstance(folder, str | os.PathLike) for folder in folders):
         raise UserError(f"workdir={_show(workdir)}: must be the folder of a run, or a list of such folders")
     if not folders:
         raise UserError("workdir=[]: has no folder; name at least one")
@@ -36,7 +35,7 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
         raise UserError(f"average={_show(average)}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     with _python_names(), logs.without_orbax():
-        return Model(trained.load([os.fspath(each) for each in folders], str(checkpoint), average, overrides))
+        return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
 
 
 class Model:
@@ -55,28 +54,24 @@ class Model:
     """
 
     def __init__(self, models: Trained) -> None:
-        self.config, self.checkpoints, self._shortlist = models.config, models.checkpoints, models.shortlist
-        self._graphs, self._tokenizer, self._devices = models.graphs, models.tokenizer, jax.local_devices()
-        self._replicas = Replicas(models.graphs, models.parameters, self._devices[0])
-        self._translators: dict[int, Translator] = {}  # by n_best, which is compiled in
-        self._scorer = Scorer(models.graphs, models.tokenizer, models.config.decoding, self._devices)
-        self._inspector = Inspector(models.graphs[0], models.tokenizer, models.config.decoding, self._devices)
-        self._tracer = BeamTracer(
-            models.graphs, models.tokenizer, models.config.decoding, self._devices[0], models.shortlist
-        )
+        self.config, self.checkpoints = models.config, models.checkpoints
+        decoding, devices = models.config.decoding, jax.local_devices()
+        self._decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
+        self._parameters = self._decoder.place(models.parameters)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Model({', '.join(f'{each.workdir} at step {each.step}' for each in self.checkpoints)})"
+        sources = [f"{checkpoint.workdir} at step {checkpoint.step}" for checkpoint in self.checkpoints]
+        return f"Model({', '.join(sources)})"
 
     def translate(self, texts: Iterable[str], n_best: int = 1, **decoding: object) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
-        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search returns
-        different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
-        strategy="sample" they are samples, in the order drawn, which depend on the seed and the position of the text in
-        `texts`.
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger, which logs the same
+        warning once. A search returns different texts, with the best score of each, and fewer than `n_best` if its beam
+        has no more. With strategy="sample" they are samples, in the order drawn, which depend on the seed and the
+        position of the text in `texts`.
 
         Args:
           texts: sentences of the source language.
@@ -95,14 +90,7 @@ class Model:
             raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
         self._check("translate")
         with self._lock, _python_names():
-            if n_best not in self._translators:
-                self._translators[n_best] = Translator(
-                    self._graphs, self._tokenizer, self.config.decoding, n_best, self._devices, self._shortlist
-                )
-            translator = self._translators[n_best]
-            translations = translator.translate(self._replicas, texts, 1, lambda count: None)
-            translator.log_cut_lines()
-            return translations
+            return self._decoder.translate(self._parameters, texts, n_best)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each pair with its log-probability in nats, in total and of each token.
@@ -120,13 +108,11 @@ class Model:
         pairs = _pairs(pairs)
         self._check("score")
         with self._lock:
-            return self._scorer.score(self._replicas, pairs)
+            return self._decoder.score(self._parameters, pairs)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
-        longest = longest_text(self.config.decoding)
-        sides = zip(self._tokenizer.sides, pair, strict=True)
-        return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
+        return is_scorable(self._decoder.tokenizer, pair, longest_text(self.config.decoding))
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
@@ -141,10 +127,10 @@ class Model:
         self._check_single("attention")
         self._check("attention")
         with self._lock:
-            return self._inspector.attention(self._replicas, source, target)
+            return self._decoder.attention(self._parameters, source, target)
 
     def beam_tree(self, text: str) -> BeamTree:
-        """Returns the hypotheses that a beam search for the text's translation considers, and what became of each.
+        """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
 
         A long text is cut, with a warning, as in `translate`.
 
@@ -156,7 +142,7 @@ class Model:
         if self.config.decoding.strategy != "beam":
             raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
         with self._lock:
-            return self._tracer.trace(self._replicas, text)
+            return self._decoder.beam_tree(self._parameters, text)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.
@@ -171,7 +157,7 @@ class Model:
         self._check_single("encode")
         self._check("encode")
         with self._lock:
-            return self._inspector.encode(self._replicas, texts)
+            return self._decoder.encode(self._parameters, texts)
 
     def _check(self, method: str) -> None:
         """Raises UserError unless this process can run the method, and a model of this objective has it."""

@@ -13,15 +13,66 @@ translation. --decoding.batch_tokens=1 makes single lines fast: batches have one
 """
 
 import argparse
-from typing import NoReturn
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from transformer import cli
+from absl import logging
+
+from transformer import cli, files
+from transformer.data.sources.stream import decode_lines, read_chunks
+from transformer.errors import UserError
+from transformer.workdir import split_names
+
+CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.commands import translate
+    import jax  # these imports take seconds, which --help and a wrong flag should not
 
-    translate.main(arguments)
+    from transformer.cache import enable_compilation_cache
+    from transformer.checkpoints import trained
+    from transformer.decoding.text_decoder import TextDecoder
+    from transformer.training.objectives import OBJECTIVES
+
+    if arguments.n_best < 1:
+        raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
+    interactive = sys.stdin.isatty()
+    # A person waits for each line, so a batch has one row instead of many filler rows.
+    overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
+    enable_compilation_cache()
+    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
+    objective = models.config.training.objective
+    if "translate" not in OBJECTIVES[objective].methods:
+        raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
+    devices, n_best = jax.local_devices(), arguments.n_best
+    decoder = TextDecoder(models.graphs, models.tokenizer, models.config.decoding, devices, models.shortlist)
+    decoder.check_n_best(n_best)
+    parameters = decoder.place(models.parameters)
+    if interactive:
+        logging.info("Type one sentence a line; end with Ctrl-D.")
+    as_output, first_line = as_jsonl if arguments.format == "jsonl" else as_text, 1
+    for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(devices)):
+        texts = list(decode_lines(chunk, first_line))
+        translations = decoder.translate(parameters, texts, n_best, first_line)
+        for text, best in zip(texts, translations, strict=True):
+            sys.stdout.buffer.write(as_output(text, best, n_best).encode())
+        sys.stdout.buffer.flush()
+        first_line += len(chunk)
+
+
+def as_text(source: str, translations: Sequence[Any], n_best: int) -> str:
+    if n_best == 1:
+        return f"{translations[0].text}\n"
+    columns = [f"{translation.score:.4f}\t{translation.text}" for translation in translations]
+    columns += ["\t"] * (n_best - len(translations))
+    return "".join(f"{number}\t{column}\n" for number, column in enumerate(columns, start=1))
+
+
+def as_jsonl(source: str, translations: Sequence[Any], n_best: int) -> str:
+    translations = files.six_digits([vars(translation) for translation in translations])
+    return json.dumps({"source": source, "translations": translations}, ensure_ascii=False) + "\n"
 
 
 def make_parser() -> cli.Parser:

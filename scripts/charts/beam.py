@@ -71,7 +71,7 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
             "text": texts[i],
             "log_probability": round(node.log_probability, 4),
             "score": round(node.score, 4),
-            "fate": node.fate,
+            "fate": node.outcome,
             "is_best": i in best,
         }
         for i, node in enumerate(nodes)

@@ -8,10 +8,9 @@ from pathlib import Path
 from scripts.evaluations import Evaluation, name_split, read_evaluation, read_evaluations
 from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
-from transformer.commands.evaluate import evaluate
 from transformer.config import loading
 from transformer.errors import UserError
-from transformer.evaluate import make_parser
+from transformer.evaluate import evaluate, make_parser
 from transformer.workdir import open_existing
 
 

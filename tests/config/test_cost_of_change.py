@@ -24,6 +24,7 @@ from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Decoding, Training
 from tests.checkpoints import workdirs
 from tests.data.sentences import random_sentences
+from tests.decoding.models import tiny_model
 from tests.model.models import cross_entropy
 from tests.training import tiny
 from transformer import cli, evaluate
@@ -33,7 +34,12 @@ from transformer.config.keys import declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import bleu
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.strategies import Strategy
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
@@ -48,6 +54,7 @@ from transformer.run.record import read_record
 from transformer.special_tokens import SPECIAL, UNK
 from transformer.training import optimizer as optimizers
 from transformer.training.objectives import OBJECTIVES, TrainingObjective
+from transformer.training.validation import validation_strategy
 
 BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
@@ -178,6 +185,20 @@ def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
         checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
     inspection = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
     assert inspection.notes == ["run is no translation model with a decoder."]
+
+
+def test_a_decoding_strategy_takes_one_table_entry(add):
+    def copy(models, source, limits, n_best):
+        log_p = jnp.zeros((len(source), n_best, source.shape[1]))
+        hypotheses = Hypotheses(source[:, None].repeat(n_best, axis=1), log_p[:, :, 0], log_p)
+        return hypotheses, jnp.ones(len(source), bool)
+
+    config = add("decoding.strategy", Strategy(copy, ("n_best",)))
+    model, vocabulary = tiny_model(12, seed=0), IdsVocabulary(12)
+    decoder = TextDecoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
+    translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
+    assert [best.text for (best,) in translations] == ["1 2", "", "3"]
+    assert validation_strategy("added") == "added"
 
 
 def test_a_data_source_takes_one_table_entry(add):

@@ -33,8 +33,8 @@ def search(models, source, limits, **settings):
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _search(graphs, parameters, source, limits, settings):
-    found, done = beam_search(ensemble.build_models(graphs, parameters), source, limits, **dict(settings))
-    return found
+    hypotheses, done = beam_search(ensemble.build_models(graphs, parameters), source, limits, **dict(settings))
+    return hypotheses
 
 
 def output(row: np.ndarray) -> list[int]:
@@ -48,8 +48,8 @@ def test_beam_of_one_is_greedy():
     model = tiny_model(VOCAB_SIZE, seed=0)
     sources = random_sources(24, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
-    found = search([model], sources, limits, beam_size=1, n_best=1)
-    outputs = [output(row) for row in found.tokens[:, 0]]
+    hypotheses = search([model], sources, limits, beam_size=1, n_best=1)
+    outputs = [output(row) for row in hypotheses.tokens[:, 0]]
     assert outputs == greedy([model], sources, limits)
     assert len({len(tokens) for tokens in outputs}) > 4, "the model is too simple a case"
 
@@ -66,10 +66,10 @@ def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, count):
     ranking = np.argsort(-scores)
 
     settings = {"beam_size": len(space), "n_best": len(space), "length_penalty": alpha, "max_length": limit + 1}
-    found = search(models, source, [limit], forbid_unk=False, **settings)
-    assert [output(row) for row in found.tokens[0]] == [space[i] for i in ranking]
-    np.testing.assert_allclose(found.scores[0], scores[ranking], rtol=1e-5)
-    np.testing.assert_allclose(found.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
+    hypotheses = search(models, source, [limit], forbid_unk=False, **settings)
+    assert [output(row) for row in hypotheses.tokens[0]] == [space[i] for i in ranking]
+    np.testing.assert_allclose(hypotheses.scores[0], scores[ranking], rtol=1e-5)
+    np.testing.assert_allclose(hypotheses.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -77,19 +77,19 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
     model = tiny_model(VOCAB_SIZE, seed=2, dtype=dtype)
     sources = random_sources(6, 6, VOCAB_SIZE, seed=3)
     limits = (sources != PAD).sum(axis=1) + 3
-    found = search([model], sources, limits, beam_size=4, n_best=4)
-    assert (np.diff(found.scores, axis=1) <= 0).all()
+    hypotheses = search([model], sources, limits, beam_size=4, n_best=4)
+    assert (np.diff(hypotheses.scores, axis=1) <= 0).all()
     for row, source in enumerate(sources):
-        outputs = [output(tokens) for tokens in found.tokens[row]]
+        outputs = [output(tokens) for tokens in hypotheses.tokens[row]]
         assert len({tuple(tokens) for tokens in outputs}) == 4
-        each = teacher_forced([model], source, outputs)
-        for log_p, tokens, row_log_p in zip(each, outputs, found.token_log_probabilities[row], strict=True):
+        uncached = teacher_forced([model], source, outputs)
+        for log_p, tokens, row_log_p in zip(uncached, outputs, hypotheses.token_log_probabilities[row], strict=True):
             token_log_p = log_p[np.arange(len(tokens)), tokens]
             np.testing.assert_allclose(row_log_p[: len(tokens)], token_log_p, atol=10 * TOLERANCE[dtype])
             assert (row_log_p[len(tokens) :] == 0).all()
         expected = log_probabilities([model], source, outputs)
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
+        np.testing.assert_allclose(hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(("alpha", "n_best"), [(0.0, 1), (0.6, 3), (2.0, 1)])
@@ -99,8 +99,8 @@ def test_early_stopping_does_not_change_the_result(alpha, n_best):
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
     settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha}
-    found = search([model], sources, limits, **settings)
-    for source, limit, rows, scores in zip(sources, limits, found.tokens, found.scores, strict=True):
+    hypotheses = search([model], sources, limits, **settings)
+    for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
         expected = plain_search(model, source, limit, beam_size, alpha)[:n_best]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
@@ -119,11 +119,11 @@ def plain_search(model, source, limit, beam_size, alpha) -> list[tuple[float, li
             for token in range(VOCAB_SIZE)
             if token == EOS or len(tokens) < limit
         ]
-        extensions = sorted((each for each in extensions if each[0] > -np.inf), key=lambda each: -each[0])
+        extensions = sorted((pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0])
         ended += [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
-        live = [each for each in extensions if each[1][-1] != EOS][:beam_size]
+        live = [(log_p, tokens) for log_p, tokens in extensions if tokens[-1] != EOS][:beam_size]
     scored = [(total / ((5 + len(tokens)) / 6) ** alpha, tokens) for total, tokens in ended]
-    return sorted(scored, key=lambda each: -each[0])[:beam_size]
+    return sorted(scored, key=lambda pair: -pair[0])[:beam_size]
 
 
 def test_neighbours_and_fillers_change_nothing():
@@ -147,9 +147,9 @@ def test_limits_hold_and_special_tokens_are_never_generated(forbid_unk):
     model.parameters["decoder"]["embedding"]["table"][[PAD, BOS, UNK]] *= 20.0
     sources = random_sources(8, 6, VOCAB_SIZE, seed=8)
     limits = np.array([0, 1, 2, 3, 5, 7, 9, 11])
-    found = search([model], sources, limits, beam_size=2, n_best=2, forbid_unk=forbid_unk)
+    hypotheses = search([model], sources, limits, beam_size=2, n_best=2, forbid_unk=forbid_unk)
     outputs = []
-    for row, limit in zip(found.tokens, limits, strict=True):
+    for row, limit in zip(hypotheses.tokens, limits, strict=True):
         for tokens in map(output, row[:1] if limit == 0 else row):
             assert len(tokens) <= limit + 1
             assert PAD not in tokens and BOS not in tokens
@@ -158,11 +158,11 @@ def test_limits_hold_and_special_tokens_are_never_generated(forbid_unk):
 
 
 def test_an_empty_slot_has_score_minus_infinity():
-    found = search(
+    hypotheses = search(
         [tiny_model(VOCAB_SIZE, seed=0)], random_sources(1, 6, VOCAB_SIZE, seed=0), [0], beam_size=3, n_best=3
     )
-    assert output(found.tokens[0, 0]) == [EOS]
-    assert np.isfinite(found.scores[0]).tolist() == [True, False, False]
+    assert output(hypotheses.tokens[0, 0]) == [EOS]
+    assert np.isfinite(hypotheses.scores[0]).tolist() == [True, False, False]
 
 
 def test_best_extensions_by_hand():

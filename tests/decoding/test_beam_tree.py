@@ -4,26 +4,23 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import teacher_forced
-from tests.decoding.test_scoring import DEVICES, GRAPHS, MODELS, REPLICAS, SOURCES, TOKENIZER, decoding_config, encode
-from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTracer, BeamTree
-from transformer.decoding.translator import Translator
+from tests.decoding.test_scoring import DECODER, MODELS, REPLICAS, SOURCES, TOKENIZER, encode, make_decoder
+from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
 
-CONFIG = decoding_config()
-TREES = [BeamTracer(GRAPHS, TOKENIZER, CONFIG, DEVICES[0]).trace(REPLICAS, text) for text in SOURCES if text]
+TREES = [DECODER.beam_tree(REPLICAS, text) for text in SOURCES if text]
 
 
 def path(tree: BeamTree, index: int) -> list[int]:
     """Returns the nodes from the root's child to a node."""
-    found = []
+    nodes = []
     while tree.nodes[index].parent is not None:
-        found.insert(0, index)
+        nodes.insert(0, index)
         index = tree.nodes[index].parent
-    return found
+    return nodes
 
 
 def test_the_best_node_is_the_translation():
-    texts = [text for text in SOURCES if text]
-    expected = Translator(GRAPHS, TOKENIZER, CONFIG, 3, DEVICES).translate(REPLICAS, texts, 1, lambda count: None)
+    expected = DECODER.translate(REPLICAS, [text for text in SOURCES if text], n_best=3)
     for tree, translations in zip(TREES, expected, strict=True):
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == translations[0].pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(translations[0].score, rel=1e-5)
@@ -38,38 +35,38 @@ def test_each_node_has_the_log_probability_of_its_tokens():
     log_p = teacher_forced(MODELS, source, outputs).astype(np.float64)
     for row, nodes, output in zip(log_p, paths, outputs, strict=True):
         sums = np.cumsum(row[np.arange(len(output)), output])
-        found = [(tree.nodes[i].log_probability, tree.nodes[i].score) for i in nodes]
+        values = [(tree.nodes[i].log_probability, tree.nodes[i].score) for i in nodes]
         lengths = np.arange(1, len(output) + 1)
-        np.testing.assert_allclose(found, np.stack([sums, sums / ((5 + lengths) / 6) ** 0.6], axis=1), rtol=1e-4)
+        np.testing.assert_allclose(values, np.stack([sums, sums / ((5 + lengths) / 6) ** 0.6], axis=1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("tree", TREES)
 def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree):
     depths = [len(path(tree, i)) for i in range(len(tree.nodes))]
     assert depths == sorted(depths)
-    kept = {i for i, node in enumerate(tree.nodes) if node.fate == ENDED}
+    kept = {i for i, node in enumerate(tree.nodes) if node.outcome == ENDED}
     for depth in range(1, max(depths) + 1):
-        step = [i for i, its in enumerate(depths) if its == depth and tree.nodes[i].fate != ENDED]
+        step = [i for i, its in enumerate(depths) if its == depth and tree.nodes[i].outcome != ENDED]
         scores = [tree.nodes[i].log_probability for i in step]
-        assert len(step) <= 2 * CONFIG.beam_size and scores == sorted(scores, reverse=True)
-        kept.update(step[: CONFIG.beam_size])
+        assert len(step) <= 2 * DECODER.config.beam_size and scores == sorted(scores, reverse=True)
+        kept.update(step[: DECODER.config.beam_size])
     assert {node.parent for node in tree.nodes} <= {None, 0, *kept}
     extended = {tree.nodes[i].parent for i in kept}
     for i, node in enumerate(tree.nodes):
-        assert node.fate == (ENDED if node.piece == "</s>" else KEPT if i in extended else DROPPED)
+        assert node.outcome == (ENDED if node.piece == "</s>" else KEPT if i in extended else DROPPED)
     assert len({tuple(tree.nodes[j].piece for j in path(tree, i)) for i in range(len(tree.nodes))}) == len(tree.nodes)
 
 
 def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
-    tree = BeamTracer(GRAPHS, TOKENIZER, decoding_config(beam_size=12), DEVICES[0]).trace(REPLICAS, "1 2 3")
+    tree = make_decoder(beam_size=12).beam_tree(REPLICAS, "1 2 3")
     assert np.isfinite([node.log_probability for node in tree.nodes]).all()
 
 
 @pytest.mark.parametrize("length", [22, 40])  # decoding.max_source_length is 20, and the longest output has 24 tokens
 def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
     text = " ".join(["4"] * length)
-    ((expected,),) = Translator(GRAPHS, TOKENIZER, CONFIG, 1, DEVICES).translate(REPLICAS, [text], 1, lambda _: None)
-    tree = BeamTracer(GRAPHS, TOKENIZER, CONFIG, DEVICES[0]).trace(REPLICAS, text)
+    ((expected,),) = DECODER.translate(REPLICAS, [text])
+    tree = DECODER.beam_tree(REPLICAS, text)
     warning = f" has {length + 1} tokens including end-of-sentence; only the first 19 are translated"
     assert f"Line 1{warning}" in caplog.text and f"Text{warning}" in caplog.text
     assert len(tree.source_pieces) == 20

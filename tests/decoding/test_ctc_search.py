@@ -40,11 +40,11 @@ def model_of(logits: np.ndarray) -> CtcTransformer:
 
 def probabilities(log_p: np.ndarray) -> dict[tuple[int, ...], float]:
     """Returns the probability of each token sequence: the sum over all labels of the frames that give it."""
-    found = {}
+    sums = {}
     for labels in itertools.product(LABELS, repeat=len(log_p)):
         tokens = tuple(label for label, _ in itertools.groupby(labels) if label != BLANK)
-        found[tokens] = found.get(tokens, 0.0) + np.exp(sum(log_p[i, label] for i, label in enumerate(labels)))
-    return found
+        sums[tokens] = sums.get(tokens, 0.0) + np.exp(sum(log_p[i, label] for i, label in enumerate(labels)))
+    return sums
 
 
 @pytest.fixture(scope="module")
@@ -61,28 +61,28 @@ LENGTHS = [6, 6, 6, 4, 6]
 def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0):
     options = {"length_penalty": length_penalty, "forbid_unk": True}
     limits = jnp.array([1, 1, 1, 1, -1])
-    found, done = ctc_search.ctc_search(
+    hypotheses, done = ctc_search.ctc_search(
         [model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options
     )
     assert done.all()
-    return jax.device_get(found)
+    return jax.device_get(hypotheses)
 
 
 def test_a_wide_beam_finds_the_most_probable_sequences_and_their_probabilities(logits):
-    found = search(logits, beam_size=1100, n_best=5)
+    hypotheses = search(logits, beam_size=1100, n_best=5)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     for row in range(4):
         exact = probabilities(log_p[row, : LENGTHS[row]])
         best = sorted(exact, key=exact.get, reverse=True)[:5]
         for n, tokens in enumerate(best):
-            assert found.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
-            assert (found.tokens[row, n][len(tokens) + 1 :] == PAD).all()
-            assert found.scores[row, n] == pytest.approx(np.log(exact[tokens]), abs=1e-4)
-    assert np.isneginf(found.scores[4]).all()  # a filler row
+            assert hypotheses.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
+            assert (hypotheses.tokens[row, n][len(tokens) + 1 :] == PAD).all()
+            assert hypotheses.scores[row, n] == pytest.approx(np.log(exact[tokens]), abs=1e-4)
+    assert np.isneginf(hypotheses.scores[4]).all()  # a filler row
 
 
 def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(logits):
-    found = search(logits, beam_size=1100, n_best=5, length_penalty=0.6)
+    hypotheses = search(logits, beam_size=1100, n_best=5, length_penalty=0.6)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     for row in range(4):
         exact = probabilities(log_p[row, : LENGTHS[row]])
@@ -90,19 +90,19 @@ def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_p
         best = sorted(scores, key=scores.get, reverse=True)[:5]
         assert len({len(tokens) for tokens in best}) > 1
         for n, tokens in enumerate(best):
-            assert found.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
-            assert found.scores[row, n] == pytest.approx(scores[tokens], abs=1e-4)
+            assert hypotheses.tokens[row, n][: len(tokens) + 1].tolist() == [*tokens, EOS]
+            assert hypotheses.scores[row, n] == pytest.approx(scores[tokens], abs=1e-4)
             of_tokens = np.zeros(FRAMES + 1)
             of_tokens[len(tokens)] = np.log(exact[tokens])
-            np.testing.assert_allclose(found.token_log_probabilities[row, n], of_tokens, atol=1e-4)
+            np.testing.assert_allclose(hypotheses.token_log_probabilities[row, n], of_tokens, atol=1e-4)
 
 
 def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):
-    found = search(logits, beam_size=1, n_best=1)
+    hypotheses = search(logits, beam_size=1, n_best=1)
     for row in range(4):
         best = logits[row, : LENGTHS[row]].argmax(-1).tolist()
         tokens = [label for label, _ in itertools.groupby(best) if label != BLANK]
-        assert found.tokens[row, 0][: len(tokens) + 1].tolist() == [*tokens, EOS]
+        assert hypotheses.tokens[row, 0][: len(tokens) + 1].tolist() == [*tokens, EOS]
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -35,7 +35,7 @@ def test_only_the_kernels_of_products_change_their_dtype(dtype, array_type):
     parameters = jax.tree.map(array_type, model.parameters)
     (replica,) = Replicas([model.graph], [parameters], device).on(device)
     expected = dict(flat(model.parameters))
-    assert {found for leaf in jax.tree.leaves(replica) for found in leaf.devices()} == {device}
+    assert {placed for leaf in jax.tree.leaves(replica) for placed in leaf.devices()} == {device}
     for path, array in flat(replica):
         is_kernel, is_transposed = "kernel" in path, path.endswith("kernel/transpose")
         assert array.dtype == (dtype if is_kernel else "float32"), path

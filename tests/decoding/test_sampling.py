@@ -51,9 +51,8 @@ def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, ex
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(graph, parameters, source, limits, settings, lines):
-    keys = sample_keys(3, lines, 5)
-    found, done = sample(ensemble.build_models([graph], [parameters]), source, limits, keys, **dict(settings))
-    return found
+    models = ensemble.build_models([graph], [parameters])
+    return sample(models, source, limits, lines=lines, n_best=5, seed=3, **dict(settings))[0]
 
 
 @pytest.mark.parametrize("forbid_unk", [True, False])
@@ -66,19 +65,19 @@ def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, f
     limits = np.array([3, -1, 0, 9])
     settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "length_penalty": 0.6, "max_length": 10}
     settings["forbid_unk"] = forbid_unk
-    found = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
-    found = jax.device_get(found)
-    assert (found.tokens[1] == PAD).all()
+    samples = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
+    samples = jax.device_get(samples)
+    assert (samples.tokens[1] == PAD).all()
     for row in (0, 2, 3):
-        outputs = [tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in found.tokens[row]]
+        outputs = [tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in samples.tokens[row]]
         assert max(map(len, outputs)) <= limits[row] + 1
         expected = log_probabilities([model], sources[row], outputs)
-        sums = found.token_log_probabilities[row].sum(axis=1)
+        sums = samples.token_log_probabilities[row].sum(axis=1)
         np.testing.assert_allclose(sums, expected, rtol=TOLERANCE[dtype])
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(found.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
-    assert len({tuple(tokens) for tokens in found.tokens[3].tolist()}) > 1
-    assert (UNK in found.tokens) != forbid_unk
+        np.testing.assert_allclose(samples.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
+    assert len({tuple(tokens) for tokens in samples.tokens[3].tolist()}) > 1
+    assert (UNK in samples.tokens) != forbid_unk
 
 
 def test_keys_depend_only_on_seed_line_and_sample_number():

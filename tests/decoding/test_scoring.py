@@ -10,9 +10,7 @@ from tests.decoding.models import TOLERANCE, teacher_forced, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import Scorer
-from transformer.decoding.translator import Translator
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
@@ -21,7 +19,6 @@ TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODELS = [tiny_model(12, seed=0), tiny_model(12, seed=1, d_model=12)]
 GRAPHS, PARAMETERS = zip(*MODELS, strict=True)
 DEVICES = jax.local_devices()
-REPLICAS = Replicas(GRAPHS, PARAMETERS, DEVICES[0])
 SOURCES = ["1 2 3", "4", "5 6 7 0 1 2 3 4 5 6", ""]
 TARGETS = ["3 2 1 0", "", "7 6 5", "1 1"]
 
@@ -32,17 +29,24 @@ def decoding_config(**changes):
     return config
 
 
+def make_decoder(graphs=GRAPHS, shortlist=None, **changes) -> TextDecoder:
+    return TextDecoder(graphs, TOKENIZER, decoding_config(**changes), DEVICES, shortlist)
+
+
 def encode(text: str) -> list[int]:
     return [*VOCABULARY.encode([text])[0], EOS]
 
 
+DECODER = make_decoder()
+REPLICAS = DECODER.place(PARAMETERS)
+
+
 def test_scores_are_sums_of_the_models_log_probabilities():
-    scorer = Scorer(GRAPHS, TOKENIZER, decoding_config(), DEVICES)
-    scores = scorer.score(REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
+    scores = DECODER.score(REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
     sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
-    each = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
+    log_p = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
-    mean = logsumexp(each, axis=0) - np.log(2)
+    mean = logsumexp(log_p, axis=0) - np.log(2)
     for row, output, score in zip(mean, outputs, scores, strict=True):
         expected = row[np.arange(len(output)), output]
         np.testing.assert_allclose(score.token_log_probabilities, expected, rtol=1e-5, atol=1e-6)
@@ -54,25 +58,23 @@ def test_scores_are_sums_of_the_models_log_probabilities():
 
 @pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16")])
 def test_scores_equal_those_of_beam_search(count, dtype):
-    config = decoding_config()
     models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][:count]
     graphs, parameters = zip(*models, strict=True)
-    replicas = Replicas(graphs, parameters, DEVICES[0])
-    translator = Translator(graphs, TOKENIZER, config, n_best=3, devices=DEVICES)
-    found = translator.translate(replicas, SOURCES[:3], 1, lambda number: None)
-    pairs = [(source, each) for source, nbest in zip(SOURCES, found, strict=False) for each in nbest]
+    decoder = make_decoder(graphs)
+    replicas = decoder.place(parameters)
+    hypotheses = decoder.translate(replicas, SOURCES[:3], n_best=3)
+    pairs = [(source, best) for source, nbest in zip(SOURCES, hypotheses, strict=False) for best in nbest]
     assert len(pairs) == 9
-    scores = Scorer(graphs, TOKENIZER, config, DEVICES).score(replicas, [(source, each.text) for source, each in pairs])
-    for (_, each), score in zip(pairs, scores, strict=True):
-        assert (score.text, score.tokens, score.pieces) == (each.text, each.tokens, each.pieces)
-        assert score.log_probability == pytest.approx(each.log_probability, rel=TOLERANCE[dtype])
-        assert score.score == pytest.approx(each.score, rel=TOLERANCE[dtype])
-        tokens = each.token_log_probabilities
+    scores = decoder.score(replicas, [(source, best.text) for source, best in pairs])
+    for (_, best), score in zip(pairs, scores, strict=True):
+        assert (score.text, score.tokens, score.pieces) == (best.text, best.tokens, best.pieces)
+        assert score.log_probability == pytest.approx(best.log_probability, rel=TOLERANCE[dtype])
+        assert score.score == pytest.approx(best.score, rel=TOLERANCE[dtype])
+        tokens = best.token_log_probabilities
         np.testing.assert_allclose(score.token_log_probabilities, tokens, atol=10 * TOLERANCE[dtype])
 
 
 def test_a_text_that_is_too_long_is_refused_with_its_index():
-    scorer = Scorer(GRAPHS, TOKENIZER, decoding_config(), DEVICES)
     message = r"pairs\[1\]\[1\]: has 25 tokens including end-of-sentence, must have at most 24"
     with pytest.raises(UserError, match=message):
-        scorer.score(REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])
+        DECODER.score(REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])

@@ -10,14 +10,12 @@ from scipy.special import logsumexp
 
 from tests.checkpoints.saved_runs import refusal
 from tests.decoding.models import random_sources, teacher_forced, tiny_model
-from tests.decoding.test_scoring import DEVICES, GRAPHS, REPLICAS, SOURCES, TOKENIZER, VOCABULARY, decoding_config
+from tests.decoding.test_scoring import REPLICAS, SOURCES, TOKENIZER, VOCABULARY, make_decoder
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search
-from transformer.decoding.beam_tree import BeamTracer
-from transformer.decoding.shortlist import Shortlist
-from transformer.decoding.translator import Translator
+from transformer.decoding.shortlist import Shortlist, with_candidates
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
 
 VOCAB_SIZE = 12
@@ -37,9 +35,9 @@ def make_shortlist(size: int, vocab_size: int = VOCAB_SIZE, is_shared: bool = Fa
 def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_size, is_shared):
     shortlist = make_shortlist(size, vocab_size, is_shared)
     sources = random_sources(20, 9, vocab_size, seed=1)
-    found = shortlist.candidates(sources)
-    assert found.shape[1] <= vocab_size
-    for source, row in zip(sources, found, strict=True):
+    candidates = shortlist.candidates(sources)
+    assert candidates.shape[1] <= vocab_size
+    for source, row in zip(sources, candidates, strict=True):
         expected = {PAD, 1, BOS, EOS, *shortlist.frequent.tolist(), *shortlist.translations[source].ravel().tolist()}
         if is_shared:
             expected |= set(source.tolist())
@@ -60,7 +58,7 @@ def search(models, source, candidates, limits, **settings):
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
 def _search(graphs, parameters, source, candidates, limits, settings):
-    models = ensemble.build_models(graphs, parameters, candidates)
+    models = with_candidates(ensemble.build_models(graphs, parameters), candidates)
     return beam_search(models, source, limits, **dict(settings))[0]
 
 
@@ -72,7 +70,7 @@ def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sha
     limits = (sources != PAD).sum(axis=1) + 4
     candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
     settings = {"beam_size": beam_size, "n_best": beam_size}
-    plain, listed = (search(models, sources, each, limits, **settings) for each in (None, candidates))
+    plain, listed = (search(models, sources, tokens, limits, **settings) for tokens in (None, candidates))
     np.testing.assert_array_equal(listed.tokens, plain.tokens)
     np.testing.assert_allclose(listed.scores, plain.scores, atol=1e-5)
     np.testing.assert_allclose(listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5)
@@ -86,31 +84,28 @@ def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(c
     candidates = np.array([[0, 1, 2, 3, 5, 8, -1], [0, 1, 2, 3, 4, 6, 7]], np.int32)
     width = sum(4**length for length in range(limit + 1))
     settings = {"beam_size": width, "n_best": width, "length_penalty": alpha, "max_length": limit + 1}
-    found = search(models, sources, candidates, [limit] * 2, forbid_unk=False, **settings)
+    hypotheses = search(models, sources, candidates, [limit] * 2, forbid_unk=False, **settings)
     for row, source in enumerate(sources):
         allowed = candidates[row][candidates[row] >= 0]
         words = [token for token in allowed.tolist() if token not in (PAD, BOS, EOS)]
         space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
-        each = [teacher_forced([model], source, space).astype(np.float64) for model in models]
-        each = [log_p - logsumexp(log_p[:, :, allowed], axis=2, keepdims=True) for log_p in each]
-        log_p = logsumexp(each, axis=0) - np.log(count)
+        by_model = [teacher_forced([model], source, space).astype(np.float64) for model in models]
+        by_model = [log_p - logsumexp(log_p[:, :, allowed], axis=2, keepdims=True) for log_p in by_model]
+        log_p = logsumexp(by_model, axis=0) - np.log(count)
         sums = [sum(log_p[i, t, token] for t, token in enumerate(output)) for i, output in enumerate(space)]
         scores = np.array(sums) / [((5 + len(output)) / 6) ** alpha for output in space]
         ranking = np.argsort(-scores)
-        outputs = [tokens[tokens != PAD].tolist() for tokens in found.tokens[row, : len(space)]]
+        outputs = [tokens[tokens != PAD].tolist() for tokens in hypotheses.tokens[row, : len(space)]]
         assert outputs == [space[i] for i in ranking]
-        np.testing.assert_allclose(found.scores[row, : len(space)], scores[ranking], rtol=1e-5)
-        assert (found.scores[row, len(space) :] == -np.inf).all()
+        np.testing.assert_allclose(hypotheses.scores[row, : len(space)], scores[ranking], rtol=1e-5)
+        assert (hypotheses.scores[row, len(space) :] == -np.inf).all()
 
 
 def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
-    shortlist, config = make_shortlist(1), decoding_config()
-    texts = [text for text in SOURCES if text]
-    translator = Translator(GRAPHS, TOKENIZER, config, 1, DEVICES, shortlist)
-    tracer = BeamTracer(GRAPHS, TOKENIZER, config, DEVICES[0], shortlist)
-    seen = set()
-    for text, (best,) in zip(texts, translator.translate(REPLICAS, texts, 1, lambda count: None), strict=True):
-        tree = tracer.trace(REPLICAS, text)
+    shortlist, seen = make_shortlist(1), set()
+    texts, decoder = [text for text in SOURCES if text], make_decoder(shortlist=shortlist)
+    for text, (best,) in zip(texts, decoder.translate(REPLICAS, texts), strict=True):
+        tree = decoder.beam_tree(REPLICAS, text)
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(best.score, rel=1e-5)
         (candidates,) = shortlist.candidates(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
@@ -138,8 +133,8 @@ def test_a_shortlist_that_does_not_fit_is_refused(tmp_path):
     make_shortlist(5).save(path, TOKENIZER)
     expected = f"--decoding.shortlist=6: must be at most 5, the translations of each token in {path}"
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
-    other = IdsVocabulary(VOCAB_SIZE + 1)
-    message = refusal(Shortlist.load, path, Tokenizer(other, other), 5)
+    larger = IdsVocabulary(VOCAB_SIZE + 1)
+    message = refusal(Shortlist.load, path, Tokenizer(larger, larger), 5)
     assert message == f"--decoding.shortlist=5: {path} is for another vocabulary; make it again with: {command}"
 
 

@@ -15,5 +15,5 @@ def test_equals_the_search_without_groups(size, values):
     x = np.random.default_rng(0).integers(0, values, (2, 5, size)).astype(np.float32)
     x[:, 1] = -np.inf
     x[:, 2, size // 2 :] = -np.inf
-    for expected, found in zip(jax.lax.top_k(x, 7), top_k(jnp.asarray(x), 7), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, actual in zip(jax.lax.top_k(x, 7), top_k(jnp.asarray(x), 7), strict=True):
+        np.testing.assert_array_equal(actual, expected)

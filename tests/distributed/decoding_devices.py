@@ -12,10 +12,7 @@ from tests.decoding.models import Model, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import SHORTEST
-from transformer.decoding.inspection import Inspector
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import Scorer
-from transformer.decoding.translator import FIRST_EXTRA_LENGTH, Translator
+from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH, TextDecoder
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
@@ -32,20 +29,21 @@ def decoding_config(**changes):
     return config
 
 
-def replicas(models: Sequence[Model]) -> Replicas:
-    graphs, parameters = zip(*models, strict=True)
-    return Replicas(graphs, parameters, jax.local_devices()[0])
+def make_decoder(models: Sequence[Model], devices: Sequence[jax.Device], **changes) -> TextDecoder:
+    return TextDecoder([model.graph for model in models], TOKENIZER, decoding_config(**changes), devices)
 
 
 def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[jax.Device], **changes) -> dict:
     """Returns all fields of the translations, and the numbers of devices and shapes used and of shapes lowered."""
-    translator = Translator([model.graph for model in models], TOKENIZER, decoding_config(**changes), 2, devices)
-    lowered, lower = [], translator.search._lower
-    translator.search._lower = lambda *arguments: lowered.append(arguments) or lower(*arguments)
-    translations = translator.translate(replicas(models), texts, 1, lambda _: None)
-    used, shapes = (set(column) for column in zip(*translator.search.programs, strict=True))
+    decoder = make_decoder(models, devices, **changes)
+    parameters = decoder.place([model.parameters for model in models])
+    lowered, lower = [], jax.stages.Traced.lower
+    jax.stages.Traced.lower = lambda traced, **options: lowered.append(traced) or lower(traced, **options)
+    translations = decoder.translate(parameters, texts, n_best=2)
+    jax.stages.Traced.lower = lower
+    used, shapes = (set(part) for part in zip(*decoder.programs.compiled, strict=True))
     return {
-        "translations": [[dataclasses.astuple(translation) for translation in best] for best in translations],
+        "translations": [[dataclasses.astuple(translation) for translation in nbest] for nbest in translations],
         "devices": len(used),
         "shapes": len(shapes),
         "lowered": len(lowered),
@@ -63,16 +61,19 @@ def main() -> None:
         name: {number: translate(models, texts, devices, **changes) for number, devices in DEVICES.items()}
         for name, (models, texts, changes) in cases.items()
     }
-    translator = Translator([MODELS[0].graph], TOKENIZER, decoding_config(), 2, DEVICES["eight"])
+    decoder = make_decoder(MODELS[:1], DEVICES["eight"])
+    parameters = decoder.place([MODELS[0].parameters])
     for text in TEXTS[:8]:
-        translator.translate(replicas(MODELS[:1]), [text], 1, lambda _: None)
-    report["single_texts"] = sorted({device.id for device, _ in translator.search.programs})
-    graphs, config, copies = [model.graph for model in MODELS], decoding_config(), replicas(MODELS)
+        decoder.translate(parameters, [text], n_best=2)
+    report["single_texts"] = sorted({device.id for device, _ in decoder.programs.compiled})
     report["scores"], report["states"] = {}, {}
     for number, devices in DEVICES.items():
-        scores = Scorer(graphs, TOKENIZER, config, devices).score(copies, list(zip(short, short[::-1], strict=True)))
+        decoder = make_decoder(MODELS, devices)
+        parameters = decoder.place([model.parameters for model in MODELS])
+        scores = decoder.score(parameters, list(zip(short, short[::-1], strict=True)))
         report["scores"][number] = [dataclasses.astuple(score) for score in scores]
-        encodings = Inspector(graphs[0], TOKENIZER, config, devices).encode(replicas(MODELS[:1]), short)
+        decoder = make_decoder(MODELS[:1], devices)
+        encodings = decoder.encode(decoder.place([MODELS[0].parameters]), short)
         report["states"][number] = [encoding.states.tolist() for encoding in encodings]
     print(json.dumps(report))
 

@@ -16,8 +16,7 @@ from tests.model.models import flat
 from tests.training.tiny import make_batch, setup, tiny_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.translator import Translator
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import tree_shardings
 from transformer.model import kernels
@@ -92,8 +91,7 @@ def translate(shape: Shape, dtype: str) -> list[tuple]:
     mesh = mesh_of(shape, config)
     config.decoding.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256})
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
-    translator = Translator([model.graph], tokenizer, config.decoding, n_best=1, devices=list(mesh.devices.flat)[:2])
+    decoder = TextDecoder([model.graph], tokenizer, config.decoding, list(mesh.devices.flat)[:2])
     parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))
-    replicas = Replicas([model.graph], [parameters], NamedSharding(mesh, PartitionSpec()))
-    translations = translator.translate(replicas, SENTENCES, 1, lambda count: None)
-    return [dataclasses.astuple(best) for (best,) in translations]
+    replicas = decoder.place([parameters], NamedSharding(mesh, PartitionSpec()))
+    return [dataclasses.astuple(best) for (best,) in decoder.translate(replicas, SENTENCES)]

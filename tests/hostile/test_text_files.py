@@ -12,7 +12,6 @@ from tests.data.files import pair_tokens, text_config
 from tests.hostile.inputs import contents, damaged
 from tests.hostile.outcomes import Refusal, outcome
 from transformer import evaluate
-from transformer.commands.evaluate import read_texts
 from transformer.data.corpus import corpus
 from transformer.data.sources import lines
 from transformer.data.sources import source as sources
@@ -20,6 +19,7 @@ from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers import training as tokenizer_training
 from transformer.decoding import bleu
+from transformer.evaluate import read_texts
 from transformer.training import pretrained_embeddings as vectors
 from transformer.workdir import Workdir
 

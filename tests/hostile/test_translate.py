@@ -17,8 +17,8 @@ from tests.hostile.inputs import contents
 from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import cli, translate
 from transformer.checkpoints import trained
-from transformer.commands import translate as work
-from transformer.decoding.translator import Translator
+from transformer.decoding import text_decoder
+from transformer.decoding.text_decoder import TextDecoder
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
@@ -39,8 +39,8 @@ class Ready:
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
         self.models = trained.load([str(self.workdir)], "last", 1, [])
-        self.translator = Translator(
-            self.models.graphs, self.models.tokenizer, self.models.config.decoding, N_BEST, jax.local_devices()
+        self.decoder = TextDecoder(
+            self.models.graphs, self.models.tokenizer, self.models.config.decoding, jax.local_devices()
         )
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 
@@ -52,8 +52,8 @@ class Ready:
     def used(self, chunk_lines: int) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trained, "load", lambda *_: self.models)
-            patch.setattr(work, "Translator", lambda *_: self.translator)
-            patch.setattr(work, "CHUNK_LINES", chunk_lines)
+            patch.setattr(text_decoder, "TextDecoder", lambda *_: self.decoder)
+            patch.setattr(translate, "CHUNK_LINES", chunk_lines)
             yield
 
 

@@ -1,6 +1,5 @@
 """Objectives: which tokens are masked, what language models read and predict, and runs from text to perplexity."""
 
-import dataclasses
 import io
 import json
 import math
@@ -22,8 +21,8 @@ from transformer.data.batches.loader import Loader, Position
 from transformer.decoding.beam_search import beam_search
 from transformer.errors import UserError
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
-from transformer.run.held_out import held_out_means
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.training.eval_step import held_out_means
 from transformer.training.masked_lm import MASK, make_masking, mask_tokens, word_starts
 
 VOCAB = 50
@@ -209,7 +208,7 @@ def test_held_out_text_is_not_longer_than_training_text(trained):
     models = load([str(trained[1])], "last", 1, [])
     config = with_values(models.config, {"data.max_length": 2})
     with pytest.raises(UserError, match="max_length=2: all sentences of data.valid_split=validation are longer"):
-        held_out_means(dataclasses.replace(models, config=config), "valid")
+        held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], "valid")
 
 
 def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monkeypatch):

@@ -14,8 +14,8 @@ from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
-from transformer.decoding.inspection import Inspector
 from transformer.decoding.replicas import convert_kernels
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
@@ -59,8 +59,8 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
     parameters, decoded = prepared.initializer().parameters, []
 
-    def evaluate(translator, replicas, texts, references, language, metrics, report):
-        decoded.append((replicas, texts, references, language, metrics))
+    def evaluate(decoder, replicas, texts, references, data, metrics, report):
+        decoded.append((replicas, texts, references, data, metrics))
         return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, hypotheses=list("abcde"))
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
@@ -73,49 +73,51 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert (values["bleu"], values["chrf"], values["exact_match"]) == (12.0, 34.0, 0.5)
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
-    assert rest == [texts[:5], [references[:5]], ("de", "13a"), ["bleu", "chrf", "exact_match"]]
+    assert rest == [texts[:5], [references[:5]], prepared.config.data, ["bleu", "chrf", "exact_match"]]
     expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas.on(jax.devices()[0])), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]
     assert [(each.source, each.reference) for each in samples] == list(zip(texts, references, strict=True))[:3]
     assert [each.translation for each in samples] == ["a", "b", "c"]
-    for each in samples:
-        expected = prepared.validation.samples.inspector.attention(replicas, each.source, each.reference)
-        np.testing.assert_array_equal(each.attention.cross, expected.cross)
+    for sample in samples:
+        expected = prepared.validation.decoder.attention(replicas, sample.source, sample.reference)
+        np.testing.assert_array_equal(sample.attention.cross, expected.cross)
 
 
 def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
     parameters = prepared.initializer().parameters
     for compile_one in prepared.validation.compilations(parameters):
         compile_one()
-    loss, search = prepared.validation.eval_step.programs._programs, prepared.validation.own_translator.search.programs
-    attend = prepared.validation.samples.inspector.attend.programs
-    before = dict(loss), dict(search), dict(attend)
-    assert loss and {dict(shape[2:])["extra_length"] for _, shape in search} == {8, 50}
-    assert attend
+    loss, decoding = prepared.validation.eval_step.programs.compiled, prepared.validation.decoder.programs.compiled
+    before = dict(loss), dict(decoding)
+    names = sorted(function.__name__ for function in {function for _, (function, *_) in decoding})
+    assert loss and names == ["_search", "_search", "attend"]  # two passes
     # Random parameters do not end sentences, so that the second pass runs as well.
     prepared.validation(parameters, lambda: None)
-    assert (loss, search, attend) == before
+    assert (loss, decoding) == before
 
 
 def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch):
     # nnx.capture replaces methods of the modules' classes while it traces.
-    fresh = Inspector(prepared.validation.graph, prepared.tokenizer, prepared.config.decoding, jax.local_devices())
-    monkeypatch.setattr(prepared.validation.samples, "inspector", fresh)
-    jobs = prepared.validation.compilations(prepared.initializer().parameters)
+    validation = prepared.validation
+    fresh = TextDecoder([validation.graph], prepared.tokenizer, validation.decoder.config, jax.local_devices())
+    monkeypatch.setattr(validation.samples, "decoder", fresh)
+    jobs = validation.compilations(prepared.initializer().parameters)
     monkeypatch.setattr(nnx, "capture", lambda *_, **__: pytest.fail("traced by a job"))
     for job in jobs:
         job()
-    assert fresh.attend.programs
+    assert fresh.programs.compiled
 
 
 def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
     monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
-    monkeypatch.setattr(
-        prepared.validation.own_translator, "translate", lambda *arguments: translated.append(arguments)
-    )
+
+    def translate(parameters, texts, first_line):
+        translated.append((texts, first_line))
+
+    monkeypatch.setattr(prepared.validation.decoder, "translate", translate)
     parameters = prepared.initializer().parameters
     prepared.validation.warm_up(parameters)
     assert not translated  # on CPUs
@@ -126,8 +128,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
     monkeypatch.setattr(validation.loader, "place", lambda *_: None)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda *_: None)
     prepared.validation.warm_up(parameters)
-    ((_, texts, first_line, _),) = translated
-    assert (texts, first_line) == (["twenty-one"], 2)
+    assert translated == [(["twenty-one"], 2)]
 
 
 def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_most_positions(prepared, monkeypatch):
@@ -140,7 +141,7 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     monkeypatch.setattr(validation.loader, "plan_in_order", lambda *_: plan)
     monkeypatch.setattr(validation.loader, "place", lambda corpus, batch, mesh: batch.bucket)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
-    monkeypatch.setattr(prepared.validation, "translator", None)
+    monkeypatch.setattr(prepared.validation, "decoder", None)
     prepared.validation.warm_up({})
     assert ran == [long]
 

@@ -1,17 +1,31 @@
-"""Batches for decoding: sequences of similar length, padded to one of a few shapes."""
+"""Batches of sequences of similar length, padded to one of a few shapes, and the devices that share them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from flax import nnx
+from jax.sharding import Sharding
 from jaxtyping import Int
 
-from transformer.decoding.parallel import DeviceQueues
+from transformer.config_types import Config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding import ensemble
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import Shortlist
+from transformer.programs import Programs
 from transformer.special_tokens import PAD
+from transformer.threads import merge
 
 SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
 ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows
+LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
+
+Jitted = Any  # a function that `jax.jit` returns
 
 
 class DecodingBatch(NamedTuple):
@@ -24,67 +38,32 @@ class DecodingBatch(NamedTuple):
 
 def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     """Returns the padded lengths: powers of two times `shortest`, and last `longest`."""
-    lengths = [min(shortest, longest)]
-    while lengths[-1] < longest:
-        lengths.append(min(2 * lengths[-1], longest))
-    return tuple(lengths)
-
-
-def row_count(length: int, max_positions: int) -> int:
-    """Returns the number of rows of `length` that fit in `max_positions`, at least one."""
-    rows = max(max_positions // length, 1)
-    return rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
+    shorter = itertools.takewhile(lambda length: length < longest, (shortest * 2**i for i in itertools.count()))
+    return (*shorter, longest)
 
 
 def make_batches(
     lengths: Mapping[int, int], longest: int, extra_length: int, max_positions: int, shortest: int = SHORTEST
 ) -> list[DecodingBatch]:
-    """Returns batches of sequences of similar length, shortest first.
+    """Returns batches of sequences of similar length, the longest first, so that devices finish at about the same time.
 
     The padded length and the number of rows depend only on the sequence's own length. So a sequence always meets the
     same compiled function, whatever its neighbours are.
 
     Args:
-      lengths: length of each sequence by its index, at most `longest`.
-      longest: the largest padded length.
+      lengths: length of each sequence by its index, at most `longest`, which is the largest padded length.
       extra_length: positions of a row beyond the padded length.
       max_positions: limit on the positions of a batch; a batch of one row may exceed it.
       shortest: the smallest padded length.
     """
+    shapes, batches = padded_lengths(longest, shortest), []
     order = sorted(lengths, key=lambda i: (lengths[i], i))
-    batches, begin = [], 0
-    for padded_length in padded_lengths(longest, shortest):
-        end = begin
-        while end < len(order) and lengths[order[end]] <= padded_length:
-            end += 1
-        rows = row_count(padded_length + extra_length, max_positions)
-        batches += [DecodingBatch(rows, padded_length, order[i : min(i + rows, end)]) for i in range(begin, end, rows)]
-        begin = end
-    return batches
-
-
-def map_rows(
-    function: DeviceQueues,
-    replicas: Replicas,
-    sides: Sequence[Sequence[Sequence[int]]],
-    longest: int,
-    max_positions: int,
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the index of every item and its row of `function`'s result, in any order.
-
-    Args:
-      function: of one array (rows, length) for each side, padded with PAD; compiled for each padded length.
-      sides: the token sequences of the items: [sources], or [sources, targets] for pairs.
-      longest, max_positions: see `make_batches`.
-    """
-
-    def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
-        return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
-
-    lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
-    batches = make_batches(lengths, longest, 0, max_positions)
-    for batch, result in function.map(replicas, batches[::-1], arrays_of):
-        yield from zip(batch.indices, result, strict=False)
+    for length, group in itertools.groupby(order, lambda i: next(shape for shape in shapes if lengths[i] <= shape)):
+        rows = max(max_positions // (length + extra_length), 1)
+        rows = rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
+        indices = list(group)
+        batches += [DecodingBatch(rows, length, indices[i : i + rows]) for i in range(0, len(indices), rows)]
+    return batches[::-1]
 
 
 def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:
@@ -93,3 +72,74 @@ def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.nd
     for row, sequence in zip(padded, sequences, strict=False):
         row[: len(sequence)] = sequence
     return padded
+
+
+@dataclass(eq=False)
+class DeviceModels:
+    """One or more models that share a tokenizer, and the local devices that share the batches to decode.
+
+    Parameters are arguments of the methods, so that validation compiles once and decodes with new ones each time.
+
+    Attributes:
+      config: the group `config.decoding`.
+      shortlist: the candidates of each sentence; None searches the whole vocabulary.
+    """
+
+    graphs: Sequence[nnx.GraphDef]
+    tokenizer: Tokenizer
+    config: Config
+    devices: Sequence[jax.Device]
+    shortlist: Shortlist | None = None
+
+    def __post_init__(self) -> None:
+        self.source_pieces, self.target_pieces = (vocabulary.pieces for vocabulary in self.tokenizer.sides)
+        self.programs, self._jitted = Programs(), {}
+
+    def place(self, parameters: Sequence[dict], placement: jax.Device | Sharding | None = None) -> Replicas:
+        """Returns the parameters of each model as all methods take them; `placement` is the first device by default."""
+        return Replicas(self.graphs, parameters, placement or self.devices[0])
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Jitted:
+        """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
+        key = function, *options.items()
+        if key not in self._jitted:
+
+            def apply(parameters: tuple[dict, ...], *arrays: jax.Array) -> Any:
+                return function(ensemble.build_models(self.graphs, parameters), *arrays, **options)
+
+            apply.__name__ = function.__name__  # names the program in profiles
+            self._jitted[key] = jax.jit(apply)
+        return self._jitted[key]
+
+    def map(
+        self,
+        function: Jitted,
+        parameters: Replicas,
+        batches: Sequence[Any],
+        arrays_of: Callable[[Any], Sequence[np.ndarray]],
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yields each batch with the result of a function from `jit`, in NumPy, in the order in which devices finish.
+
+        A device takes the next batch as soon as it has room for one, and compiles the function at the first batch of a
+        shape. A single batch goes to the first device, so that single sentences compile nothing elsewhere.
+        `arrays_of` returns the arrays of a batch. The device's thread calls it just before it needs them.
+        """
+        waiting = deque(batches)
+
+        def results(device: jax.Device) -> Iterator[tuple[Any, Any]]:
+            replica, launched = parameters.on(device), deque()
+            while True:
+                try:
+                    batch = waiting.popleft()
+                except IndexError:
+                    break
+                arrays = jax.device_put(tuple(arrays_of(batch)), device)
+                program = self.programs.compile(function, replica, *arrays, device=device)
+                launched.append((batch, program(replica, *arrays)))
+                if len(launched) > LAUNCHED_AHEAD:
+                    first, result = launched.popleft()
+                    yield first, jax.device_get(result)
+            for batch, result in launched:
+                yield batch, jax.device_get(result)
+
+        return merge([results(device) for device in self.devices[: len(waiting)]])

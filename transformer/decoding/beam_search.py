@@ -3,7 +3,6 @@
 Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions.
 A hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy search.
 A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
-Lengths in scores count EOS.
 """
 
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ class Extensions(NamedTuple):
     """The K best extensions of the live hypotheses of a state, and which of these hypotheses end.
 
     prediction: of the next token. end_log_p: of each hypothesis with EOS. live_log_p: of each extension.
-    parents, tokens, gained: the hypothesis that it extends, its last token, and the log-probability of that.
+    parents, tokens, token_log_p: the hypothesis that it extends, its last token, and that token's log-probability.
     """
 
     prediction: ensemble.Prediction
@@ -56,7 +55,7 @@ class Extensions(NamedTuple):
     live_log_p: Float[Array, "B K"]
     parents: Int[Array, "B K"]
     tokens: Int[Array, "B K"]
-    gained: Float[Array, "B K"]
+    token_log_p: Float[Array, "B K"]
     caches: ensemble.Caches
 
 
@@ -64,16 +63,15 @@ class Extensions(NamedTuple):
 class BeamSearch:
     """A search of several sentences, step by step.
 
-    Attributes:
-      models: the ensemble.
-      limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
-        no hypotheses.
-      beam_size: K, the number of live hypotheses.
-      n_best: how many hypotheses to return, at most `beam_size`.
-      length_penalty: alpha, at least 0.
-      max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
-        before it is done.
-      forbid_unk: whether UNK is never generated.
+    models: the ensemble.
+    limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
+      no hypotheses.
+    beam_size: K, the number of live hypotheses.
+    n_best: how many hypotheses to return, at most `beam_size`.
+    length_penalty: alpha, at least 0.
+    max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
+      before it is done.
+    forbid_unk: whether UNK is never generated.
     """
 
     models: Sequence[ensemble.AutoregressiveModel]
@@ -84,54 +82,69 @@ class BeamSearch:
     max_length: int
     forbid_unk: bool
 
+    def start(self, source: Int[Array, "B S"]) -> State:
+        """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
+        shape = len(source), self.beam_size, self.max_length
+        tokens, token_log_p, no_scores = jnp.full(shape, PAD), jnp.zeros(shape), jnp.full(shape[:2], -jnp.inf)
+        return State(
+            position=jnp.array(0),
+            live_tokens=tokens,
+            live_token_log_p=token_log_p,
+            live_log_p=no_scores.at[:, 0].set(0.0),
+            ended=Hypotheses(tokens, no_scores, token_log_p),
+            done=self.limits < 0,
+            caches=tuple(model.start_cache(source, self.beam_size, self.max_length) for model in self.models),
+        )
+
     def extend(self, state: State) -> Extensions:
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
         end_log_p = state.live_log_p + prediction.log_p_of(EOS)
-        live_log_p, parents, tokens, gained = self.best_extensions(state.live_log_p, prediction, self.beam_size)
+        live_log_p, *extensions = self.best_extensions(state.live_log_p, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
         ends = (best[:, :, None] == jnp.arange(self.beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
-        return Extensions(prediction, end_log_p, ends, live_log_p, parents, tokens, gained, caches)
+        return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
 
     def best_extensions(
         self, live_log_p: Float[Array, "B K"], prediction: ensemble.Prediction, count: int
     ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie.
 
-        Returns:
-          log-probability, parent, last token, and the last token's log-probability.
+        Of each extension: the log-probability, the parent, the last token and that token's log-probability.
         """
         excluded = (EOS, *ensemble.forbidden_tokens(self.forbid_unk))
         # All excluded tokens may be among the likeliest.
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
-        gained = logits - prediction.log_normalizer[:, :, None]
-        values = gained + live_log_p[:, :, None]
+        token_log_p = logits - prediction.log_normalizer[:, :, None]
+        values = token_log_p + live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-        tokens, gained = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, gained))
-        return best, index // per_parent, prediction.tokens_at(tokens), gained
+        tokens, token_log_p = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p))
+        return best, index // per_parent, prediction.tokens_at(tokens), token_log_p
 
-    def advance(self, state: State, found: Extensions) -> State:
+    def advance(self, state: State, extensions: Extensions) -> State:
+        step, parents = state.position, extensions.parents
         ending = Hypotheses(
-            state.live_tokens.at[:, :, state.position].set(EOS),
-            jnp.where(found.ends, found.end_log_p, -jnp.inf) / penalty(state.position + 1, self.length_penalty),
-            state.live_token_log_p.at[:, :, state.position].set(found.prediction.log_p_of(EOS)),
+            state.live_tokens.at[:, :, step].set(EOS),
+            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / penalty(step + 1, self.length_penalty),
+            state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
         )
-        ended = keep_best(state.ended, ending)
+        candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
+        _, best = jax.lax.top_k(candidates.scores, self.beam_size)
+        ended = Hypotheses(*(gather(x, best) for x in candidates))
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = found.live_log_p[:, 0] / penalty(self.limits + 1, self.length_penalty)
-        full = jnp.isfinite(ended.scores[:, -1])
-        live_tokens, live_token_log_p = (gather(x, found.parents) for x in (state.live_tokens, state.live_token_log_p))
+        bound = extensions.live_log_p[:, 0] / penalty(self.limits + 1, self.length_penalty)
+        caches = extensions.caches
         return State(
-            position=state.position + 1,
-            live_tokens=live_tokens.at[:, :, state.position].set(found.tokens),
-            live_token_log_p=live_token_log_p.at[:, :, state.position].set(found.gained),
-            live_log_p=found.live_log_p,
+            position=step + 1,
+            live_tokens=gather(state.live_tokens, parents).at[:, :, step].set(extensions.tokens),
+            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, step].set(extensions.token_log_p),
+            live_log_p=extensions.live_log_p,
             ended=ended,
-            done=state.done | full | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=found.caches if self.beam_size == 1 else tuple(each.reorder(found.parents) for each in found.caches),
+            done=state.done | jnp.isfinite(ended.scores[:, -1]) | (bound <= ended.scores[:, self.n_best - 1]),
+            caches=caches if self.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
         )
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
@@ -143,47 +156,17 @@ def beam_search(
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns the `n_best` translations of each row of `source`, and which rows are done.
 
-    Args:
-      source: tokens and EOS, padded with PAD.
-      options: with `models` and `limits`, the attributes of `BeamSearch`.
+    A row is a sentence, tokens and EOS, padded with PAD. The other arguments are the attributes of `BeamSearch`.
     """
     search = BeamSearch(models, limits, **options)
-    start = initial_state(models, source, limits, search.beam_size, search.max_length)
-    final = jax.lax.while_loop(search.is_unfinished, lambda state: search.advance(state, search.extend(state)), start)
+    final = jax.lax.while_loop(
+        search.is_unfinished, lambda state: search.advance(state, search.extend(state)), search.start(source)
+    )
     return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
 
 
-def initial_state(
-    models: Sequence[ensemble.AutoregressiveModel],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    beams: int,
-    length: int,
-) -> State:
-    """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
-    rows = source.shape[0]
-    tokens, token_log_p = jnp.full((rows, beams, length), PAD), jnp.zeros((rows, beams, length))
-    no_scores = jnp.full((rows, beams), -jnp.inf)
-    return State(
-        position=jnp.array(0),
-        live_tokens=tokens,
-        live_token_log_p=token_log_p,
-        live_log_p=no_scores.at[:, 0].set(0.0),
-        ended=Hypotheses(tokens, no_scores, token_log_p),
-        done=limits < 0,
-        caches=tuple(model.start_cache(source, beams, length) for model in models),
-    )
-
-
-def keep_best(ended: Hypotheses, ending: Hypotheses) -> Hypotheses:
-    """Returns the K best of the ended hypotheses and those that end now."""
-    both = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(ended, ending, strict=True)))
-    _, best = jax.lax.top_k(both.scores, ending.scores.shape[1])
-    return Hypotheses(*(gather(x, best) for x in both))
-
-
 def penalty(length: Int[Array, "*B"] | int, alpha: float) -> Float[Array, "*B"] | float:
-    """Returns the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)."""
+    """Returns the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Lengths count EOS."""
     return ((5.0 + length) / 6.0) ** alpha
 
 

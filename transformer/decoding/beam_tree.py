@@ -1,4 +1,4 @@
-"""The tree of a beam search: every hypothesis that the search considered for one sentence, and what became of it."""
+"""The tree of a beam search: every hypothesis that the search considered for one sentence, and its outcome."""
 
 import dataclasses
 import math
@@ -9,17 +9,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from absl import logging
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
-from transformer.decoding.batches import make_batches, pad
-from transformer.decoding.beam_search import BeamSearch, State, initial_state, penalty
+from transformer.decoding.batches import DeviceModels, make_batches, pad
+from transformer.decoding.beam_search import BeamSearch, State, penalty
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.shortlist import Shortlist
-from transformer.decoding.translator import encode_source
+from transformer.decoding.shortlist import with_candidates
+from transformer.decoding.translation import encode_source
 from transformer.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
@@ -27,21 +26,21 @@ KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 
 @dataclass(frozen=True)
 class Node:
-    """A hypothesis: that of its parent, extended by one token.
+    """A hypothesis: its parent extended by one token.
 
     Attributes:
       parent: index of the node that it extends; None for the root, which is BOS.
       piece: its last token.
       log_probability: of all its tokens, in nats.
       score: log_probability / length penalty, by which ended hypotheses are compared.
-      fate: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else `DROPPED`.
+      outcome: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else `DROPPED`.
     """
 
     parent: int | None
     piece: str
     log_probability: float
     score: float
-    fate: str
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -71,84 +70,64 @@ class Step(NamedTuple):
     log_p: Float[Array, "L 2K"]
 
 
-class BeamTracer:
-    """Records the beam searches of a model, or of an ensemble."""
+def trace(models: DeviceModels, parameters: Replicas, text: str) -> BeamTree:
+    """Returns the search for the text's translation. A long text is cut, with a warning."""
+    config, vocabulary = models.config, models.tokenizer.source
+    source = encode_source(vocabulary, "text", text, config.max_source_length, logging.warning) or [EOS]
+    (batch,) = make_batches({0: len(source)}, config.max_source_length, 0, 1)
+    row, limit = pad([source], 1, batch.length), np.array([len(source) - 1 + config.max_extra_length], np.int32)
+    arrays = (row, limit) if models.shortlist is None else (row, limit, models.shortlist.candidates(row))
+    options = {key: config[key] for key in ("beam_size", "length_penalty", "forbid_unk", "max_extra_length")}
+    ((_, steps),) = models.map(models.jit(record, **options), parameters, [batch], lambda _: arrays)
+    nodes = _make_nodes(steps, models.target_pieces, config)
+    best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
+    while (parent := nodes[best[0]].parent) is not None:
+        best.insert(0, parent)
+    return BeamTree(tuple(models.source_pieces[token] for token in source), tuple(nodes), tuple(best))
 
-    def __init__(
-        self,
-        graphs: Sequence[nnx.GraphDef],
-        tokenizer: Tokenizer,
-        config: Config,
-        device: jax.Device,
-        shortlist: Shortlist | None = None,
-    ):
-        """`config` is the group `config.decoding`."""
-        self.graphs, self.tokenizer, self.config, self.device = tuple(graphs), tokenizer, config, device
-        self.shortlist = shortlist
-        self.record = jax.jit(self._record)
 
-    def trace(self, replicas: Replicas, text: str) -> BeamTree:
-        """Searches for the translation of a text. A long text is cut, with a warning, as for a translation."""
-        longest = self.config.max_source_length
-        source = encode_source(self.tokenizer.source, "text", text, longest) or [EOS]
-        (batch,) = make_batches({0: len(source)}, longest, 0, 1)
-        limit = np.array([len(source) - 1 + self.config.max_extra_length], np.int32)
-        row = pad([source], 1, batch.length)
-        candidates = None if self.shortlist is None else self.shortlist.candidates(row)
-        steps = jax.device_get(self.record(replicas.on(self.device), row, limit, candidates))
-        nodes = self._make_nodes(steps)
-        best = [max((i for i, node in enumerate(nodes) if node.fate == ENDED), key=lambda i: nodes[i].score)]
-        while (parent := nodes[best[0]].parent) is not None:
-            best.insert(0, parent)
-        return BeamTree(tuple(self.tokenizer.source.pieces[token] for token in source), tuple(nodes), tuple(best))
+def record(
+    models: Sequence[ensemble.AutoregressiveModel],
+    source: Int[Array, "1 S"],
+    limits: Int[Array, "1"],
+    candidates: Int[Array, "1 C"] | None = None,
+    *,
+    beam_size: int,
+    length_penalty: float,
+    forbid_unk: bool,
+    max_extra_length: int,
+) -> Step:
+    """Returns the steps of the search, as many as the longest output has tokens."""
+    models, max_length = with_candidates(models, candidates), source.shape[1] + max_extra_length
+    search = BeamSearch(models, limits, beam_size, 1, length_penalty, max_length, forbid_unk)
 
-    def _record(
-        self,
-        parameters: tuple[dict, ...],
-        source: Int[Array, "1 S"],
-        limits: Int[Array, "1"],
-        candidates: Int[Array, "1 C"] | None,
-    ) -> Step:
-        config, models = self.config, ensemble.build_models(self.graphs, parameters, candidates)
-        max_length = source.shape[1] + config.max_extra_length
-        search = BeamSearch(
-            models, limits, config.beam_size, 1, config.length_penalty, max_length, forbid_unk=config.forbid_unk
-        )
+    def step(state: State, _) -> tuple[State, Step]:
+        is_taken, extensions = search.is_unfinished(state), search.extend(state)
+        log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, extensions.prediction, 2 * beam_size)
+        log_p = jnp.where(state.position < limits[0], log_p, -jnp.inf)
+        considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
+        return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered
 
-        def step(state: State, _) -> tuple[State, Step]:
-            is_taken, found = search.is_unfinished(state), search.extend(state)
-            log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, found.prediction, 2 * config.beam_size)
-            log_p = jnp.where(state.position < limits[0], log_p, -jnp.inf)
-            considered = Step(is_taken, found.ends[0], found.end_log_p[0], parents[0], tokens[0], log_p[0])
-            return jax.lax.cond(is_taken, lambda: search.advance(state, found), lambda: state), considered
+    return jax.lax.scan(step, search.start(source), length=max_length)[1]
 
-        start = initial_state(models, source, limits, config.beam_size, max_length)
-        return jax.lax.scan(step, start, length=max_length)[1]
 
-    def _make_nodes(self, steps: Step) -> list[Node]:
-        pieces, beam_size, alpha = self.tokenizer.target.pieces, self.config.beam_size, self.config.length_penalty
-        nodes, live = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)], [0] * beam_size
-        for length, step in enumerate(zip(*(array.tolist() for array in steps), strict=True), start=1):
-            is_taken, ends, end_log_p, parents, tokens, log_p = step
-            if not is_taken:
-                break
-            ended = [
-                (live[slot], EOS, value, ENDED)
-                for slot, value in enumerate(end_log_p)
-                if ends[slot] and math.isfinite(value)
-            ]
-            fates = [KEPT] * beam_size + [DROPPED] * beam_size
-            extended = [
-                (live[parent], token, value, fate)
-                for parent, token, value, fate in zip(parents, tokens, log_p, fates, strict=True)
-                if math.isfinite(value)
-            ]
-            first = len(nodes) + len(ended)
-            for parent, token, value, fate in ended + extended:
-                nodes.append(Node(parent, pieces[token], value, value / penalty(length, alpha), fate))
-            live = [first + slot for slot in range(beam_size)]
-        parents_of_kept = {node.parent for node in nodes if node.fate != DROPPED}
-        return [
-            node if i in parents_of_kept or node.fate == ENDED else dataclasses.replace(node, fate=DROPPED)
-            for i, node in enumerate(nodes)
-        ]
+def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:
+    nodes, live = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)], [0] * config.beam_size
+    outcomes = [KEPT] * config.beam_size + [DROPPED] * config.beam_size
+    for length, step in enumerate(zip(*(array.tolist() for array in steps), strict=True), start=1):
+        is_taken, ends, end_log_p, parents, tokens, log_p = step
+        if not is_taken:
+            break
+        considered = [(slot, EOS, value, ENDED) for slot, value in enumerate(end_log_p) if ends[slot]]
+        considered += zip(parents, tokens, log_p, outcomes, strict=True)
+        considered = [extension for extension in considered if math.isfinite(extension[2])]
+        first_kept = len(nodes) + sum(outcome == ENDED for *_, outcome in considered)
+        for parent, token, value, outcome in considered:
+            score = value / penalty(length, config.length_penalty)
+            nodes.append(Node(live[parent], pieces[token], value, score, outcome))
+        live = [first_kept + slot for slot in range(config.beam_size)]
+    parents_of_kept = {node.parent for node in nodes if node.outcome != DROPPED}
+    return [
+        node if i in parents_of_kept or node.outcome == ENDED else dataclasses.replace(node, outcome=DROPPED)
+        for i, node in enumerate(nodes)
+    ]

@@ -64,10 +64,10 @@ def ctc_search(
 
     frame_bytes = FLOAT32.itemsize * models[0].output_table.shape[0]
     rows = _largest_divisor(len(source), CHUNK_BYTES // (frame_bytes * is_frame.shape[1]))
-    found = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
-    scores = jnp.where((limits < 0)[:, None], -jnp.inf, found.log_p / penalty(found.lengths + 1, length_penalty))
+    prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
+    scores = jnp.where((limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty(prefixes.lengths + 1, length_penalty))
     scores, best = jax.lax.top_k(scores, n_best)
-    tokens, lengths, totals = gather(found.tokens, best), gather(found.lengths, best), gather(found.log_p, best)
+    tokens, lengths, totals = (gather(x, best) for x in (prefixes.tokens, prefixes.lengths, prefixes.log_p))
     is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]
     hypotheses = Hypotheses(jnp.where(is_end, EOS, tokens), scores, jnp.where(is_end, totals[:, :, None], 0.0))
     return hypotheses, jnp.ones(len(source), bool)

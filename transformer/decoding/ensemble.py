@@ -37,40 +37,27 @@ class AutoregressiveModel(Protocol):
 Caches = tuple[Cache, ...]
 
 
-def build_models(
-    graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict], candidates: Int[Array, "B C"] | None = None
-) -> list[nnx.Module] | list[CandidateModel]:
-    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays.
-
-    With `candidates`, they predict only these tokens of each row.
-    """
-    models = [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
-    return models if candidates is None else [CandidateModel(model, candidates) for model in models]
+def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
+    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
+    return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
 
 
 def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
     """Returns the log of the mean of the models' probabilities, given the logits of each model."""
-    each = [jax.nn.log_softmax(x, axis=-1) for x in logits]
-    if len(each) == 1:
-        return each[0]
-    return jax.nn.logsumexp(jnp.stack(each), axis=0) - math.log(len(each))
+    log_p = [jax.nn.log_softmax(x, axis=-1) for x in logits]
+    return log_p[0] if len(log_p) == 1 else jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
 
 
 class Prediction(NamedTuple):
     """Log-probabilities of the next token before their normalization: logits - log_normalizer.
 
-    A search normalizes only the tokens that it keeps, which saves passes over the vocabulary.
-
-    The last axis has the vocabulary, or the `candidates` of each row. Special tokens have their ids as indices in both.
+    A search normalizes only the tokens that it keeps, which saves passes over the vocabulary. The last axis has the
+    vocabulary, or the `candidates` of each row. The index of a special token is its id in either.
     """
 
     logits: Float[Array, "B K V"]
     log_normalizer: Float[Array, "B K"]
     candidates: Int[Array, "B V"] | None = None
-
-    @property
-    def log_p(self) -> Float[Array, "B K V"]:
-        return self.logits - self.log_normalizer[:, :, None]
 
     def log_p_of(self, token: int) -> Float[Array, "B K"]:
         """`token` is a special token."""
@@ -86,14 +73,11 @@ def decode_step(
 ) -> tuple[Prediction, Caches]:
     """Returns the models' prediction of the token after `tokens`, which are at `position` of each hypothesis."""
     steps = [model.decode_step(tokens, position, cache) for model, cache in zip(models, caches, strict=True)]
-    each = [logits for logits, _ in steps]
-    if len(each) == 1:
-        prediction = Prediction(each[0], jax.nn.logsumexp(each[0], axis=-1))
-    else:
-        prediction = Prediction(log_probabilities(each), jnp.zeros(tokens.shape))
-    if isinstance(models[0], CandidateModel):
-        prediction = prediction._replace(candidates=models[0].candidates)
-    return prediction, tuple(cache for _, cache in steps)
+    logits, caches = zip(*steps, strict=True)
+    candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
+    if len(models) == 1:
+        return Prediction(logits[0], jax.nn.logsumexp(logits[0], axis=-1), candidates), caches
+    return Prediction(log_probabilities(logits), jnp.zeros(tokens.shape), candidates), caches
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:

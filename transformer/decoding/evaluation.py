@@ -1,14 +1,23 @@
-"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
+"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it.
 
+All processes of a run share the texts: each translates a part on its own devices.
+"""
+
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import jax
+
+from transformer.config_types import Config
 from transformer.decoding import bleu
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.sharing import SharedTranslator
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
-from transformer.decoding.translator import Translator
+from transformer.distributed import coordination
+
+TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other there
 
 
 @dataclass(frozen=True)
@@ -34,23 +43,57 @@ class ScoredTranslations:
 
 
 def translate_and_score(
-    translator: Translator | SharedTranslator,
-    replicas: Replicas,
+    decoder: TextDecoder,
+    parameters: Replicas,
     texts: Sequence[str],
     references: bleu.References,
-    language: bleu.Language,
-    measures: Iterable[str],
+    data: Config,
+    metrics: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:
-    """Translates the texts and scores the best translation of each.
+    """Translates the texts, which all processes of the run share, and scores the best translation of each.
 
     Args:
-      references, language, measures: see `bleu.score`.
-      report: see `Translator.translate`.
+      data: the group `config.data`, which has the language.
+      references, metrics: see `bleu.score`.
+      report: called with the number of texts that have just been finished.
     """
-    began, compiled = time.perf_counter(), translator.compile_seconds
-    best = [found[0] for found in translator.translate(replicas, texts, 1, report)]
-    compile_seconds = translator.compile_seconds - compiled
+    began, compiled = time.perf_counter(), decoder.compile_seconds
+    best = [nbest[0] for nbest in translate_together(decoder, parameters, texts, data.wait_seconds, report)]
+    compile_seconds = decoder.compile_seconds - compiled
     seconds = time.perf_counter() - began - compile_seconds
-    scores = bleu.score([translation.text for translation in best], references, language, measures)
+    scores = bleu.score([translation.text for translation in best], references, bleu.bleu_language(data), metrics)
     return ScoredTranslations(best, scores, seconds, compile_seconds)
+
+
+def translate_together(
+    decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
+) -> list[list[Translation]]:
+    """Returns the best translation of each text, as `TextDecoder.translate` does, to all processes.
+
+    All processes call it with the same texts, and it calls `report` equally often in each, so that may be a collective.
+    `wait_seconds` limits the time that a process may make no progress while another waits for it.
+    """
+    processes, index = jax.process_count(), jax.process_index()
+    if processes == 1:
+        return decoder.translate(parameters, texts, report=report)
+
+    def report_progress(_: int) -> None:
+        coordination.publish_progress()
+
+    translations: list[list[Translation]] = []
+    size = TEXTS_PER_DEVICE * jax.device_count()
+    for begin in range(0, len(texts), size):
+        count = len(texts[begin : begin + size])
+        low, high = (begin + count * i // processes for i in (index, index + 1))
+        own = decoder.translate(parameters, texts[low:high], 1, 1 + low, report_progress)
+        values = [[dataclasses.astuple(translation) for translation in nbest] for nbest in own]
+        for part in coordination.gather("translate its part", values, wait_seconds):
+            translations += [[_from_json(fields) for fields in nbest] for nbest in part]
+        report(count)
+    return translations
+
+
+def _from_json(fields: Sequence) -> Translation:
+    """Returns the translation with these fields, whose tuples JSON has made lists."""
+    return Translation(*(tuple(field) if isinstance(field, list) else field for field in fields))

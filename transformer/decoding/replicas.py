@@ -27,15 +27,17 @@ class Replicas:
           placement: the first device that needs them, or a sharding that replicates them over a mesh. With several
             processes the second is a collective: all of them must construct the object.
         """
-        converted = [_convert(graph, each) for graph, each in zip(graphs, parameters, strict=True)]
-        self._placed = jax.device_put(tuple(converted), placement)
+        # NumPy converts its own arrays, which compiles nothing.
+        is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
+        convert = _convert_on_devices if is_on_devices else convert_kernels
+        self._placed = jax.device_put(tuple(map(convert, graphs, parameters)), placement)
         self._copies: dict[jax.Device, tuple[dict, ...]] = {}
 
     @staticmethod
     def abstract(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> tuple[dict, ...]:
         """Returns the shapes and dtypes of a copy; the parameters may be abstract."""
         pairs = zip(graphs, parameters, strict=True)
-        return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), each) for graph, each in pairs)
+        return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), tree) for graph, tree in pairs)
 
     def on(self, device: jax.Device) -> tuple[dict, ...]:
         """Returns the parameters of each model on a local device."""
@@ -56,12 +58,6 @@ def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
 
 
 _convert_on_devices = jax.jit(convert_kernels, static_argnums=0)
-
-
-def _convert(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Converts arrays of NumPy by NumPy, which compiles nothing, and those on devices by one program."""
-    is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
-    return _convert_on_devices(graph, parameters) if is_on_devices else convert_kernels(graph, parameters)
 
 
 def _copy_on(array: jax.Array, device: jax.Device) -> jax.Array:

@@ -20,7 +20,7 @@ LOWEST_TEMPERATURE = 1e-30
 
 
 class State(NamedTuple):
-    """The state of the loop. `position` is both the step and the length of every unfinished sample."""
+    """The state of the loop. `position` is the step, which is the length of every unfinished sample."""
 
     position: Int[Array, ""]
     tokens: Int[Array, "B K L"]
@@ -33,8 +33,10 @@ def sample(
     models: Sequence[ensemble.AutoregressiveModel],
     source: Int[Array, "B S"],
     limits: Int[Array, "B"],
-    keys: Key[Array, "B K"],
     *,
+    lines: Int[Array, "B"],
+    n_best: int,
+    seed: int,
     temperature: float,
     top_k: int,
     top_p: float,
@@ -42,18 +44,18 @@ def sample(
     max_length: int,
     forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns K samples of each row of `source`, in the order of their keys, and which rows are done.
+    """Returns `n_best` samples of each row of `source`, in the order drawn, and which rows are done.
 
-    source, limits, length_penalty, max_length and forbid_unk: as in `beam_search`. Temperature, top_k and top_p change
-    which tokens are drawn; the log-probabilities and scores returned are the model's own.
+    `lines` and the other arguments are those of `Strategy` and `beam_search`. Temperature, top_k and top_p change which
+    tokens are drawn; the log-probabilities and scores returned are the model's own.
     """
-    rows, count = keys.shape
+    rows, keys = len(source), sample_keys(seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(forbid_unk))
 
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
-        log_p = prediction.log_p.at[:, :, forbidden].set(-jnp.inf)
+        log_p = (prediction.logits - prediction.log_normalizer[:, :, None]).at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
         drawn = draw(step_keys, log_p, temperature, top_k, top_p)
         drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)
@@ -71,10 +73,10 @@ def sample(
 
     start = State(
         position=jnp.array(0),
-        tokens=jnp.full((rows, count, max_length), PAD),
-        token_log_p=jnp.zeros((rows, count, max_length)),
-        done=jnp.broadcast_to((limits < 0)[:, None], (rows, count)),
-        caches=tuple(model.start_cache(source, count, max_length) for model in models),
+        tokens=jnp.full((rows, n_best, max_length), PAD),
+        token_log_p=jnp.zeros((rows, n_best, max_length)),
+        done=jnp.broadcast_to((limits < 0)[:, None], (rows, n_best)),
+        caches=tuple(model.start_cache(source, n_best, max_length) for model in models),
     )
     final = jax.lax.while_loop(unfinished, advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)

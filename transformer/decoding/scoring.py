@@ -1,19 +1,17 @@
 """Forced decoding: the log-probabilities that models give to known translations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
-from flax import nnx
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.batches import map_rows
+from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, make_batches, pad
 from transformer.decoding.beam_search import penalty
-from transformer.decoding.parallel import DeviceQueues
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
@@ -37,41 +35,41 @@ def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.concatenate([jnp.full((target.shape[0], 1), BOS, target.dtype), target[:, :-1]], axis=1)
 
 
-class Scorer:
-    """Scores pairs of texts with one model, or with an ensemble of models that share a tokenizer."""
+def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+    """Returns the target of each pair, in order, with the scores that the models give to it.
 
-    def __init__(
-        self, graphs: Sequence[nnx.GraphDef], tokenizer: Tokenizer, config: Config, devices: Sequence[jax.Device]
-    ):
-        """`config` is the group `config.decoding`; the devices are local ones."""
-        self.tokenizer, self.config, self.pieces = tokenizer, config, tokenizer.target.pieces
-        graphs = tuple(graphs)
-        self.score_batch = DeviceQueues(
-            lambda parameters, *pair: score_tokens(ensemble.build_models(graphs, parameters), *pair), devices, ()
-        )
+    A side without tokens is EOS only. Raises UserError, with the name of the text, if one is too long.
+    """
+    sides = [
+        encode_known(vocabulary, {f"pairs[{i}][{side}]": pair[side] for i, pair in enumerate(pairs)}, models.config)
+        for side, vocabulary in enumerate(models.tokenizer.sides)
+    ]
+    scored: dict[int, Translation] = {}
+    for i, row in map_rows(models, models.jit(score_tokens), parameters, sides):
+        tokens = sides[1][i]
+        log_p, pieces = tuple(row[: len(tokens)].tolist()), tuple(models.target_pieces[token] for token in tokens)
+        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty)
+        scored[i] = Translation(pairs[i][1], tuple(tokens), pieces, log_p, sum(log_p), score)
+    return [scored[i] for i in range(len(pairs))]
 
-    def score(self, replicas: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-        """Returns the target of each pair, in order, with the scores that the models give to it.
 
-        Args:
-          replicas: the parameters of the models.
-          pairs: a source and a target each. A side without tokens is EOS only.
+def map_rows(
+    models: DeviceModels, function: Jitted, parameters: Replicas, sides: Sequence[Sequence[Sequence[int]]]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the index of every item and its row of the function's result, in any order.
 
-        Raises:
-          UserError: a text is too long; the message names it.
-        """
-        sources, targets = (
-            encode(vocabulary, {f"pairs[{i}][{side}]": pair[side] for i, pair in enumerate(pairs)}, self.config)
-            for side, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target))
-        )
-        found = {}
-        longest, max_positions = longest_text(self.config), self.config.batch_tokens
-        for i, row in map_rows(self.score_batch, replicas, [sources, targets], longest, max_positions):
-            (_, text), tokens = pairs[i], targets[i]
-            each, pieces = tuple(row[: len(tokens)].tolist()), tuple(self.pieces[token] for token in tokens)
-            score = sum(each) / penalty(len(tokens), self.config.length_penalty)
-            found[i] = Translation(text, tuple(tokens), pieces, each, sum(each), score)
-        return [found[i] for i in range(len(pairs))]
+    Args:
+      function: maps the parameters and one array (rows, length) for each side to an array of rows.
+      sides: the token sequences of the items: [sources], or [sources, targets] for pairs.
+    """
+
+    def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
+        return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
+
+    lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
+    batches = make_batches(lengths, longest_text(models.config), 0, models.config.batch_tokens)
+    for batch, result in models.map(function, parameters, batches, arrays_of):
+        yield from zip(batch.indices, result, strict=False)
 
 
 def longest_text(config: Config) -> int:
@@ -79,11 +77,16 @@ def longest_text(config: Config) -> int:
     return config.max_source_length + config.max_extra_length
 
 
-def encode(vocabulary: Vocabulary, texts: Mapping[str, str], config: Config) -> list[list[int]]:
+def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:
+    """Tells whether both texts have at most `longest` tokens, EOS included."""
+    sides = zip(tokenizer.sides, pair, strict=True)
+    return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
+
+
+def encode_known(vocabulary: Vocabulary, texts: Mapping[str, str], config: Config) -> list[list[int]]:
     """Returns the tokens of each text, and EOS. `texts` maps the names of texts in messages to the texts.
 
-    Raises:
-      UserError: a text has more than `longest_text` tokens, or the vocabulary cannot encode it.
+    Raises UserError if a text has more than `longest_text` tokens, or the vocabulary cannot encode it.
     """
     sequences = []
     for name, text in texts.items():

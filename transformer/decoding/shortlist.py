@@ -8,8 +8,10 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +50,8 @@ class Shortlist:
         only.
         """
         rows = len(source)
-        found = [self.translations[source].reshape(rows, -1), np.tile(self.frequent, (rows, 1))]
-        tokens = np.sort(np.concatenate([*found, source] if self.is_shared else found, axis=1), axis=1)
+        candidates = [self.translations[source].reshape(rows, -1), np.tile(self.frequent, (rows, 1))]
+        tokens = np.sort(np.concatenate([*candidates, source] if self.is_shared else candidates, axis=1), axis=1)
         is_repeated = np.diff(tokens, axis=1, prepend=-1) == 0
         tokens[is_repeated | (tokens < SPECIAL)] = self.vocab_size  # which is no token, and sorts after all tokens
         tokens = np.sort(tokens, axis=1)[:, : self.vocab_size - SPECIAL]
@@ -60,7 +62,7 @@ class Shortlist:
     def fingerprint(self) -> str:
         """A digest that is equal for equal shortlists."""
         arrays = (self.translations, self.frequent)
-        return hashlib.sha256(b" ".join(np.ascontiguousarray(each) for each in arrays)).hexdigest()
+        return hashlib.sha256(b" ".join(np.ascontiguousarray(array) for array in arrays)).hexdigest()
 
     def save(self, path: Path, tokenizer: Tokenizer) -> None:
         """Writes the shortlist atomically, with the tokenizer's fingerprint."""
@@ -120,3 +122,8 @@ class CandidateModel:
         x = x.astype(self.weights.dtype)
         logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
         return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache
+
+
+def with_candidates(models: Sequence[Any], candidates: Int[Array, "B C"] | None) -> Sequence[Any]:
+    """Returns the models with predictions of these tokens of each row only; unchanged if there are no candidates."""
+    return models if candidates is None else [CandidateModel(model, candidates) for model in models]

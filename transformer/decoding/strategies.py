@@ -1,66 +1,42 @@
 """The strategies that `decoding.strategy` chooses from."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Array, Bool
 
 from transformer.config_types import Config
 from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.ctc_search import ctc_search
-from transformer.decoding.sampling import sample, sample_keys
+from transformer.decoding.sampling import sample
 
 
 class Strategy(NamedTuple):
-    """A way to find `n_best` hypotheses of each sentence. `config` is the group `config.decoding`.
+    """A way to find hypotheses of sentences. Its entry in the table says all that other parts ask about it.
 
-    num_hypotheses(config, n_best): the number of hypotheses of a sentence at each step.
-    search(models, source, limits, lines, config, n_best, max_length): the hypotheses, and which rows are done; the
-      arguments are those of `beam_search`, and `lines` is (B,), the number of each row's line.
-    takes_steps: whether the search extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
-    distinct: whether a sentence's translations have different texts: those of a search, but not samples.
+    search(models, source, limits, **arguments): the hypotheses, and which rows are done; see `beam_search`.
+    arguments: the names of its other arguments: keys of the group `config.decoding`; `n_best`, the number of hypotheses
+      to return; `max_length`, of an output; `lines`, a (B,) array with the number of each row's line.
+    samples: whether it draws `n_best` samples, which may have equal texts, instead of the best of `beam_size`
+      hypotheses. Samples are no measure of a model, so validation takes the beam search instead.
+    takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
     """
 
-    num_hypotheses: Callable[[Config, int], int]
     search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
+    arguments: tuple[str, ...]
+    samples: bool = False
     takes_steps: bool = True
-    distinct: bool = True
+
+    def num_hypotheses(self, config: Config, n_best: int) -> int:
+        """Returns the number of hypotheses of a sentence at each step."""
+        return n_best if self.samples else config.beam_size
 
 
-def _beam(models, source, limits, lines, config, n_best, max_length):
-    return beam_search(models, source, limits, max_length=max_length, **_beam_options(config, n_best))
-
-
-def _sample(models, source, limits, lines, config, n_best, max_length):
-    return sample(
-        models,
-        source,
-        limits,
-        sample_keys(config.seed, lines, n_best),
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        length_penalty=config.length_penalty,
-        max_length=max_length,
-        forbid_unk=config.forbid_unk,
-    )
-
-
-def _ctc(models, source, limits, lines, config, n_best, max_length):
-    return ctc_search(models, source, limits, **_beam_options(config, n_best))
-
-
-def _beam_options(config: Config, n_best: int) -> dict[str, Any]:
-    return {
-        "beam_size": config.beam_size,
-        "n_best": n_best,
-        "length_penalty": config.length_penalty,
-        "forbid_unk": config.forbid_unk,
-    }
-
+BEAM = ("beam_size", "n_best", "length_penalty", "forbid_unk")
+SAMPLE = ("lines", "seed", "temperature", "top_k", "top_p", "n_best", "length_penalty", "max_length", "forbid_unk")
 
 STRATEGIES = {
-    "beam": Strategy(lambda config, n_best: config.beam_size, _beam),
-    "sample": Strategy(lambda config, n_best: n_best, _sample, distinct=False),
-    "ctc": Strategy(lambda config, n_best: config.beam_size, _ctc, takes_steps=False),
+    "beam": Strategy(beam_search, (*BEAM, "max_length")),
+    "sample": Strategy(sample, SAMPLE, samples=True),
+    "ctc": Strategy(ctc_search, BEAM, takes_steps=False),
 }

@@ -1,6 +1,14 @@
-"""A translation with its score."""
+"""Translations: from a text to the tokens that a search reads, and from its hypotheses to texts with scores."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.decoding.beam_search import Hypotheses
+from transformer.errors import UserError
+from transformer.special_tokens import EOS
 
 
 @dataclass(frozen=True)
@@ -25,3 +33,43 @@ class Translation:
 
 
 EMPTY = Translation("", (), (), (), 0.0, 0.0)
+
+
+def encode_source(vocabulary: Vocabulary, name: str, text: str, longest: int, warn: Callable[[str], None]) -> list[int]:
+    """Returns the tokens of a text and EOS, cut to `longest` with a warning; [] for a text without tokens.
+
+    Raises UserError, with the text's name, if the vocabulary cannot encode it.
+    """
+    try:
+        (tokens,) = vocabulary.encode([text])
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    if len(tokens) >= longest:
+        count = f"{name.capitalize()} has {len(tokens) + 1} tokens including end-of-sentence"
+        warn(f"{count}; only the first {longest - 1} are translated (decoding.max_source_length={longest}).")
+    return [*tokens[: longest - 1], EOS] if tokens else []
+
+
+def read_hypotheses(
+    hypotheses: Hypotheses, vocabulary: Vocabulary, pieces: Sequence[str], is_distinct: bool
+) -> list[Translation]:
+    """Returns the translations of one sentence, in the order of its hypotheses: at least one.
+
+    Args:
+      hypotheses: in NumPy, without the batch dimension.
+      pieces: the vocabulary's.
+      is_distinct: leaves out hypotheses with the text of an earlier one, since several token sequences may have it.
+    """
+    finite = np.flatnonzero(np.isfinite(hypotheses.scores))
+    outputs = [hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite]
+    translations: list[Translation] = []
+    for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
+        text = " ".join(text.splitlines())
+        if is_distinct and any(earlier.text == text for earlier in translations):
+            continue
+        log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
+        token_pieces = tuple(pieces[token] for token in tokens)
+        translations.append(
+            Translation(text, tuple(tokens), token_pieces, log_p, sum(log_p), float(hypotheses.scores[n]))
+        )
+    return translations or [EMPTY]

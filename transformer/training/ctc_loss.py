@@ -9,12 +9,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from transformer.data.batches.collation import Batch
 from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.model.kernels import FLOAT32, flat_product, rows_per_chunk
 from transformer.model.partitioning import row_shards
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import LossSums
-from transformer.training.programs import Batch
 
 
 def ctc_loss(

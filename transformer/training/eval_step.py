@@ -9,21 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.batches import loader
+from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
+from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.distributed.mesh import make_mesh
 from transformer.distributed.sharding import BATCH
 from transformer.errors import UserError, memory_advice
+from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record, means
-from transformer.training.objectives import OBJECTIVES, Inputs
-from transformer.training.programs import Batch, Programs, abstract_batch
+from transformer.training.objectives import OBJECTIVES, Inputs, inputs_of
 
 MAX_LISTED = 5  # lines in a warning
 MEMORY_ADVICE = "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
@@ -79,10 +83,24 @@ class EvalStep:
         """Returns functions that each compile the program for a bucket, the one that needs most memory first."""
         sharding = NamedSharding(self.mesh, BATCH)
         largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
-        batches = [abstract_batch(each, False, sharding) for each in largest_first]
+        batches = [abstract_batch(bucket, False, sharding) for bucket in largest_first]
         return [functools.partial(self.programs.compile, self.sums, parameters, batch) for batch in batches]
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             batch = self.inputs(batch, jax.random.key(0))
             return self.loss(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]
+
+
+def held_out_means(config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, parameters: dict, split: str) -> Record:
+    """Returns the means over the tokens of a split of the run's data, computed as validation does, on one device.
+
+    Raises UserError if the data is missing, or all its sentences are longer than `data.max_length`.
+    """
+    config = with_values(config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
+    held_out = corpus.prepare(config, tokenizer, split)
+    check_lengths(config, tokenizer, held_out, split)
+    mesh = make_mesh(config, jax.local_devices()[:1])
+    step = EvalStep(config, graph, mesh, inputs_of(config, tokenizer.source.pieces))
+    parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+    return step.over_corpus(parameters, held_out, lambda: None)

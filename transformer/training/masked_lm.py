@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
 from transformer.config_types import Config
+from transformer.data.batches.collation import Batch
 from transformer.special_tokens import BOS, PAD, SPECIAL
-from transformer.training.programs import Batch
 
 MASK = BOS  # the input in place of a masked token; no source has BOS
 # The fractions of the chosen tokens that become MASK and a random token; the rest stays (Devlin et al. 2019, 3.1).

@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
+from transformer.data.batches.collation import Batch
 from transformer.distributed.sharding import BATCH
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.training.loss import Criterion, LossSums
-from transformer.training.programs import Batch
 
 
 @dataclasses.dataclass(frozen=True)

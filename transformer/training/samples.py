@@ -4,14 +4,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import jax
-from flax import nnx
-
 from transformer.config_types import Config
-from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.inspection import Attention, Inspector
+from transformer.decoding.activations import Attention, attention_compilation
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import longest_text
+from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.training.objectives import OBJECTIVES
 
 MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
@@ -29,40 +26,25 @@ class Sample(NamedTuple):
 class Samples:
     """The first short sentences of the validation split, the same at each validation."""
 
-    def __init__(
-        self,
-        config: Config,
-        graph: nnx.GraphDef,
-        tokenizer: Tokenizer,
-        texts: Sequence[str],
-        references: Sequence[str],
-    ):
+    def __init__(self, config: Config, decoder: TextDecoder, texts: Sequence[str], references: Sequence[str]):
         """`texts` and `references` are those that validation translates. Some objectives' models have no attention."""
-        longest = min(MAX_TOKENS, longest_text(config.decoding))
-
-        def is_short(pair: tuple[int, str, str]) -> bool:
-            sides = zip(tokenizer.sides, pair[1:], strict=True)
-            return all(len(side.encode([text])[0]) < longest for side, text in sides)
-
+        self.decoder, longest = decoder, min(MAX_TOKENS, longest_text(config.decoding))
         pairs = zip(itertools.count(), texts, references)
-        self.pairs = list(itertools.islice(filter(is_short, pairs), config.training.samples))
-        self.inspector = None
-        if "attention" in OBJECTIVES[config.training.objective].methods:
-            self.inspector = Inspector(graph, tokenizer, config.decoding, jax.local_devices())
+        short = (pair for pair in pairs if is_scorable(decoder.tokenizer, pair[1:], longest))
+        self.pairs = list(itertools.islice(short, config.training.samples))
+        self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
 
-    def compilations(self, abstract: tuple[dict, ...]) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of `take`, given the shapes of `Replicas.abstract`."""
-        if self.inspector is None:
+    def compilations(self, parameters: Sequence[dict]) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program of `take`; arrays may be abstract."""
+        if not self.has_attention:
             return []
-        return [self.inspector.compilation(abstract, source, target) for _, source, target in self.pairs]
+        abstract = Replicas.abstract(self.decoder.graphs, parameters)
+        return [attention_compilation(self.decoder, abstract, source, target) for _, source, target in self.pairs]
 
-    def take(self, replicas: Replicas, translations: Sequence[str]) -> list[Sample]:
+    def take(self, parameters: Replicas, translations: Sequence[str]) -> list[Sample]:
         """Returns the samples, given the translations of all texts."""
-        attentions = [self._attention(replicas, source, target) for _, source, target in self.pairs]
-        return [
-            Sample(source, reference, translations[i], attention)
-            for (i, source, reference), attention in zip(self.pairs, attentions, strict=True)
-        ]
-
-    def _attention(self, replicas: Replicas, source: str, target: str) -> Attention | None:
-        return None if self.inspector is None else self.inspector.attention(replicas, source, target)
+        samples = []
+        for i, source, reference in self.pairs:
+            attention = self.decoder.attention(parameters, source, reference) if self.has_attention else None
+            samples.append(Sample(source, reference, translations[i], attention))
+        return samples

@@ -12,14 +12,15 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
+from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
+from transformer.programs import Programs
 from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.objectives import OBJECTIVES, Inputs, keep_batch
 from transformer.training.optimizer import count_updates
-from transformer.training.programs import Batch, Programs, abstract_batch
 from transformer.training.state import TrainState
 
 Totals = tuple[dict, LossSums]  # sums over batches: the gradients of the loss, and what a step reports

@@ -12,11 +12,11 @@ from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import bleu_language, metrics_in
+from transformer.decoding.bleu import metrics_in
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
-from transformer.decoding.sharing import SharedTranslator
-from transformer.decoding.translator import Translator
+from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import memory_advice
 from transformer.training.eval_step import EvalStep, check_lengths
 from transformer.training.memory import by_memory
@@ -26,8 +26,8 @@ from transformer.training.samples import Sample, Samples
 
 
 def validation_strategy(strategy: str) -> str:
-    """Returns the strategy of validation for that of decoding: samples are no measure of a model."""
-    return "beam" if strategy == "sample" else strategy
+    """Returns the strategy of validation, given that of decoding: samples are no measure of a model."""
+    return "beam" if STRATEGIES[strategy].samples else strategy
 
 
 class Validation:
@@ -42,26 +42,25 @@ class Validation:
         check_lengths(config, tokenizer, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.eval_step = EvalStep(config, graph, mesh, inputs)
-        self.translator = None
+        self.decoder = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
             strategy = validation_strategy(config.decoding.strategy)
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
-            self.own_translator = Translator([graph], tokenizer, decoding, n_best=1, devices=jax.local_devices())
-            self.translator = SharedTranslator(self.own_translator, config.data.wait_seconds)
+            self.decoder = TextDecoder([graph], tokenizer, decoding, jax.local_devices())
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
-            self.samples = Samples(config, graph, tokenizer, self.texts, self.references)
+            self.samples = Samples(config, self.decoder, self.texts, self.references)
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation."""
         plan = loader.plan_in_order(self.corpus, self.config)
-        jobs = self.eval_step.compilations(parameters, [each.bucket for each in plan.stats if each.batches])
-        if self.translator is not None:
-            jobs += self.own_translator.compilations([parameters], self.texts)
+        jobs = self.eval_step.compilations(parameters, [stats.bucket for stats in plan.stats if stats.batches])
+        if self.decoder is not None:
+            jobs += self.decoder.compilations([parameters], self.texts)
             # Only process 0 takes samples, but the processes agree on interruptions after each program they compile.
-            jobs += self.samples.compilations(Replicas.abstract([self.graph], [parameters]))
+            jobs += self.samples.compilations([parameters])
         return jobs
 
     def warm_up(self, parameters: dict) -> None:
@@ -70,24 +69,23 @@ class Validation:
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
         plan = loader.plan_in_order(self.corpus, self.config)
-        buckets = [each.bucket for each in plan.stats if each.batches]
+        buckets = [stats.bucket for stats in plan.stats if stats.batches]
         largest = by_memory(self.config, buckets, self.mesh.abstract_mesh)[0]
         batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
-        if self.translator is not None and self.mesh.devices.flat[0].platform != "cpu":
+        if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             # Each process by itself, since each may have too little memory.
-            self.own_translator.translate(self._replicas(parameters), [self.texts[index]], index + 1, lambda _: None)
+            self.decoder.translate(self._replicas(parameters), [self.texts[index]], first_line=index + 1)
 
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> tuple[Record, list[Sample]]:
         """Returns the scores of the split, and samples. An exception of `between_batches` ends the validation."""
         samples, values = [], self.eval_step.over_corpus(parameters, self.corpus, between_batches)
-        if self.translator is not None:
+        if self.decoder is not None:
             metrics, replicas = metrics_in("validation"), self._replicas(parameters)
-            language = bleu_language(self.config.data)
             with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                 translated = translate_and_score(
-                    *(self.translator, replicas, self.texts, [self.references], language, metrics),
+                    *(self.decoder, replicas, self.texts, [self.references], self.config.data, metrics),
                     lambda _: between_batches(),
                 )
             values |= {name: translated.scores[name] for name in metrics}
@@ -96,4 +94,4 @@ class Validation:
         return values, samples
 
     def _replicas(self, parameters: dict) -> Replicas:
-        return Replicas([self.graph], [parameters], NamedSharding(self.mesh, PartitionSpec()))
+        return self.decoder.place([parameters], NamedSharding(self.mesh, PartitionSpec()))

@@ -9,9 +9,8 @@ from configs import base
 from scripts.benchmarking.worker import Prepared
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import Shortlist
-from transformer.decoding.translator import Translator
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.runtime import keep_freed_memory
 from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_init, init_model
@@ -35,14 +34,13 @@ def prepare(task: dict[str, Any]) -> Prepared:
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
     shortlist = random_shortlist(task["shortlist"], task["vocab_size"]) if task["shortlist"] else None
-    translator = Translator(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, 1, devices, shortlist)
-    replicas = Replicas(graphs, (parameters,), devices[0])
+    decoder = TextDecoder(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
+    placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
 
     def translate() -> list[int]:
         """Returns the number of tokens of each translation."""
-        found = translator.translate(replicas, texts, 1, lambda count: None)
-        return [len(best.tokens) for (best,) in found]
+        return [len(best.tokens) for (best,) in decoder.translate(placed, texts)]
 
     lengths = translate()
     if lengths != [length] * rows:

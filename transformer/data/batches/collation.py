@@ -1,15 +1,19 @@
 """The arrays of a batch, filled with its sentences' tokens, and their placement on devices."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 from jaxtyping import Int, Int32
 
-from transformer.data.batches.epoch_plan import PlannedBatch
+from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
 from transformer.distributed.sharding import held_rows, place_held_rows
 from transformer.special_tokens import BOS, PAD
 
+Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
 Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
 
 
@@ -58,6 +62,20 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             filled[indices] = flat
             arrays[name] = filled.reshape(bucket.rows, length)
     return arrays
+
+
+def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch:
+    """Returns the shapes of the arrays of a batch from this bucket, with their sharding."""
+    source, target = bucket.source_length, bucket.target_length
+    sides = {"source": source, "target_input": target, "target_output": target}
+    if is_packed:
+        for side, length in (("source", source), ("target", target)):
+            sides |= {f"{side}_segments": length, f"{side}_positions": length}
+    return {
+        name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=sharding)
+        for name, length in sides.items()
+        if length
+    }
 
 
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:

@@ -1,0 +1,184 @@
+"""Decoding of texts: translation, scores of known translations, attention, encoder states and searches."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jaxtyping import Array, Bool, Int
+
+from transformer.decoding import activations, beam_tree, scoring
+from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, make_batches, pad
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.ensemble import AutoregressiveModel
+from transformer.decoding.replicas import Replicas
+from transformer.decoding.shortlist import with_candidates
+from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.translation import EMPTY, Translation, encode_source, read_hypotheses
+from transformer.errors import UserError
+from transformer.special_tokens import PAD
+from transformer.threads import call_all
+
+FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
+SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common
+
+
+@dataclass(eq=False)
+class TextDecoder(DeviceModels):
+    """Decodes texts with one model, or with an ensemble of models that share a tokenizer.
+
+    The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
+    So a search by steps has two passes. The first allows outputs slightly longer than the sources. The second searches
+    the few unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and
+    so neither does its translation.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.strategy = STRATEGIES[self.config.strategy]
+        self.compile_seconds = 0.0  # of all calls of `translate`
+        self._logged: set[str] = set()  # warnings
+
+    def translate(
+        self,
+        parameters: Replicas,
+        texts: Sequence[str],
+        n_best: int = 1,
+        first_line: int = 1,
+        report: Callable[[int], None] = lambda count: None,
+    ) -> list[list[Translation]]:
+        """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
+
+        Args:
+          texts: one sentence each. A text without tokens, such as an empty line, has `n_best` empty translations.
+          first_line: line number of the first text, for warnings and for the samples' random numbers.
+          report: called with the number of texts that have just been finished.
+
+        Raises UserError if the search keeps fewer than `n_best` hypotheses, or the vocabulary cannot encode a text.
+        """
+        self.check_n_best(n_best)
+        sources = self._encode(texts, first_line)
+        translations = [[EMPTY] * n_best for _ in texts]
+        pending = [i for i, source in enumerate(sources) if source]
+        report(len(texts) - len(pending))
+        for extra_length in self.extra_lengths:
+            search, batches = self._pass({i: len(sources[i]) for i in pending}, n_best, extra_length)
+            began, pending = time.perf_counter(), []
+            call_all(self._jobs(search, parameters.on(self.devices[0]), batches))
+            self.compile_seconds += time.perf_counter() - began
+            arrays_of = functools.partial(self._arrays, sources=sources, first_line=first_line)
+            with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
+                for batch, (hypotheses, done) in results:  # later batches are being searched meanwhile
+                    for row, index in enumerate(batch.indices):
+                        if done[row]:
+                            translations[index] = self._read(hypotheses, row)[:n_best]
+                        else:
+                            pending.append(index)
+                    report(int(done[: len(batch.indices)].sum()))
+        return translations
+
+    def score(self, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+        return scoring.score_pairs(self, parameters, pairs)
+
+    def encode(self, parameters: Replicas, texts: Sequence[str]) -> list[activations.Encoding]:
+        return activations.encode_texts(self, parameters, texts)
+
+    def attention(self, parameters: Replicas, source: str, target: str) -> activations.Attention:
+        return activations.read_pair(self, parameters, source, target)
+
+    def beam_tree(self, parameters: Replicas, text: str) -> beam_tree.BeamTree:
+        return beam_tree.trace(self, parameters, text)
+
+    def check_n_best(self, n_best: int) -> None:
+        """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
+        if n_best > self.strategy.num_hypotheses(self.config, n_best):
+            key = "decoding.beam_size"
+            raise UserError(f"--n_best={n_best}: must be at most {key}={self.config.beam_size}; raise {key}")
+
+    @property
+    def extra_lengths(self) -> tuple[int, ...]:
+        """Tokens by which an output may exceed its batch's source length, in each pass."""
+        if not self.strategy.takes_steps:
+            return (0,)
+        longest = self.config.max_extra_length
+        return (longest,) if longest <= FIRST_EXTRA_LENGTH else (FIRST_EXTRA_LENGTH, longest)
+
+    def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program which `translate` needs for the best translation of the texts.
+
+        `parameters` are those of each model as `place` takes them; arrays may be abstract.
+        """
+        abstract = Replicas.abstract(self.graphs, parameters)
+        lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1)) if source}
+        passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
+        return [job for search, batches in passes for job in self._jobs(search, abstract, batches)]
+
+    def _pass(self, lengths: dict[int, int], n_best: int, extra_length: int) -> tuple[Jitted, list[DecodingBatch]]:
+        """Returns the search of a pass, and the batches of the sources with these lengths."""
+        num_hypotheses = self.strategy.num_hypotheses(self.config, n_best)
+        # Spare hypotheses replace those of equal text.
+        search = self.jit(self._search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
+        shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
+        max_positions = self.config.batch_tokens // num_hypotheses
+        return search, make_batches(lengths, self.config.max_source_length, extra_length, max_positions, shortest)
+
+    def _jobs(
+        self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]
+    ) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program of one pass, the one of the longest sources first."""
+        jobs = []
+        for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
+            arrays = self._arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
+            for device in self.devices[: len(batches)]:
+                jobs.append(functools.partial(self.programs.compile, search, parameters, *arrays, device=device))
+        return jobs
+
+    def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
+        """Returns the result of `encode_source` for each text. Logs the first warning, and how many lines are cut.
+
+        The same lines are warned about once: validation translates them many times.
+        """
+        warnings: list[str] = []
+        vocabulary, longest = self.tokenizer.source, self.config.max_source_length
+        lines = enumerate(texts, start=first_line)
+        sources = [encode_source(vocabulary, f"line {line}", text, longest, warnings.append) for line, text in lines]
+        if len(warnings) > 1:
+            where = f"Lines {first_line} to {first_line + len(texts) - 1}"
+            warnings[1:] = [f"{where}: {len(warnings)} are cut to decoding.max_source_length={longest}."]
+        for warning in warnings:
+            if warning not in self._logged:
+                logging.warning("%s", warning)
+        self._logged.update(warnings)
+        return sources
+
+    def _arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
+        """Returns the sources of a batch, the numbers of their lines, and with a shortlist their candidates."""
+        source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
+        lines = np.zeros(batch.rows, np.int32)
+        lines[: len(batch.indices)] = np.array(batch.indices) + first_line
+        return (source, lines) if self.shortlist is None else (source, lines, self.shortlist.candidates(source))
+
+    def _search(
+        self,
+        models: Sequence[AutoregressiveModel],
+        source: Int[Array, "B S"],
+        lines: Int[Array, "B"],
+        candidates: Int[Array, "B C"] | None = None,
+        *,
+        n_best: int,
+        extra_length: int,
+    ) -> tuple[Hypotheses, Bool[Array, "B"]]:
+        lengths = (source != PAD).sum(axis=1) - 1
+        # A filler row has not even EOS; its negative limit marks it as done.
+        limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
+        known = {"lines": lines, "n_best": n_best, "max_length": source.shape[1] + extra_length}
+        arguments = {name: known[name] if name in known else self.config[name] for name in self.strategy.arguments}
+        return self.strategy.search(with_candidates(models, candidates), source, limits, **arguments)
+
+    def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
+        sentence = Hypotheses(*(array[row] for array in hypotheses))
+        return read_hypotheses(sentence, self.tokenizer.target, self.target_pieces, not self.strategy.samples)
