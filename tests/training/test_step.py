@@ -107,6 +107,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     is_counted = twice["target_output"] != PAD
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 0), 0)
 
+    @jax.jit
     def objective(parameters):
         log_p = jax.nn.log_softmax(logits_of(learner.step.graph, parameters, twice, nnx.Rngs(dropout=key)))
         nll = -jnp.take_along_axis(log_p, truth, axis=-1)[..., 0]
