@@ -1,1 +1,0 @@
-"""Implementations of the commands. `transformer/NAME.py` parses the flags before it imports these modules, and JAX."""
