@@ -54,7 +54,8 @@ def _bleu_statistics(tokenizer: str) -> Statistics:
 def _mean_statistics(name: str, language: Language) -> Statistics:
     def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = zip(hypotheses, references, strict=True)
-        return np.array([[METRICS[name].compute([pair[0]], [[pair[1]]], language)[0], 1] for pair in pairs])
+        scores = [METRICS[name].compute([hypothesis], [[reference]], language) for hypothesis, reference in pairs]
+        return np.array([[value, 1] for value, _ in scores])
 
     return statistics
 

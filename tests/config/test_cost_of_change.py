@@ -267,7 +267,9 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
     metric = bleu.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
     monkeypatch.setitem(bleu.METRICS, "added", metric)
     run = tmp_path / "trials" / "0000"
-    assert tiny.run(run, training__steps=4, training__eval_bleu=True, training__eval_sentences=3) == 0
+    settings = {"training__eval_bleu": True, "training__eval_sentences": 3, "training__samples": 0}
+    settings |= {"decoding__beam_size": 1, "decoding__max_extra_length": 4, "decoding__max_source_length": 32}
+    assert tiny.run(run, training__steps=4, **settings) == 0
     (validation,) = [line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"]
     assert f"  length error {validation['added']:.1f}  (best)" in capsys.readouterr().err
     assert "curve-valid-added" in curves.section(read_runs([run])).charts
