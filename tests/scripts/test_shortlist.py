@@ -32,7 +32,7 @@ def workdir(tmp_path_factory) -> Path:
 def learned(workdir) -> Shortlist:
     """Returns what the command learns with two frequent tokens, which are a small part of even this vocabulary."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(work, "FREQUENT", 2)
+        patch.setattr(learning, "FREQUENT", 2)
         assert run(shortlist, f"--workdir={workdir}") == 0
     return Shortlist.load(Workdir(workdir).shortlist, Tokenizer.load(workdir, loading.load(workdir)), 64)
 
