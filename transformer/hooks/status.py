@@ -24,8 +24,6 @@ from transformer.training.state import TrainState
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters
-
-
 ZERO_BLEU = (
     "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
     "of four tokens: if outputs are shorter or their script has no spaces, resume with "

@@ -99,7 +99,7 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
 def loop(
     state: TrainState, progress: Progress, run: Run, loader: Loader, checkpoints: Checkpoints, hooks: Hooks
 ) -> Progress:
-    """Does the steps of `train_from`."""
+    """Takes the steps of `train_from` with the batches of the loader."""
     training, save_every = run.config.training, run.config.checkpoint.every
     window, started, stop = TrainingWindow(progress.window), time.perf_counter() - progress.seconds, False
     while not stop:
