@@ -6,6 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from tests.training.tiny import tiny_config
 from transformer import progress_bar
 from transformer.hooks import status
 from transformer.hooks.status import Status, format_duration, sparkline
@@ -27,7 +28,7 @@ def clock(monkeypatch):
 
 
 def started(step: int, steps: int) -> Status:
-    shown = Status(steps)
+    shown = Status(tiny_config(training__steps=steps))
     shown.on_start(STATE, Progress(step=step), [])
     return shown
 

@@ -1,4 +1,4 @@
-"""The watchdog ends a process that hangs and shows its stacks, and leaves one alone that takes steps or rolls back."""
+"""The watchdog ends a process that hangs and shows its stacks; steps, polls and rollbacks keep a process alive."""
 
 import faulthandler
 import subprocess

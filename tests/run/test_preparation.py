@@ -35,12 +35,12 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
 
 
 def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "__file__", str(tmp_path / "run" / "preparation.py"))
+    monkeypatch.setattr(checks, "__file__", str(tmp_path / "run" / "checks.py"))
     file, codes = tmp_path / "model" / "attention.py", []
     file.parent.mkdir()
     for text in ("x = 1", "x = 2"):
         file.write_text(text)
-        codes.append(preparation.identity(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
+        codes.append(checks.process_facts(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
     assert codes[0] != codes[1]
 
 

@@ -130,7 +130,8 @@ def test_samples_become_text_and_a_picture_of_all_heads(workdir):
     attention = Attention(("a",) * 5, ("b",) * 4, ("b",) * 4, encoder, decoder, weights)
     samples = [Sample("*source*", "a reference", "a translation", attention), Sample("2", "3", "4", None)]
     with recording(workdir, Progress()) as recorder:
-        recorder.write_samples(7, samples)
+        for number, sample in enumerate(samples, start=1):
+            recorder.tensorboard.add_sample(7, number, sample)
     (path,) = workdir.tensorboard.iterdir()
     found = {value.tag: value for event in events(path) if event.step == 7 for value in event.summary.value}
     assert found.keys() == {"sample 1/text_summary", "cross-attention 1", "sample 2/text_summary"}

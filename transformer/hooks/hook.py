@@ -1,4 +1,4 @@
-"""Hooks: what happens beside the steps of the training loop, a class each. `transformer/run/loop.py` lists them."""
+"""The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the log and the terminal show of a training run: losses, scores, the activity and the time left."""
+"""A training run in the log and on the terminal: losses, scores, the activity and the time left."""
 
 import contextlib
 import math
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextCol
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
+from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
@@ -25,6 +26,11 @@ from transformer.training.state import TrainState
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters
+ZERO_BLEU = (
+    "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
+    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
+    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
+)
 
 
 class Status(Hook):
@@ -34,8 +40,9 @@ class Status(Hook):
     validation.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.step, self.first_step, self.started = steps, 0, 0, 0.0
+    def __init__(self, config: Config) -> None:
+        self.steps, self.best_metric = config.training.steps, config.checkpoint.best_metric
+        self.step, self.first_step, self.started, self.has_best = 0, 0, 0.0, False
         self.bar = make_bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=14),
@@ -44,14 +51,14 @@ class Status(Hook):
             kind=Panel,
         )
         self.curves: dict[str, list[float]] = defaultdict(list)
-        self.task = self.bar.add_task("training", total=steps, scores="", left="")
+        self.task = self.bar.add_task("training", total=self.steps, scores="", left="")
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
         self.step = self.first_step = progress.step
-        self.started = time.perf_counter()
+        self.started, self.has_best = time.perf_counter(), progress.best_step is not None
         self.bar.update(self.task, completed=self.step, left="")
         self.bar.start()
 
@@ -75,6 +82,10 @@ class Status(Hook):
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
         log_validation(progress, values)
+        if self.best_metric == "bleu" and self.has_best and progress.best_score == 0:
+            # Once in a process: a run that resumes says it again.
+            logging.log_first_n(logging.WARNING, ZERO_BLEU, 1, progress.step)
+        self.has_best = True
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:

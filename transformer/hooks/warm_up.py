@@ -39,7 +39,8 @@ class WarmUp(Hook):
         self.train_step, self.validation, self.abstract_state = train_step, validation, abstract_state
         self._poll = poll
         self.in_background = jax.process_count() == 1 and train_step.mesh.devices.flat[0].platform == "cpu"
-        self._pool, self._is_done, self._stopped = ThreadPoolExecutor(1, "warm-up"), False, threading.Event()
+        self._pool, self._stopped = ThreadPoolExecutor(1, "warm-up"), threading.Event()
+        self._is_done = False  # what precedes the first step
         self._background: Future | None = None  # until its result has been taken
 
     def __exit__(self, *_: object) -> None:
@@ -50,8 +51,9 @@ class WarmUp(Hook):
         """Compiles all programs that must precede the first step. After a rollback they are compiled already."""
         if self._is_done:
             return
-        jobs, validation_jobs = self.train_step.compilations(self.abstract_state, buckets), self._validation_jobs
-        jobs += [] if self.in_background else validation_jobs()
+        jobs = self.train_step.compilations(self.abstract_state, buckets)
+        if not self.in_background:
+            jobs += self._validation_jobs()
         with progress_bar.bar("Compiling programs", len(jobs)) as advance:
 
             def after_program() -> None:
@@ -61,8 +63,7 @@ class WarmUp(Hook):
             compile_all(jobs, after_program)
         self._is_done = True
         if self.in_background:
-            # `Samples` captures intermediates while it traces, so nothing else may trace then, as the steps would.
-            self._background = self._pool.submit(lambda: compile_all(validation_jobs(), self._check_not_stopped))
+            self._background = self._pool.submit(self._compile_validation)
         else:
             self.validation.warm_up(state.eval_parameters)
             self._poll()
@@ -91,6 +92,10 @@ class WarmUp(Hook):
 
     def _validation_jobs(self) -> list[Callable[[], object]]:
         return self.validation.compilations(self.abstract_state.eval_parameters)
+
+    def _compile_validation(self) -> None:
+        # `Samples` captures intermediates while it traces, so nothing else may trace now: the steps' programs are done.
+        compile_all(self._validation_jobs(), self._check_not_stopped)
 
     def _check_not_stopped(self) -> None:
         if self._stopped.is_set():

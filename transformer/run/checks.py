@@ -1,19 +1,38 @@
-"""Checks of devices and data before a run starts. They decide nothing: all but one only log warnings."""
+"""Checks before a run starts: that its processes agree, its devices suit it, and its data has no apparent mistakes."""
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import ml_collections
 from absl import logging
 
+from configs.rules import HOST
+from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import count_losses
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
 from transformer.model.kernels import FLOAT32, product_dtype
+
+
+def process_facts(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
+    """Returns the facts that the processes of a run must agree on."""
+    environment = describe_environment()
+    ignored = keys_of(HOST)
+    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
+    # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    versions = {f"the version of {name}": version for name, version in environment["packages"].items()}
+    code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
+    return settings | code | versions
 
 
 def check_attention(config: ml_collections.FrozenConfigDict, device: jax.Device) -> None:

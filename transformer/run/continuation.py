@@ -48,7 +48,7 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
         )
     recorded = loading.load(workdir.path)
     changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
-    earlier_lengths = [each[STEPS][0] for each in changes if STEPS in each]
+    earlier_lengths = [changed[STEPS][0] for changed in changes if STEPS in changed]
     if extend is not None:
         _check_extension(workdir, config, extend, recorded.training.steps)
     refused = {key: values for key, values in loading.difference(recorded, config).items() if key in keys_of(RESULT)}

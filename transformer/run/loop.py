@@ -8,13 +8,12 @@ import dataclasses
 import itertools
 import signal
 import time
-from collections.abc import Sequence
 
 import jax
 from absl import logging
 
 from transformer.checkpoints.manager import Checkpoints
-from transformer.data.batches.loader import BatchStats, Loader, Position
+from transformer.data.batches.loader import Loader
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.distributed import coordination
 from transformer.hooks.hook import Hooks
@@ -30,12 +29,6 @@ from transformer.run.rollback import Diverged, DivergenceCheck, roll_back
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
-
-ZERO_BLEU = (
-    "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
-    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
-    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
-)
 
 
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
@@ -55,7 +48,7 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         Profile(run.workdir.profile, profiled, training.steps),
         *([Recorder(run.workdir)] if jax.process_index() == 0 else []),
         WarmUp(run.train_step, run.validation, run.initializer.abstract_state, poll=lambda: hooks.poll()),
-        Status(training.steps),  # after the warm-up, since its clock starts with the first step
+        Status(run.config),  # after the warm-up, since its clock starts with the first step
         DivergenceCheck(training),
     )
     with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
@@ -106,15 +99,16 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
 def loop(
     state: TrainState, progress: Progress, run: Run, loader: Loader, checkpoints: Checkpoints, hooks: Hooks
 ) -> Progress:
-    """Does the steps of `train_from`."""
+    """Takes the steps of `train_from` with the batches of the loader."""
     training, save_every = run.config.training, run.config.checkpoint.every
     window, started, stop = TrainingWindow(progress.window), time.perf_counter() - progress.seconds, False
     while not stop:
         if not progress.validation_due(training):  # else this start repeats the validation that was interrupted
             hooks.before_step(progress.step + 1)
-            position, batches, stats = fetch(loader, training.accumulation, hooks)
+            with hooks.during("wait for data"):
+                positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
             state, metrics = run.train_step(state, batches)
-            progress = progress.after_update(position, stats, time.perf_counter() - started)
+            progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
             hooks.after_step(state, progress, metrics, batches)
             window.add(metrics, stats)
             is_logged = due(progress.step, training.log_every, training.steps)
@@ -123,30 +117,13 @@ def loop(
                 window = TrainingWindow({}, loader.data_wait_seconds)
         if progress.validation_due(training):
             with contextlib.suppress(Interrupted), window.pause(), hooks.during("validating"):
-                progress = validate(state, progress, run, hooks)
+                values, samples = run.validation(state.eval_parameters, hooks.poll)
+                progress = progress.after_validation(values, run.config.checkpoint.best_metric)
+                hooks.on_validation(progress, values, samples)
         # Once a step: a signal during the saving takes effect after the next step.
         stop = hooks.stop_requested() or progress.is_finished(training)
         if stop or progress.is_best or due(progress.step, save_every, training.steps):
             with window.pause(), hooks.during("saving"):
                 progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
                 checkpoints.save(state, progress)
-    return progress
-
-
-def fetch(loader: Loader, count: int, hooks: Hooks) -> tuple[Position, Sequence[dict], Sequence[BatchStats]]:
-    """Returns the position after the next `count` batches, these batches and their statistics."""
-    with hooks.during("wait for data"):
-        positions, batches, stats = zip(*itertools.islice(loader, count), strict=True)
-    return positions[-1], batches, stats
-
-
-def validate(state: TrainState, progress: Progress, run: Run, hooks: Hooks) -> Progress:
-    """Validates and returns the new progress. Raises Interrupted if the run is to stop."""
-    metric = run.config.checkpoint.best_metric
-    values, samples = run.validation(state.eval_parameters, hooks.poll)
-    if metric == "bleu" and values[metric] == progress.best_score == 0:
-        # Once in a process: a run that resumes says it again.
-        logging.log_first_n(logging.WARNING, ZERO_BLEU, 1, progress.step)
-    progress = progress.after_validation(values, metric)
-    hooks.on_validation(progress, values, samples)
     return progress

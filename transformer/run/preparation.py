@@ -2,21 +2,17 @@
 
 import contextlib
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import ml_collections
 from absl import logging
 
-from configs.rules import HOST
 from transformer import files, fingerprints
 from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
-from transformer.config.keys import flatten, keys_of
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.source import read_origin
@@ -24,7 +20,6 @@ from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
-from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, continuation, fine_tuning
@@ -54,7 +49,7 @@ class Run:
 
     @property
     def padding_note(self) -> str:
-        """What a report of the padding adds: with subword sampling, batches reserve length for longer samples."""
+        """The end of a report of the padding: with subword sampling, batches also reserve length for samples."""
         return " besides the length reserved for samples" if self.corpus.sampler is not None else ""
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
@@ -85,13 +80,13 @@ def open_workdir(
 
     Args:
       extend: the new length of the run, which `config` has.
-      is_plan: yields a temporary folder instead that looks like the workdir, which stays as it is.
+      is_plan: yields a temporary folder instead that looks like the workdir, and writes only there.
 
     Raises:
       UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
         system, or the run there cannot continue with this configuration.
     """
-    coordination.require_same("config and code", lambda: identity(config), config.data.wait_seconds)
+    coordination.require_same("config and code", lambda: checks.process_facts(config), config.data.wait_seconds)
     with contextlib.ExitStack() as stack:
         if is_plan:
             path = stack.enter_context(shadow(path))
@@ -128,19 +123,6 @@ def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, e
             files.write_json(workdir.data, made)
 
 
-def identity(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
-    """Returns the facts that the processes of a run must agree on."""
-    environment = describe_environment()
-    ignored = keys_of(HOST)
-    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
-    # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    versions = {f"the version of {name}": version for name, version in environment["packages"].items()}
-    code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
-    return settings | code | versions
-
-
 def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
@@ -156,15 +138,15 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
         vocabulary = tokenizer.prepare(config, workdir.path)
         fingerprints.check(workdir.path, {fingerprints.VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
         train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
-    found = {
+    contents = {
         fingerprints.VOCABULARY: vocabulary.fingerprint,
         fingerprints.TRAINING_CORPUS: train.report["digest"],
         fingerprints.VALIDATION_CORPUS: valid.report["digest"],
     }
     initial = {"the initial parameters": parent.checksum} if parent else {}
-    coordination.require_same("the data", lambda: found | initial, config.data.wait_seconds)
-    fingerprints.check(workdir.path, found)
-    coordination.on_process_zero(fingerprints.record, workdir.path, found)
+    coordination.require_same("the data", lambda: contents | initial, config.data.wait_seconds)
+    fingerprints.check(workdir.path, contents)
+    coordination.on_process_zero(fingerprints.record, workdir.path, contents)
     coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)

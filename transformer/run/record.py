@@ -8,7 +8,7 @@ from transformer import files
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
-from transformer.run.tensorboard import TensorBoardWriter, attention_image
+from transformer.run.tensorboard import TensorBoardWriter
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
 from transformer.training.samples import Sample
@@ -40,7 +40,8 @@ class Recorder(Hook):
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         self.write("valid", progress, values)
-        self.write_samples(progress.step, samples)
+        for number, sample in enumerate(samples, start=1):
+            self.tensorboard.add_sample(progress.step, number, sample)
 
     def rewind(self, progress: Progress) -> None:
         """Removes the lines after the checkpoint with this progress, here and in TensorBoard."""
@@ -65,16 +66,6 @@ class Recorder(Hook):
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
         files.append_line(self.path, json.dumps(line))
         self._draw(line)
-
-    def write_samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Adds the samples of a validation to TensorBoard."""
-        for number, sample in enumerate(samples, start=1):
-            lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
-            # Markdown shows lines that begin with four spaces without changes.
-            text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
-            self.tensorboard.add_text(step, f"sample {number}", text)
-            if sample.attention is not None:
-                self.tensorboard.add_image(step, f"cross-attention {number}", attention_image(sample.attention.cross))
 
     def close(self) -> None:
         if self.tensorboard is not None:

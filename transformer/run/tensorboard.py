@@ -1,4 +1,4 @@
-"""Files for TensorBoard: points of curves, texts, and pictures of attention weights."""
+"""Files for TensorBoard: points of curves, and samples with pictures of their attention."""
 
 import io
 import time
@@ -13,6 +13,8 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+
+from transformer.training.samples import Sample
 
 CELL, GAP = 6, 6  # pixels of a weight, and between two maps
 FRAME = 160  # grey
@@ -36,11 +38,16 @@ class TensorBoardWriter:
         points = [Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
         self._write(step, summary=Summary(value=points))
 
-    def add_text(self, step: int, name: str, text: str) -> None:
-        """Adds a text, which TensorBoard shows as Markdown."""
-        self._write(step, summary=summary.text(name, text))
+    def add_sample(self, step: int, number: int, sample: Sample) -> None:
+        """Adds the texts of a sample of a validation, and a picture of its cross-attention if it has one."""
+        lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+        # TensorBoard shows Markdown, where lines that begin with four spaces stay unchanged.
+        text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
+        self._write(step, summary=summary.text(f"sample {number}", text))
+        if sample.attention is not None:
+            self._add_image(step, f"cross-attention {number}", attention_image(sample.attention.cross))
 
-    def add_image(self, step: int, name: str, grey: UInt8[np.ndarray, "height width"]) -> None:
+    def _add_image(self, step: int, name: str, grey: UInt8[np.ndarray, "height width"]) -> None:
         png, (height, width) = io.BytesIO(), grey.shape
         Image.fromarray(grey).save(png, format="PNG", optimize=True)
         image = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
