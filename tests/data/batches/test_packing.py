@@ -61,7 +61,7 @@ def test_batches_are_random_sentences_in_random_order():
     # Indices of a uniform draw spread by 6000 / sqrt(12) = 1,732; their mean over 20 or more by at most 390.
     for sentences in first:
         assert len(sentences) < 20 or (1000 < np.std(sentences) < 2500 and 1400 < np.mean(sentences) < 4600)
-    # Batches of few, long sentences and of what fits no other row are anywhere in the epoch.
+    # Batches of few, long sentences, and of those that fit in no row before, are anywhere in the epoch.
     sizes = np.array([len(sentences) for sentences in first])
     assert abs(np.corrcoef(np.arange(len(sizes)), sizes)[0, 1]) < 0.25
     # Sentences of one length meet others in another epoch.
