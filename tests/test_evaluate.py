@@ -100,18 +100,18 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
     clock = iter((10.0, 15.0))
     monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     replicas = object.__new__(Replicas)
-    timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
-    assert (timed.compile_seconds, timed.seconds, timed.output_tokens) == (3.0, 2.0, 10)
+    found = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], Language(None, "none"), (), lambda count: None)
+    assert (found.compile_seconds, found.seconds, found.output_tokens) == (3.0, 2.0, 10)
 
 
 def test_scores_are_logged_for_people(workdir, capsys):
     assert run(evaluate, f"--workdir={workdir}", "--average=2") == 0
     captured = capsys.readouterr()
-    saved = json.loads(captured.out)
+    found = json.loads(captured.out)
     lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
-    assert f"test: BLEU {saved['bleu']:.2f} (lower-cased, tokenized:" in "\n".join(lines)
+    assert f"test: BLEU {found['bleu']:.2f} (lower-cased, tokenized:" in "\n".join(lines)
     assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
-    assert f"translations: {saved['hypotheses']}" in lines
+    assert f"translations: {found['hypotheses']}" in lines
 
 
 def test_checkpoints_are_chosen_and_averaged(workdir):

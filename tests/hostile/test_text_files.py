@@ -114,11 +114,11 @@ def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     names = folder / "given.en", folder / "given.de"
     write_split(folder, "given", sides)
     flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
-    texts = outcome(read_texts, flags, Workdir(folder), config.data)
-    if isinstance(texts, Refusal):
-        assert str(folder) in texts.message
+    found = outcome(read_texts, flags, Workdir(folder), config.data)
+    if isinstance(found, Refusal):
+        assert str(folder) in found.message
     else:
-        scores = bleu.score(*texts, bleu.Language("de", "13a"), bleu.MEASURES)
+        scores = bleu.score(*found, bleu.Language("de", "13a"), bleu.MEASURES)
         assert all(0 <= scores[name] < 100 + 1e-9 for name in bleu.MEASURES) and 0 <= scores["exact_match"] <= 1
 
 
