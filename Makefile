@@ -1,6 +1,6 @@
 # make quickstart   train, evaluate and use a small translator: minutes, and no data to download
 # make test         the fast tests
-# make slow         all tests, including training runs of minutes, with XLA's optimizations on
+# make slow         all tests, including training runs of minutes, with XLA's optimizations on and more examples
 # make hostile      broken and hostile input: thousands of new random examples
 # make lint         ruff
 # make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata

@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves the objects of imported modules alone, which garbage collections would visit hundreds of times."""
+    """Exempts the objects of imported modules from garbage collections, which would visit them hundreds of times."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
 

@@ -51,12 +51,12 @@ def damaged_copy(whole: Path, part: str, data: st.DataObject) -> Path:
 @given(st.data())
 def test_a_damaged_checkpoint_is_refused_or_loads_unchanged(whole, loaded, data):
     copy = damaged_copy(whole, "checkpoints", data)
-    parameters = outcome(read_parameters, copy / "checkpoints" / "20")
+    result = outcome(read_parameters, copy / "checkpoints" / "20")
     shutil.rmtree(copy)
-    if isinstance(parameters, Refusal):
-        assert str(copy) in parameters.message
+    if isinstance(result, Refusal):
+        assert str(copy) in result.message
     else:
-        jax.tree.map(np.testing.assert_array_equal, parameters, loaded.parameters[0])
+        jax.tree.map(np.testing.assert_array_equal, result, loaded.parameters[0])
 
 
 @pytest.fixture(scope="session")
@@ -85,12 +85,12 @@ def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
 @given(st.data(), st.sampled_from(("best", "last")), st.integers(1, 2))
 def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, average):
     copy = damaged_copy(whole, ".", data)
-    models = outcome(trained.load, [str(copy)], which, average, [])
+    result = outcome(trained.load, [str(copy)], which, average, [])
     shutil.rmtree(copy)
-    if isinstance(models, Refusal):
-        assert str(copy) in models.message
+    if isinstance(result, Refusal):
+        assert str(copy) in result.message
     else:
-        assert models.tokenizer.fingerprint == loaded.tokenizer.fingerprint and models.config.model.num_layers >= 1
+        assert result.tokenizer.fingerprint == loaded.tokenizer.fingerprint and result.config.model.num_layers >= 1
 
 
 @examples(0.3)

@@ -117,7 +117,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
 
 
 def remove_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes models predict each token from the one before it alone. Runs of them trace and compile little."""
+    """Makes models predict each token only from the one before it. Their runs trace and compile little."""
 
     def hidden(self, source, target_input, rngs=None, **_):
         return dropout(self.decoder.embedding(target_input), 0.1, rngs)

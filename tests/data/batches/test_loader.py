@@ -120,7 +120,7 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured(open_loader):
     config.data.prefetch = 4
     with open_loader(slow, config, Position(0, 0)) as batches:
         next(batches)
-        assert batches.data_wait_seconds >= 0.1
+        assert batches.data_wait_seconds > 0.05
         time.sleep(1.2)
         before = batches.data_wait_seconds
         taken(batches, 3)
