@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from flax import nnx
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding import activations, beam_tree, scoring
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.ensemble import AutoregressiveModel
 from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
@@ -164,7 +164,7 @@ class TextDecoder(DeviceModels):
 
     def _search(
         self,
-        models: Sequence[AutoregressiveModel],
+        models: Sequence[nnx.Module],
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
         candidates: Int[Array, "B C"] | None = None,
