@@ -16,7 +16,7 @@ COMMANDS = {"train", "evaluate", "translate"}
 # Lowest first.
 FOLDERS = [
     *("config", "distributed", "data", "model", "decoding"),
-    *("training", "checkpoints", "hooks", "run", "commands"),
+    *("training", "checkpoints", "hooks", "run"),
 ]
 MODULES = [*Path("transformer").glob("*.py"), *Path("scripts").glob("*.py")]
 PARSERS = [path for path in MODULES if "def make_parser" in path.read_text(encoding="utf-8")]
