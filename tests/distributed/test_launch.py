@@ -164,6 +164,6 @@ def test_the_failure_of_one_process_stops_the_other(tmp_path):
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(argv, message):
-    arguments = train.make_parser().parse(argv)
+    arguments = train.make_parser().parse(["--workdir=run", *argv])
     with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(arguments):
         pass
