@@ -160,7 +160,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # decoder predicts each target token from those before it. These two read monolingual text. ctc: the encoder
     # predicts all target tokens at once
     training.objective = Key("translation", listed_in("transformer.training.objectives:OBJECTIVES"))
-    training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the share of tokens, or words, that are masked
+    training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the fraction of tokens, or words, to mask
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update

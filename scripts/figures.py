@@ -141,7 +141,7 @@ def make_parser() -> cli.Parser:
     add("--supports", type=_names, metavar="NAME,...", help="label_smoothing_support (others,uniform)")
     add = parser.add_argument_group("curves").add_argument
     add("--metrics", type=_names, metavar="NAME,...", help="of metrics.jsonl, a panel each (loss,bleu)")
-    add("--split", choices=SPLITS, help="(valid, if it has the metric)")
+    add("--split", choices=SPLITS, help="the split to draw (valid, if it has the metric)")
     add = parser.add_argument_group("table3").add_argument
     add("--absolute", action="store_true", default=None, help="scores, not differences from base")
     return parser

@@ -126,7 +126,9 @@ def make_parser() -> cli.Parser:
         "--min_tokens", metavar="N", type=int, default=5, help="tokens of the shortest target to rank (5)"
     )
     parser.add_argument("--exclude", metavar="FILE", help="write a list of the worst pairs")
-    parser.add_argument("--share", metavar="X", type=float, default=0.05, help="share of the pairs in the list (0.05)")
+    parser.add_argument(
+        "--share", metavar="X", type=float, default=0.05, help="fraction of the pairs in the list (0.05)"
+    )
     return parser
 
 

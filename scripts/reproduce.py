@@ -55,7 +55,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--seeds", metavar="N", type=int, default=3, help="seeds of base and of rows with a large effect (3)"
     )
-    parser.add_argument("--other_seeds", metavar="N", type=int, default=1, help="of the other rows (1)")
+    parser.add_argument("--other_seeds", metavar="N", type=int, default=1, help="seeds of the other rows (1)")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")

@@ -5,7 +5,7 @@
 
 The shortlist has the likeliest translations of each source token, by IBM Model 1 (Brown et al. 1993), and the most
 frequent target tokens. It is written to DIR/shortlist.npz. For several values of decoding.shortlist, the log has the
-share of the validation references' tokens that are among the candidates of their sentences.
+fraction of the validation references' tokens that are among the candidates of their sentences.
 """
 
 import argparse

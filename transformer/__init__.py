@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in JAX and Flax NNX.
 
     model = transformer.load("runs/multi30k")
-    found = model.translate(["A man rides a horse."], n_best=4)
-    print(found[0][0].text)
+    translations = model.translate(["A man rides a horse."], n_best=4)
+    print(translations[0][0].text)
 
 `help(transformer.load)` explains the rest.
 One legend everywhere: B batch, S source length, T target length, D model width, H heads, V vocabulary.

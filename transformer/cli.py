@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_model_flags(self, ensemble: bool = True) -> None:
         """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`."""
-        workdir = "of a run; DIR,DIR,... for an ensemble" if ensemble else "of a run"
+        workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
         self.add_argument(
             "--checkpoint", metavar="best|last|STEP", default="best", help="the checkpoint to load (best)"

@@ -1,4 +1,4 @@
-"""Threads that compile programs, and threads that read several streams."""
+"""Threads that call functions, and threads that read several streams."""
 
 import queue
 import threading
@@ -44,8 +44,16 @@ def merge(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
             stopped.set()
 
 
-def call_all(jobs: Sequence[Callable[[], object]]) -> None:
-    """Calls the jobs in as many threads as there are cores. Raises the first error in their order."""
+def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None) -> None:
+    """Calls the jobs in as many threads as there are cores.
+
+    Jobs start in their order, and the first error in that order is raised. `after_job` is called once after each job,
+    in this thread. After an error no further job starts.
+    """
     with ThreadPoolExecutor(num_workers(0)) as pool:
-        for future in [pool.submit(job) for job in jobs]:
-            future.result()
+        try:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+                after_job()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

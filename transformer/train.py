@@ -73,7 +73,7 @@ def make_parser() -> cli.Parser:
         "--extend",
         metavar="STEPS",
         type=number_of_steps,
-        help="continue the run, also a complete one, until step STEPS",
+        help="continue a complete or interrupted run until step STEPS",
     )
     parser.add_argument(
         "--profile",

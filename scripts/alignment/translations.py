@@ -55,7 +55,7 @@ def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the share of the targets' tokens, without special tokens, that are candidates for their source.
+    """Returns the fraction of the targets' tokens, without special tokens, that are candidates for their source.
 
     Also returns the mean number of candidates of a sentence.
     """

@@ -3,7 +3,7 @@
 Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident memory, including
 memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files. `index_mb` is the size
 of each pair's offset and lengths. `sentencepiece_pairs_per_second` is the speed of SentencePiece in one process, times
-the number of workers. `wait_fraction` is the share of the time in which steps that need 1 million target tokens a
+the number of workers. `wait_fraction` is the fraction of the time in which steps that need 1 million target tokens a
 second wait for data. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
 shapes, plan and one batch, the median of several starts. `share` is for batches of 64 times as many tokens on 64
 devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the time to make the plan of

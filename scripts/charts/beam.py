@@ -16,7 +16,7 @@ COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and
 def tree(beam_tree: BeamTree) -> alt.LayerChart:
     """Returns the hypotheses of a search, with lines from each to those that extend it, without a theme.
 
-    The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `fate`.
+    The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `outcome`.
     """
     records = _records(beam_tree)
     steps, ranks = max(record["step"] for record in records), max(record["rank"] for record in records)
@@ -24,13 +24,13 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
     down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
-    color = alt.Color("fate:N", legend=alt.Legend(title=None, orient="top", symbolOpacity=1))
+    color = alt.Color("outcome:N", legend=alt.Legend(title=None, orient="top", symbolOpacity=1))
     color = color.scale(domain=list(COLORS), range=list(COLORS.values()))
     tips = [
         alt.Tooltip("text:N", title="hypothesis"),
         alt.Tooltip("score:Q", format=".3f"),
         alt.Tooltip("log_probability:Q", title="log-probability", format=".3f"),
-        alt.Tooltip("fate:N"),
+        alt.Tooltip("outcome:N"),
     ]
     links = data.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
     links = links.encode(
@@ -71,7 +71,7 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
             "text": texts[i],
             "log_probability": round(node.log_probability, 4),
             "score": round(node.score, 4),
-            "fate": node.outcome,
+            "outcome": node.outcome,
             "is_best": i in best,
         }
         for i, node in enumerate(nodes)

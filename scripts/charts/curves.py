@@ -21,7 +21,7 @@ SPLITS = ("valid", "train")
 TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles
 TITLES = {
     **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)"},
-    **{"seconds": "training time (s)", "padding_fraction": "share of padding"},
+    **{"seconds": "training time (s)", "padding_fraction": "fraction of padding"},
 }
 LOGARITHMIC = ("perplexity",)
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers

@@ -15,7 +15,7 @@ from scripts.reproduction.rows import SCALES, read_results, read_rows, scores
 from scripts.sweeping.folder import Folder
 from transformer.errors import UserError
 
-MEASURES = ("bleu", "perplexity")
+METRICS = ("bleu", "perplexity")
 ROW_HEIGHT = 14
 LABELS = {1: 110, 2: 120}  # width of the row names
 SYMBOLS = {"A_h": "h", "B_dk": "d_k", "C_N": "N", "C_d": "d_model", "C_ff": "d_ff"}
@@ -48,8 +48,8 @@ def draw(folder: str | os.PathLike, absolute: bool = False, columns: int = 2) ->
         raise UserError(f"{folder}: has no complete run of the row base, from which the others differ; run it first")
     width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / columns - 12
     panels = [
-        panel(records(measured[measure], measure, relative), measure, relative, width, i % columns == 0)
-        for i, measure in enumerate(MEASURES)
+        panel(records(measured[metric], metric, relative), metric, relative, width, i % columns == 0)
+        for i, metric in enumerate(METRICS)
     ]
     return theme.themed(alt.concat(*panels, columns=columns), orient="bottom")
 
@@ -66,22 +66,22 @@ def read(path: Path) -> dict[str, Scores]:
         raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
     if not (results := read_results(folder, configs, record["trials"])):
         raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
-    return {measure: scores(results, measure) for measure in MEASURES}
+    return {metric: scores(results, metric) for metric in METRICS}
 
 
-def records(measured: Scores, measure: str, relative: bool) -> list[dict[str, Any]]:
+def records(measured: Scores, metric: str, relative: bool) -> list[dict[str, Any]]:
     """Returns a record for each row, here and in the paper: `value`, and `low` and `high` if it has several seeds.
 
     A row with a value that is not finite has only the paper's record.
     """
-    paper = {name: [getattr(ROWS[name], measure)] for name in measured}
-    paper_base, base = getattr(ROWS["base"], measure), np.mean(measured.get("base", [np.nan]))
+    paper = {name: [getattr(ROWS[name], metric)] for name in measured}
+    paper_base, base = getattr(ROWS["base"], metric), np.mean(measured.get("base", [np.nan]))
     points = []
     for source, rows, reference in ((PAPER, paper, paper_base), (HERE, measured, base)):
         for name, values in rows.items():
             shown = np.asarray(values, float)
             if relative:
-                shown = shown / reference - 1 if measure == "perplexity" else shown - reference
+                shown = shown / reference - 1 if metric == "perplexity" else shown - reference
             if not np.isfinite(shown).all():  # this run has diverged
                 continue
             mean, spread = float(shown.mean()), float(shown.std(ddof=1)) if len(shown) > 1 else None
@@ -98,10 +98,10 @@ def row_name(name: str) -> str:
 
 
 def panel(
-    points: Sequence[dict[str, Any]], measure: str, relative: bool, width: float, has_names: bool
+    points: Sequence[dict[str, Any]], metric: str, relative: bool, width: float, has_names: bool
 ) -> alt.LayerChart:
-    """Returns the points of one measure, a row of the table on each line, without a theme."""
-    title, formats = TITLES[measure, relative]
+    """Returns the points of one metric, a row of the table on each line, without a theme."""
+    title, formats = TITLES[metric, relative]
     rows = list(dict.fromkeys(point["row"] for point in points))
     y = alt.Y("row:N", sort=rows, title=None, axis=alt.Axis(grid=True, ticks=False, labels=has_names, domain=False))
     axis = alt.Axis(format=formats, tickCount=5, labelExpr="datum.value ? datum.label : '0'")

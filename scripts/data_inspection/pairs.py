@@ -1,4 +1,4 @@
-"""Measures of a sentence pair: scores of trained models, the ratio of lengths, and the share of copied words."""
+"""Measures of a sentence pair: scores of trained models, the ratio of lengths, and the fraction of copied words."""
 
 import collections
 import math
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
       number: of the pair in its corpus, from 1.
       scores: of a model of the pair's direction, and of one of the other direction if there is one.
       length_ratio: words of the longer side per word of the shorter one; infinite if only one side is empty.
-      copied: the share of the target's words that the source has too.
+      copied: the fraction of the target's words that the source has too.
     """
 
     number: int

@@ -39,8 +39,8 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     platform = target.kind.platform
     if not is_installed(platform):
         raise UserError(
-            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in an environment of "
-            f"its own: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
+            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in a separate "
+            f"environment: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
         )
     jax.config.update("jax_platforms", "cpu")
     # The cache cannot load programs for absent devices.

@@ -104,7 +104,7 @@ def parse_target(text: str) -> Target:
     if kind is None:
         known = ", ".join(ACCELERATORS)
         raise UserError(
-            f"--device={text}: no such device{nearest(name, list(ACCELERATORS))}; the known ones are {known}"
+            f"--device={text}: no such device; the known ones are {known}{nearest(name, list(ACCELERATORS))}"
         )
     if kind.platform == "gpu":
         if not re.fullmatch(r"[1-9]\d{0,3}", rest or "1"):

@@ -16,8 +16,8 @@ def section(compared: Comparison) -> Section:
         return Section("sentences", "Sentences", None, ["There are no translations."])
     pairs = [_pair(difference, compared.first.sources) for difference in compared.result["differences"]]
     translations = _translations(compared)
-    measures = [measure["name"] for measure in translations["measures"]]
-    content = {"pairs": pairs, "measures": measures}
+    orders = [order["name"] for order in translations["orders"]]
+    content = {"pairs": pairs, "orders": orders}
     return Section("sentences", "Sentences", content, data={"translations": translations})
 
 
@@ -41,11 +41,11 @@ def _translations(compared: Comparison) -> dict[str, Any]:
         for evaluation in system.evaluations:
             columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
     lines = list(map(list, zip(*columns.values(), strict=True)))
-    return {"names": list(columns), "lines": lines, "measures": _measures(compared)}
+    return {"names": list(columns), "lines": lines, "orders": _orders(compared)}
 
 
-def _measures(compared: Comparison) -> list[dict[str, Any]]:
-    """Returns the measures by which the translations of a single run can be sorted, with the lines, worst first."""
+def _orders(compared: Comparison) -> list[dict[str, Any]]:
+    """Returns the orders in which the page can list the translations of a single run, worst lines first."""
     evaluation, references = compared.first, compared.first.references
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
@@ -53,12 +53,12 @@ def _measures(compared: Comparison) -> list[dict[str, Any]]:
     chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
     pairs = zip(evaluation.hypotheses, references, strict=True)
     longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])
-    measures = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
+    orders = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
     if (scores := evaluation.model_scores) is not None:
-        measures.insert(1, ("model score", np.array(scores), np.array(scores)))
+        orders.insert(1, ("model score", np.array(scores), np.array(scores)))
     return [
         {"name": name, "values": np.round(values, 2).tolist(), "order": np.argsort(key, kind="stable").tolist()}
-        for name, values, key in measures
+        for name, values, key in orders
     ]
 
 

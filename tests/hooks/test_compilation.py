@@ -8,6 +8,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.training.tiny import at_step, run
+from transformer import threads
 from transformer.hooks import warm_up
 from transformer.hooks.signals import Interrupted
 from transformer.hooks.warm_up import compile_all
@@ -17,7 +18,7 @@ CACHE_DIR, CACHED_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_m
 
 
 def test_all_jobs_run_in_parallel(monkeypatch, caplog):
-    monkeypatch.setattr(warm_up, "num_workers", lambda _: 3)
+    monkeypatch.setattr(threads, "num_workers", lambda _: 3)
     monkeypatch.setattr(warm_up, "MIN_LOGGED_SECONDS", 0.0)
     together, finished = threading.Barrier(3, timeout=10), []
     with caplog.at_level("INFO"):
@@ -27,7 +28,7 @@ def test_all_jobs_run_in_parallel(monkeypatch, caplog):
 
 
 def test_an_error_after_a_job_starts_no_further_one(monkeypatch):
-    monkeypatch.setattr(warm_up, "num_workers", lambda _: 1)
+    monkeypatch.setattr(threads, "num_workers", lambda _: 1)
     started = []
     jobs = (
         [lambda: started.append(1)] + [lambda: time.sleep(0.2) or started.append(2)] + [lambda: started.append(3)] * 4
@@ -42,7 +43,7 @@ def test_an_error_after_a_job_starts_no_further_one(monkeypatch):
 
 
 def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
-    monkeypatch.setattr(warm_up, "num_workers", lambda _: 1)
+    monkeypatch.setattr(threads, "num_workers", lambda _: 1)
     started = []
 
     def fail() -> None:

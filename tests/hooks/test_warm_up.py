@@ -100,7 +100,7 @@ def enter(warm_up: WarmUp) -> None:
 
 
 def test_a_validation_that_waits_can_be_interrupted_and_no_further_job_starts(monkeypatch):
-    monkeypatch.setattr("transformer.hooks.warm_up.num_workers", lambda _: 1)
+    monkeypatch.setattr("transformer.threads.num_workers", lambda _: 1)
     events, released, calls = [], threading.Event(), []
 
     def interrupt() -> None:

@@ -84,5 +84,6 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         graphs.append(graph)
         parameters.append(load_parameters(workdir.path, steps, expected, run_config))
         checkpoints.append(Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)))
-        logging.info("%s: loaded step %s.", workdir.path, " and ".join(map(str, steps)))
+        noun = "step" if len(steps) == 1 else "the mean of steps"
+        logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints), shortlist)

@@ -12,9 +12,9 @@ from absl import logging
 
 from transformer import progress_bar
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.data.corpus.workers import num_workers
 from transformer.hooks.hook import Hook
 from transformer.hooks.signals import Interrupted
+from transformer.threads import call_all
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
@@ -103,21 +103,12 @@ class WarmUp(Hook):
 
 
 def compile_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None]) -> None:
-    """Calls the jobs, each of which compiles one program, in as many threads as there are cores.
+    """Calls the jobs, each of which compiles one program, by `call_all`, and logs the time.
 
-    XLA compiles without Python's global lock, so only tracing is serial. Jobs start in their order and the first error
-    in that order is raised, so the program that needs most memory belongs first.
-
-    Args:
-      after_job: called once after each job, in this thread. If it raises an error, no further job starts.
+    XLA compiles without Python's global lock, so only tracing is serial. The first error is raised, so the program that
+    needs most memory belongs first.
     """
     started = time.perf_counter()
-    with ThreadPoolExecutor(num_workers(0), "compile") as pool:
-        try:
-            for future in [pool.submit(job) for job in jobs]:
-                future.result()
-                after_job()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    call_all(jobs, after_job)
     if (seconds := time.perf_counter() - started) >= MIN_LOGGED_SECONDS:
         logging.info("Compiled %d programs in %.0f s.", len(jobs), seconds)

@@ -132,7 +132,7 @@ def splash_attention(
 
 
 def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
-    # The mesh does not tell the compute capability. A GPU that is not present is a target of `--plan`, all of which
+    # The mesh does not tell the compute capability. An absent GPU is a target of `scripts.plan`, all of which
     # are recent.
     present = jax.local_devices() if jax.default_backend() == "gpu" else []
     is_nvidia = device.platform == "gpu" and device.device_kind.startswith("NVIDIA")

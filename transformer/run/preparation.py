@@ -157,8 +157,8 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     inputs = inputs_of(config, vocabulary.source.pieces)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
-        "Model: %d parameters; vocabulary %d and %d; products in %s; devices: %d.",
-        *(parameters, *sizes, product_dtype(config.model.dtype), mesh.size),
+        "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
+        *(f"{parameters:,}", *sizes, product_dtype(config.model.dtype), mesh.size),
     )
     checks.warn_about_dtype(config.model.dtype)
     return Run(

@@ -29,7 +29,7 @@ class LossSums:
         return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
-# (columns (1, 1, C), targets (B, T, 1), vocab_size) to the share of each column in the smoothing; they sum to 1.
+# (columns (1, 1, C), targets (B, T, 1), vocab_size) to the weight of each column in the smoothing; they sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
     # All columns (Szegedy et al. 2016).
     "uniform": lambda columns, targets, vocab_size: jnp.full(columns.shape, 1 / vocab_size),

@@ -19,7 +19,7 @@ class Progress:
     batch: int = 0  # number of the next batch in that epoch
     examples: int = 0  # sentence pairs trained on
     tokens: int = 0  # target tokens trained on
-    skipped: int = 0  # latest updates that were all skipped
+    skipped: int = 0  # consecutive skipped updates, up to this step
     seconds: float = 0.0  # duration of the run, over all starts
     validated_step: int = 0  # step of the last validation
     best_score: float | None = None  # by `checkpoint.best_metric`; None before the first validation

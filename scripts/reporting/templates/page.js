@@ -101,8 +101,8 @@ let matches = [];
 
 function search() {
   const query = document.getElementById("query").value.toLocaleLowerCase();
-  const { lines, measures } = data.translations;
-  const order = measures[document.getElementById("order")?.value]?.order ?? lines.map((_, i) => i);
+  const { lines, orders } = data.translations;
+  const order = orders[document.getElementById("order")?.value]?.order ?? lines.map((_, i) => i);
   matches = order.filter((i) => lines[i].some((text) => text.toLocaleLowerCase().includes(query)));
   document.getElementById("found").textContent = `${matches.length} of ${lines.length} lines`;
   document.getElementById("translations").replaceChildren();
@@ -111,14 +111,14 @@ function search() {
 
 function showMore() {
   const list = document.getElementById("translations");
-  const { names, lines, measures } = data.translations;
+  const { names, lines, orders } = data.translations;
   const shown = list.childElementCount;
   for (const i of matches.slice(shown, shown + PAGE)) {
     const entry = document.createElement("dl");
     entry.className = "translation";
     add(entry, "dt", "line");
     add(entry, "dd", String(i + 1));
-    for (const { name, values } of measures) {
+    for (const { name, values } of orders) {
       add(entry, "dt", name);
       add(entry, "dd", String(values[i]));
     }

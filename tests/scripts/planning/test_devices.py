@@ -24,7 +24,7 @@ def test_targets(text, count):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("h1000", "no such device; did you mean h100?; the known ones are a100, h100, h200, v5e, v5p, v6e"),
+        ("h1000", "no such device; the known ones are a100, h100, h200, v5e, v5p, v6e; did you mean h100?"),
         ("", "no such device; the known ones are"),
         ("h100:0", "must be h100 or h100:COUNT"),
         ("h100:2x2", "must be h100 or h100:COUNT"),
