@@ -85,7 +85,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for
     # about a quarter more FLOPs
-    model.remat = Key("none", listed_in("transformer.model.stack:REMATS"), MESH)
+    model.remat = Key("none", listed_in("transformer.model.encoder:REMATS"), MESH)
     model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
     # dtype of matrix products and activations; the rest is float32. auto: bfloat16, or float32 on processors without
     # bfloat16 instructions

@@ -38,7 +38,7 @@ def inspect(shape: tuple[int, int, int]) -> dict:
         return jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
 
     batch = {name: tokens(ROWS, LENGTH) for name in ("source", "target_input", "target_output")}
-    step = here.step.executable(state, batch)
+    step = here.compiled_update(state, batch)
     weights = [leaf.size for leaf in jax.tree.leaves(state.parameters) if leaf.ndim == 2]
     return {
         "largest_weight": max(weights),

@@ -70,7 +70,7 @@ def held(tree) -> list[float]:
 
 def memory(here: Setup, state: TrainState) -> dict[str, int]:
     """Returns the bytes per device of the arguments and outputs of the compiled update."""
-    analysis = here.step.executable(state, here.step.place(BATCHES[0])).memory_analysis()
+    analysis = here.compiled_update(state, here.step.place(BATCHES[0])).memory_analysis()
     return {"arguments": analysis.argument_size_in_bytes, "outputs": analysis.output_size_in_bytes}
 
 

@@ -11,8 +11,8 @@ from transformer import progress_bar
 from transformer.hooks import status
 from transformer.hooks.status import Status, format_duration, sparkline
 from transformer.training.progress import Progress
-from transformer.training.samples import Sample
 from transformer.training.state import TrainState
+from transformer.training.validation import Sample
 
 STATE = TrainState(0, 0, {}, (), None)
 VALUES = {"loss": 12.345, "nll": 9.0, "perplexity": 8103.08, "learning_rate": 0.002, "tokens_per_second": 98765.4}

@@ -20,7 +20,7 @@ from transformer.run.tensorboard import CELL, GAP
 from transformer.training.loss import LossSums
 from transformer.training.metrics import TrainingWindow, means
 from transformer.training.progress import Progress
-from transformer.training.samples import Sample
+from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
 # Keys of a line of `metrics.jsonl` that other programs may rely on.

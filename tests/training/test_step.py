@@ -270,7 +270,7 @@ def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is
     ]
     long_needs, many_need = (program.memory_analysis().temp_size_in_bytes for program in programs[:2])
     assert long_needs > many_need
-    assert programs[0] is here.step.executable(here.initializer.abstract_state, here.step.abstract_batch(long))
+    assert programs[0] is here.compiled_update(here.initializer.abstract_state, here.step.abstract_batch(long))
 
 
 def test_the_memory_of_an_accumulation_counts_the_whole_state():

@@ -47,6 +47,11 @@ class Setup:
             state, metrics = self.step(state, batches)
         return jax.device_get((state, metrics))
 
+    def compiled_update(self, state: TrainState, batch: dict) -> jax.stages.Compiled:
+        """The compiled update from single batches of this shape. Arrays may be abstract."""
+        step = self.step
+        return step.programs.compile(step.update, state, batch, step.seed, step.abstract_rate(state))
+
 
 def setup(
     config: ml_collections.ConfigDict,

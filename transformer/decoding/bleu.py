@@ -99,11 +99,6 @@ def describe_scores(scores: Mapping[str, float], names: Iterable[str]) -> list[s
     return [f"{metric.label} {scores[name]:{metric.format}}" for name, metric in metrics.items()]
 
 
-def bleu_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    """Returns `bleu` and its signature."""
-    return corpus_score(make_bleu(language.tokenizer), hypotheses, references)
-
-
 def lowercase_tokenized_score(
     hypotheses: Sequence[str], references: References, language: Language
 ) -> tuple[float, str]:
@@ -123,11 +118,6 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
         return value, f"{signature}|prepared:none"
     split = ".compounds-split" if base_code(language.code) in COMPOUND_SPLIT else ""
     return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
-
-
-def chrf_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    """Returns `chrf` and its signature."""
-    return corpus_score(CHRF(), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, None]:
@@ -208,8 +198,14 @@ METRICS = {
     "bleu_lowercase_tokenized": Metric(
         lowercase_tokenized_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
     ),
-    "bleu": Metric(bleu_score, "BLEU"),
-    "chrf": Metric(chrf_score, "chrF", shown_in=("validation", "comparison", "results")),
+    "bleu": Metric(
+        lambda texts, references, language: corpus_score(make_bleu(language.tokenizer), texts, references), "BLEU"
+    ),
+    "chrf": Metric(
+        lambda texts, references, language: corpus_score(CHRF(), texts, references),
+        "chrF",
+        shown_in=("validation", "comparison", "results"),
+    ),
     "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
     "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
 }

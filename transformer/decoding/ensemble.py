@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +14,22 @@ from transformer.special_tokens import BOS, PAD, UNK
 
 
 @runtime_checkable
-class Cache(Protocol):
-    """The arrays that a model keeps of its hypotheses, a pytree."""
-
-    def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
-        """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
-
-
-@runtime_checkable
 class AutoregressiveModel(Protocol):
-    """A model that predicts one token after another: `Transformer`, or `LanguageModel`, whose source is a prompt."""
+    """A model that predicts one token after another: `Transformer`, or `LanguageModel`, whose source is a prompt.
 
-    def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> Cache:
+    Its cache is a pytree with a method `reorder`, as `DecodingCache` has.
+    """
+
+    def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> Any:
         """Starts `beams` hypotheses per source of at most `length` tokens, BOS included."""
 
     def decode_step(
-        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Cache
-    ) -> tuple[Float[Array, "B K V"], Cache]:
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Any
+    ) -> tuple[Float[Array, "B K V"], Any]:
         """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
 
 
-Caches = tuple[Cache, ...]
+Caches = tuple[Any, ...]  # of each model
 
 
 def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:

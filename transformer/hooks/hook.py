@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
-from transformer.training.samples import Sample
 from transformer.training.state import TrainState
+from transformer.training.validation import Sample
 
 
 class Hook:

@@ -21,8 +21,8 @@ from transformer.hooks.hook import Hook
 from transformer.progress_bar import make_bar
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
-from transformer.training.samples import Sample
 from transformer.training.state import TrainState
+from transformer.training.validation import Sample
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters

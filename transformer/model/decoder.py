@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache, LayerCache
 from transformer.model.embedding import Embedding
+from transformer.model.encoder import Stack
 from transformer.model.layers import DecoderLayer
 from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import positions_of
-from transformer.model.stack import Stack
 
 
 class Decoder(Stack):

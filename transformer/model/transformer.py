@@ -10,9 +10,8 @@ from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.decoder import Decoder
 from transformer.model.embedding import Embedding, TokenModel, make_projection
-from transformer.model.encoder import Encoder
+from transformer.model.encoder import Encoder, Stack
 from transformer.model.masks import segments_of
-from transformer.model.stack import Stack
 
 
 class Sharing(NamedTuple):

@@ -11,8 +11,8 @@ from transformer.hooks.hook import Hook
 from transformer.run.tensorboard import TensorBoardWriter
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
-from transformer.training.samples import Sample
 from transformer.training.state import TrainState
+from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")

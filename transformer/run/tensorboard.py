@@ -14,7 +14,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from transformer.training.samples import Sample
+from transformer.training.validation import Sample
 
 CELL, GAP = 6, 6  # pixels of a weight, and between two maps
 FRAME = 160  # grey

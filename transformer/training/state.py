@@ -30,10 +30,7 @@ class TrainState:
 
 
 def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model, and its initial parameters for `config.seed`: nested dicts of float32 arrays.
-
-    `nnx.merge` joins the two.
-    """
+    """Returns the structure of the model and its initial parameters for `config.seed`, which `nnx.merge` joins."""
     make_model = OBJECTIVES[config.training.objective].make_model
     model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
     return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))

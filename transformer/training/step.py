@@ -1,6 +1,7 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
-from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.objectives import OBJECTIVES, Inputs, keep_batch
@@ -30,10 +30,8 @@ class TrainStep:
     """Maps (state, batches) to (state, metrics) over the devices of a mesh. Each batch shape is compiled once.
 
     The gradients and token counts of several batches are summed and divided once, so that the update is that of their
-    union. Random numbers are a function of (config.seed, step, number of the batch), whatever the mesh.
-
-    The seed and the learning rate are arguments of the programs. So runs that differ only in the seed, the schedule or
-    the number of steps share compiled programs by JAX's cache.
+    union. Random numbers are a function of (config.seed, step, number of the batch), whatever the mesh. The seed and
+    the learning rate are arguments of the programs, so that runs which differ only in these share JAX's cache.
     """
 
     def __init__(
@@ -68,10 +66,6 @@ class TrainStep:
         for number, batch in enumerate(batches):
             totals = self.programs.run(self.accumulate, state, batch, number, totals, self.seed)
         return self.programs.run(self.apply_gradients, state, totals, rate)
-
-    def executable(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
-        """Returns the compiled update from single batches of this shape. Arrays may be abstract."""
-        return self.programs.compile(self.update, state, batch, self.seed, self.abstract_rate(state))
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
@@ -166,3 +160,25 @@ class TrainStep:
 
 def _select(condition: jax.Array, tree, otherwise):
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
+
+
+def global_norm(mesh: Mesh, tree) -> jax.Array:
+    """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
+
+    It is the norm of the norms of all rows, in few kernels and one collective: a compiler can fuse the rows' norms into
+    the computation of the matrices. Sums of whole matrices would take a kernel or two and perhaps an all-reduce each.
+    """
+    leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
+
+    def sum_squares(*shards: jax.Array) -> jax.Array:
+        norms = []
+        for shard, sharding in zip(shards, shardings, strict=True):
+            rows = shard if shard.ndim == 1 else jnp.sqrt(jnp.sum(jnp.square(shard), axis=-1)).ravel()
+            copies = mesh.size // math.prod(mesh.shape[axis] for axis in sharding.spec if axis is not None)
+            norms.append(rows * copies**-0.5)
+        return jax.lax.psum(jnp.sum(jnp.square(jnp.concatenate(norms))), mesh.axis_names)
+
+    specs = tuple(sharding.spec for sharding in shardings)
+    # Without the check of replication, which cannot tell that copies are counted once in all.
+    total = jax.shard_map(sum_squares, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(*leaves)
+    return jnp.sqrt(total)

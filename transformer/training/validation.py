@@ -1,6 +1,8 @@
 """Validation: loss and BLEU on the validation split, which select checkpoints."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import ml_collections
@@ -12,22 +14,61 @@ from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.activations import Attention, attention_compilation
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.replicas import Replicas
+from transformer.decoding.scoring import is_scorable, longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import memory_advice
 from transformer.training.eval_step import EvalStep, check_lengths
 from transformer.training.memory import by_memory
 from transformer.training.metrics import Record
-from transformer.training.objectives import Inputs
-from transformer.training.samples import Sample, Samples
+from transformer.training.objectives import OBJECTIVES, Inputs
+
+MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
 
 
 def validation_strategy(strategy: str) -> str:
     """Returns the strategy of validation, given that of decoding: samples are no measure of a model."""
     return "beam" if STRATEGIES[strategy].samples else strategy
+
+
+class Sample(NamedTuple):
+    """A sentence with its translation, and the attention of the model that reads the reference."""
+
+    source: str
+    reference: str
+    translation: str
+    attention: Attention | None
+
+
+class Samples:
+    """The first short sentences of the validation split, the same at each validation."""
+
+    def __init__(self, config: Config, decoder: TextDecoder, texts: Sequence[str], references: Sequence[str]):
+        """`texts` and `references` are those that validation translates. Some objectives' models have no attention."""
+        self.decoder, longest = decoder, min(MAX_TOKENS, longest_text(config.decoding))
+        pairs = zip(itertools.count(), texts, references)
+        short = (pair for pair in pairs if is_scorable(decoder.tokenizer, pair[1:], longest))
+        self.pairs = list(itertools.islice(short, config.training.samples))
+        self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
+
+    def compilations(self, parameters: Sequence[dict]) -> list[Callable[[], object]]:
+        """Returns functions that each compile a program of `take`; arrays may be abstract."""
+        if not self.has_attention:
+            return []
+        abstract = Replicas.abstract(self.decoder.graphs, parameters)
+        return [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.pairs]
+
+    def take(self, parameters: Replicas, translations: Sequence[str]) -> list[Sample]:
+        """Returns the samples, given the translations of all texts."""
+        samples = []
+        for i, text, reference in self.pairs:
+            attention = self.decoder.attention(parameters, text, reference) if self.has_attention else None
+            samples.append(Sample(text, reference, translations[i], attention))
+        return samples
 
 
 class Validation:
