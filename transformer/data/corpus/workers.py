@@ -32,10 +32,7 @@ def num_workers(wanted: int) -> int:
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
     """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
-    At most `workers` + 1 arguments are in memory. Exceptions of the function are raised here.
-
-    Raises:
-      UserError: a process died.
+    At most `workers` + 1 arguments are in memory. Raises exceptions of the function, and UserError if a process died.
     """
     if workers == 1:
         yield from map(function, arguments)
