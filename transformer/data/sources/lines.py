@@ -125,7 +125,10 @@ def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
     """Yields the lines without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(lines, start=first_line):
         if number == 1:
-            _warn_about_encoding(line)
+            try:
+                check_encoding(line, "standard input")
+            except UserError as error:  # each line still gets its line of output
+                logging.warning("%s", error)
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
@@ -135,13 +138,6 @@ def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
                 *(number, error.start + 1, probable_encoding(line)),
             )
             yield line.decode(errors="replace")
-
-
-def _warn_about_encoding(first_line: bytes) -> None:
-    try:
-        check_encoding(first_line, "standard input")
-    except UserError as error:  # each line still gets its line of output
-        logging.warning("%s", error)
 
 
 def read_text_file(path: Path) -> list[str]:
