@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_pairs() -> Iterator[tuple[str, str]]:
     """Yields the pairs of standard input. Raises UserError for a line that is none."""
-    from transformer.data.sources.stream import decode_lines
+    from transformer.data.sources.lines import decode_lines
 
     for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
         source, separator, target = line.partition(SEPARATOR)

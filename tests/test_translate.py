@@ -16,7 +16,7 @@ from absl import logging
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from transformer import translate
-from transformer.data.sources import stream as input_stream
+from transformer.data.sources import lines as input_lines
 from transformer.decoding.translation import EMPTY
 
 
@@ -87,20 +87,20 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
         text = "gut\r\nschl\xe4cht\n\u2028ende".encode("latin-1", "ignore")
-        lines = list(input_stream.decode_lines(io.BytesIO(text)))
+        lines = list(input_lines.decode_lines(io.BytesIO(text)))
     assert lines == ["gut", "schl\ufffdcht", "ende"]
     assert len(logged) == 1 and logged[0].startswith("Line 2 is not UTF-8 (byte 5)")
 
 
 def test_only_newlines_end_lines():
-    assert list(input_stream.decode_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+    assert list(input_lines.decode_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
 
 
 def test_lines_are_translated_when_no_more_input_is_ready():
     """A co-process writes a line and waits. Lines may come in parts, and the last one may have no newline."""
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as writer:
-        chunks = input_stream.read_chunks(stream, 3)
+        chunks = input_lines.read_chunks(stream, 3)
         for written, expected in (
             (b"a\n", [[b"a"]]),
             (b"b\n\nhal", [[b"b", b""]]),
@@ -116,18 +116,18 @@ def test_lines_are_translated_when_no_more_input_is_ready():
 def test_a_file_gives_full_chunks_and_a_fast_writer_loses_no_line(tmp_path):
     (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(1, 100_001)))
     with (tmp_path / "file").open("rb") as stream:
-        expected = list(input_stream.read_chunks(stream, 30_000))
+        expected = list(input_lines.read_chunks(stream, 30_000))
     assert list(map(len, expected)) == [30_000, 30_000, 30_000, 10_000]
     with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:  # several times what a pipe holds
-        assert sum(input_stream.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
+        assert sum(input_lines.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
 
 
 def test_a_slow_writer_waits_for_a_moment_only(monkeypatch):
     """Not until a chunk is full, although a line is always ready soon after the last."""
-    monkeypatch.setattr(input_stream, "_is_ready", lambda _, seconds: seconds is None or seconds > 0)
-    monkeypatch.setattr(input_stream.time, "monotonic", itertools.count(0.0, input_stream.PATIENCE / 4).__next__)
-    monkeypatch.setattr(input_stream, "BLOCK_BYTES", 2)
-    assert max(map(len, input_stream.read_chunks(io.BytesIO(b"1\n" * 20), 4096))) < 6
+    monkeypatch.setattr(input_lines, "_is_ready", lambda _, seconds: seconds is None or seconds > 0)
+    monkeypatch.setattr(input_lines.time, "monotonic", itertools.count(0.0, input_lines.PATIENCE / 4).__next__)
+    monkeypatch.setattr(input_lines, "BLOCK_BYTES", 2)
+    assert max(map(len, input_lines.read_chunks(io.BytesIO(b"1\n" * 20), 4096))) < 6
 
 
 def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
@@ -176,5 +176,5 @@ def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_ends_quietly(workdi
 def test_other_encodings_are_named(caplog):
     for text, message in (("a\nb\n".encode("utf-16"), "is UTF-16, must be UTF-8"), (b"a\rb\r", "end with CR only")):
         caplog.clear()
-        list(input_stream.decode_lines(io.BytesIO(text)))
+        list(input_lines.decode_lines(io.BytesIO(text)))
         assert caplog.messages[0].startswith("standard input: ") and message in caplog.messages[0]

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from absl import logging
 
 from transformer import cli, files
-from transformer.data.sources.stream import decode_lines, read_chunks
+from transformer.data.sources.lines import decode_lines, read_chunks
 from transformer.errors import UserError
 from transformer.workdir import split_names
 

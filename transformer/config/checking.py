@@ -6,7 +6,7 @@ import ml_collections
 from absl import logging
 
 from configs.rules import Key
-from transformer.config.combinations import COMBINATIONS
+from transformer.config.combinations import COMBINATIONS, Condition
 from transformer.config.keys import declared_keys, freeze, nearest, show, type_name, unknown_key
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -26,10 +26,32 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
             advice = nearest(str(value), rule.names)
             raise UserError(f"config.{name}={show(value)}: must be {rule.description}{advice}")
     config = freeze(flat)
-    for advice, (names, is_impossible) in COMBINATIONS.items():
+    for advice, is_impossible in COMBINATIONS.items():
         if is_impossible(config):
-            raise UserError(f"{', '.join(f'config.{name}={show(flat[name])}' for name in names)}: {advice}")
+            values = _values_read(is_impossible, config)
+            raise UserError(f"{', '.join(f'config.{name}={show(value)}' for name, value in values.items())}: {advice}")
     return config
+
+
+class _Recorder:
+    """A configuration, or a group of it, that records each value read from it under its key."""
+
+    def __init__(self, config: Config, values: dict[str, Any], prefix: str = "") -> None:
+        self._config, self._values, self._prefix = config, values, prefix
+
+    def __getattr__(self, name: str) -> Any:
+        value, key = self._config[name], f"{self._prefix}{name}"
+        if isinstance(value, ml_collections.ConfigDict):
+            return _Recorder(value, self._values, f"{key}.")
+        self._values[key] = value
+        return value
+
+
+def _values_read(condition: Condition, config: Config) -> dict[str, Any]:
+    """Returns the keys that a condition reads, with their values: those that an error message names."""
+    values: dict[str, Any] = {}
+    condition(_Recorder(config, values))
+    return values
 
 
 def check_for_training(config: Config) -> None:

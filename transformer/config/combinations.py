@@ -38,181 +38,141 @@ def _longest_bucket(c: Config) -> int:
     return -(-c.data.max_length // c.batch.length_multiple) * c.batch.length_multiple
 
 
-# By the advice that ends the error message: the keys that it names, and the condition under which no run can have them.
-COMBINATIONS: dict[str, tuple[tuple[str, ...], Callable[[Config], bool]]] = {
+Condition = Callable[[Config], bool]
+
+# Conditions under which no run is possible, by the advice that ends the error message.
+COMBINATIONS: dict[str, Condition] = {
     "d_model must be divisible by num_heads, or set both d_k and d_v": (
-        ("model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
-        lambda c: c.model.d_model % c.model.num_heads != 0 and None in (c.model.d_k, c.model.d_v),
+        lambda c: c.model.d_model % c.model.num_heads != 0 and None in (c.model.d_k, c.model.d_v)
     ),
     "sinusoidal positions need an even d_model; make it even, or use positions=learned or rotary": (
-        ("model.positions", "model.d_model"),
-        lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0,
+        lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0
     ),
     "rotary positions need dot-product attention; use attention=dot_product or other positions": (
-        ("model.positions", "model.attention"),
-        lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product",
+        lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product"
     ),
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
-        ("model.positions", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0,
+        lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0
     ),
     "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain": (
-        ("model.attention_implementation", "model.attention", "model.attention_dropout", "model.dtype"),
         lambda c: (
             _implementation(c) in ("cudnn", "splash")
             and ((c.model.attention, c.model.attention_dropout) != ("dot_product", 0.0) or c.model.dtype == "float32")
-        ),
+        )
     ),
     "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain": (
-        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k", "model.d_v"),
-        lambda c: _implementation(c) in ("cudnn", "splash") and len(set(head_widths(c.model))) > 1,
+        lambda c: _implementation(c) in ("cudnn", "splash") and len(set(head_widths(c.model))) > 1
     ),
     "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto": (
-        ("model.attention_implementation", "model.d_model", "model.num_heads", "model.d_k"),
-        lambda c: _implementation(c) == "cudnn" and (head_widths(c.model)[0] % 8 != 0 or head_widths(c.model)[0] > 128),
+        lambda c: _implementation(c) == "cudnn" and (head_widths(c.model)[0] % 8 != 0 or head_widths(c.model)[0] > 128)
     ),
     "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length": (
-        ("model.attention_implementation", "batch.plan", "batch.packed_length"),
-        lambda c: _implementation(c) == "splash" and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0),
+        lambda c: _implementation(c) == "splash" and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
     ),
     "cudnn needs packed rows of an even length; change packed_length, or use auto or plain": (
-        ("batch.packed_length", "batch.plan", "model.attention_implementation"),
-        lambda c: _implementation(c) == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0,
+        lambda c: _implementation(c) == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
     ),
     "learned positions must cover max_length; raise max_positions or lower max_length": (
-        ("model.positions", "model.max_positions", "data.max_length"),
-        lambda c: c.model.positions == "learned" and c.data.max_length > c.model.max_positions,
+        lambda c: c.model.positions == "learned" and c.data.max_length > c.model.max_positions
     ),
     "learned positions must cover max_source_length + max_extra_length; raise max_positions or lower the other two": (
-        ("model.positions", "model.max_positions", "decoding.max_source_length", "decoding.max_extra_length"),
         lambda c: (
             c.model.positions == "learned"
             and c.decoding.max_source_length + c.decoding.max_extra_length > c.model.max_positions
-        ),
+        )
     ),
     "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true": (
-        ("model.share_embeddings", "tokenizer.shared"),
-        lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared,
+        lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared
     ),
     "an objective that reads no source needs an empty source_language, the others a language": (
-        ("training.objective", "data.source_language"),
-        lambda c: bool(c.data.source_language) != _objective(c).sides[0],
+        lambda c: bool(c.data.source_language) != _objective(c).sides[0]
     ),
     "an objective that reads no target needs an empty target_language, the others a language": (
-        ("training.objective", "data.target_language"),
-        lambda c: bool(c.data.target_language) != _objective(c).sides[1],
+        lambda c: bool(c.data.target_language) != _objective(c).sides[1]
     ),
     "monolingual text has one vocabulary; set shared=true": (
-        ("training.objective", "tokenizer.shared"),
-        lambda c: not _objective(c).translates and not c.tokenizer.shared,
+        lambda c: not _objective(c).translates and not c.tokenizer.shared
     ),
     "only translations have BLEU; set eval_bleu=false and checkpoint.best_metric=loss": (
-        ("training.objective", "training.eval_bleu"),
-        lambda c: not _objective(c).translates and c.training.eval_bleu,
+        lambda c: not _objective(c).translates and c.training.eval_bleu
     ),
-    "an objective and a strategy of the same name need each other; set both or neither": (
-        ("training.objective", "decoding.strategy"),
-        _is_wrong_strategy,
-    ),
+    "an objective and a strategy of the same name need each other; set both or neither": _is_wrong_strategy,
     "learned positions must cover ctc_frames for each token of max_length and decoding.max_source_length; "
     "raise max_positions or lower the others": (
-        ("training.objective", "model.positions", "model.ctc_frames", "model.max_positions", "data.max_length"),
-        lambda c: c.model.positions == "learned" and _longest_stack(c) > c.model.max_positions,
+        lambda c: c.model.positions == "learned" and _longest_stack(c) > c.model.max_positions
     ),
     "only translation models read word vectors; leave source_vectors and target_vectors empty": (
-        ("training.objective", "model.source_vectors", "model.target_vectors"),
-        lambda c: _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors),
+        lambda c: _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors)
     ),
     "this objective reads one sentence a row; set plan=buckets": (
-        ("training.objective", "batch.plan"),
-        lambda c: _lacks(c, "packed") and c.batch.plan == "packed",
+        lambda c: _lacks(c, "packed") and c.batch.plan == "packed"
     ),
     "this objective has no label smoothing; set label_smoothing=0": (
-        ("training.objective", "training.label_smoothing"),
-        lambda c: _lacks(c, "label_smoothing") and c.training.label_smoothing > 0,
+        lambda c: _lacks(c, "label_smoothing") and c.training.label_smoothing > 0
     ),
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
-        ("training.objective", "training.r_drop"),
-        lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0,
+        lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0
     ),
     "a shortlist has translations, for models that translate token by token; set shortlist=0": (
-        ("training.objective", "decoding.shortlist"),
-        lambda c: _lacks(c, "shortlist") and c.decoding.shortlist > 0,
+        lambda c: _lacks(c, "shortlist") and c.decoding.shortlist > 0
     ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
-        ("data.source", "tokenizer.kind"),
-        lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids"),
+        lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
     ),
     "synthetic data is en to de; set source_language=en and target_language=de": (
-        ("data.source", "data.source_language", "data.target_language"),
         lambda c: (
             c.data.source == "synthetic"
             and not (c.data.source_language in ("en", "") and c.data.target_language in ("de", ""))
-        ),
+        )
     ),
     "only bpe and unigram support subword sampling; set subword_sampling=0": (
-        ("tokenizer.kind", "tokenizer.subword_sampling"),
-        lambda c: c.tokenizer.subword_sampling > 0 and c.tokenizer.kind not in ("bpe", "unigram"),
+        lambda c: c.tokenizer.subword_sampling > 0 and c.tokenizer.kind not in ("bpe", "unigram")
     ),
     "only bpe and unigram support byte fallback; set byte_fallback=false": (
-        ("tokenizer.kind", "tokenizer.byte_fallback"),
-        lambda c: c.tokenizer.byte_fallback and c.tokenizer.kind not in ("bpe", "unigram"),
+        lambda c: c.tokenizer.byte_fallback and c.tokenizer.kind not in ("bpe", "unigram")
     ),
     "embeddings come from another run or from files; set init_from, or source_vectors and target_vectors": (
-        ("training.init_from", "model.source_vectors", "model.target_vectors"),
-        lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors)),
+        lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors))
     ),
     "ids need no SentencePiece model; leave model_file empty": (
-        ("tokenizer.kind", "tokenizer.model_file"),
-        lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != "",
+        lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != ""
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": (
-        ("tokenizer.model_file", "tokenizer.shared"),
         lambda c: (
             c.tokenizer.model_file != "" and len(c.tokenizer.model_file.split(",")) != (1 if c.tokenizer.shared else 2)
-        ),
+        )
     ),
     "a packed row must hold the longest pair; raise packed_length or lower max_length": (
-        ("batch.plan", "batch.packed_length", "data.max_length"),
-        lambda c: c.batch.plan == "packed" and c.batch.packed_length < c.data.max_length,
+        lambda c: c.batch.plan == "packed" and c.batch.packed_length < c.data.max_length
     ),
     "a batch must hold row_multiple pairs of max_length, rounded up to length_multiple; "
     "raise tokens or lower the others": (
-        ("batch.tokens", "batch.row_multiple", "data.max_length", "batch.length_multiple"),
-        lambda c: c.batch.plan == "buckets" and c.batch.tokens < c.batch.row_multiple * _longest_bucket(c),
+        lambda c: c.batch.plan == "buckets" and c.batch.tokens < c.batch.row_multiple * _longest_bucket(c)
     ),
     "a batch must hold row_multiple rows of packed_length; raise tokens or lower the other two": (
-        ("batch.tokens", "batch.row_multiple", "batch.packed_length"),
-        lambda c: c.batch.plan == "packed" and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length,
+        lambda c: c.batch.plan == "packed" and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length
     ),
     "adam has no weight decay; use adamw or set weight_decay=0": (
-        ("optimizer.name", "optimizer.weight_decay"),
-        lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0,
+        lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0
     ),
     "warm-up is longer than training; lower warmup_steps or raise steps": (
-        ("optimizer.warmup_steps", "training.steps"),
-        lambda c: c.optimizer.warmup_steps > c.training.steps,
+        lambda c: c.optimizer.warmup_steps > c.training.steps
     ),
     "training ends before the first validation; lower eval_every or raise steps": (
-        ("training.eval_every", "training.steps"),
-        lambda c: c.training.eval_every > c.training.steps,
+        lambda c: c.training.eval_every > c.training.steps
     ),
     "R-Drop needs dropout; set r_drop=0, or one of the dropout rates above 0": (
-        ("training.r_drop", "model.dropout", "model.attention_dropout", "model.activation_dropout"),
         lambda c: (
             c.training.r_drop > 0 and not any((c.model.dropout, c.model.attention_dropout, c.model.activation_dropout))
-        ),
+        )
     ),
     "there is no other run to take parameters from; name it in init_from, or leave init_skip empty": (
-        ("training.init_from", "training.init_skip"),
-        lambda c: c.training.init_from == "" and c.training.init_skip != "",
+        lambda c: c.training.init_from == "" and c.training.init_skip != ""
     ),
     "bleu is not computed; set eval_bleu=true or best_metric=loss": (
-        ("checkpoint.best_metric", "training.eval_bleu"),
-        lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu,
+        lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu
     ),
     "a shortlist is for beam search; set shortlist=0 or strategy=beam": (
-        ("decoding.shortlist", "decoding.strategy"),
-        lambda c: c.decoding.shortlist > 0 and c.decoding.strategy != "beam",
+        lambda c: c.decoding.shortlist > 0 and c.decoding.strategy != "beam"
     ),
 }

@@ -31,6 +31,10 @@ def process_id(_):
     return os.getpid()
 
 
+def session_id(_):
+    return os.getsid(0)
+
+
 def test_results_are_in_order():
     assert list(workers.map_ordered(square, range(7), 3)) == [number**2 for number in range(7)]
     assert list(workers.map_ordered(square, range(2), 3)) == [0, 1]
@@ -62,6 +66,10 @@ def test_workers_import_only_what_the_work_needs():
     assert list(workers.map_ordered(loaded_modules, range(2), 2)) == [[], []]
     code = "import sys, transformer.data.corpus.corpus; assert 'jax' not in sys.modules and 'flax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_workers_have_sessions_of_their_own_and_so_their_part_of_a_busy_machine():
+    assert os.getsid(0) not in workers.map_ordered(session_id, range(4), 2)
 
 
 def is_running(process: int) -> bool:

@@ -237,8 +237,8 @@ def test_models_trained_here_keep_their_ids(config, tmp_path):
 
 
 def test_a_kind_in_the_table_can_be_named(config, tmp_path, monkeypatch):
-    def largest_only(options, source):
-        return (IdsVocabulary(options.vocab_size),) * 2
+    def largest_only(options, source, sides):
+        return IdsVocabulary(options.vocab_size)
 
     monkeypatch.setitem(tokenizer_training.TOKENIZERS, "largest", largest_only)
     assert make(config, tmp_path, kind="largest").vocab_sizes == (60, 60)

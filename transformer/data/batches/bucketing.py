@@ -20,13 +20,9 @@ BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split int
 def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
-    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, but at
-    least `batch.row_multiple`. It has fewer if its pairs still fit in the same number of batches: that leaves fewer
-    filler rows in the last one.
-
-    Args:
-      lengths: tokens of source and target, end-of-sentence included.
-      batch: `config.batch`.
+    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, at least
+    `batch.row_multiple`, or fewer if its pairs fit in as many batches: that leaves fewer filler rows in the last one.
+    `lengths` count end-of-sentence.
     """
     multiple = batch.row_multiple
     sizes = _candidates(lengths, batch.length_multiple)
@@ -70,10 +66,7 @@ def _least_padded_chain(
     """Returns which sizes, at most `most` and the last one included, hold all pairs in the fewest positions.
 
     Dynamic programming over the number of buckets. `least[j]` is the cost of the pairs up to size j if j is a bucket.
-
-    Args:
-      counts: pairs whose first size is each one.
-      bucket_cost: positions that another bucket has to save.
+    `counts` are pairs by their first size; another bucket has to save `bucket_cost` positions.
     """
     held = np.concatenate([[0], np.cumsum(counts)])  # held[j]: pairs below size j
     # cost[i, j]: positions of a bucket of size j for the pairs of the sizes i to j
@@ -95,12 +88,9 @@ def _least_padded_chain(
 def plan_epoch(
     lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None
 ) -> EpochPlan:
-    """Plans an epoch: sentences of similar length together.
+    """Plans an epoch: sentences of similar length together, in the buckets of `choose_shapes`.
 
-    Args:
-      lengths: tokens of source and target, end-of-sentence included.
-      buckets: from `choose_shapes`; the largest holds every sentence.
-      random: shuffles sentences and batches. None, for validation: sentences and buckets keep their order.
+    The largest bucket holds every sentence. `random` shuffles sentences and batches; None, for validation, keeps order.
     """
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
     counts = np.bincount(assigned, minlength=len(buckets))

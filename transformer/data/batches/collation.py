@@ -35,10 +35,9 @@ def assemble_and_place(
 def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
-    Returns:
-      `source` (B, S) and `target_output` (B, T): tokens, then EOS; `target_input` (B, T): BOS, then tokens.
-      A side without tokens has no arrays. If the batch is packed, also for source and target: `source_segments` (B, S),
-      the number of the sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence.
+    `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS, then tokens. A side
+    without tokens has no arrays. A packed batch also has, for both sides, `source_segments` (B, S), the number of the
+    sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence.
     """
     bucket, arrays = batch.bucket, {}
     for side, length in enumerate((bucket.source_length, bucket.target_length)):

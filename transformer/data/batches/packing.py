@@ -31,12 +31,7 @@ class FilledRows(NamedTuple):
 
 
 def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator) -> EpochPlan:
-    """Plans an epoch of training: rows of random sentences, in random order.
-
-    Args:
-      lengths: tokens of source and target, end-of-sentence included; every sentence fits a row.
-      buckets: the one shape, from `choose_shapes`.
-    """
+    """Plans an epoch of training: rows of random sentences, in random order. Every sentence fits a row."""
     (bucket,) = buckets
     capacity = max(bucket.source_length, bucket.target_length)
     sentences, counts, row_tokens = map(np.concatenate, zip(*_fill_rows(lengths, capacity, random), strict=True))
@@ -70,10 +65,8 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
 
     First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
     takes the rows with the most free positions. Both are sorted by source minus target, in length and in free
-    positions, so that a sentence with a long source meets a row that can hold it, and both sides fill together.
-
-    Returns:
-      The row of each sentence, or R if it fits none, and the tokens of each row.
+    positions, so that a sentence with a long source meets a row that can hold it, and both sides fill together. Returns
+    the row of each sentence, or R if it fits none, and the tokens of each row.
     """
     # NumPy sorts integers of 16 bits ten times as fast as larger ones.
     sides = np.ascontiguousarray(lengths.T, np.int16 if 2 * capacity < 1 << 15 else np.int32)

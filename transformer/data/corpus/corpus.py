@@ -95,10 +95,8 @@ EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batch
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     """Loads the corpus of a split from the cache, after encoding it if it is missing.
 
-    Only the training split is cleaned; held-out splits lose only pairs with an empty side.
-
-    Raises:
-      UserError: the data is missing or unusable, or no pair is left.
+    Only the training split is cleaned; held-out splits lose only pairs with an empty side. Raises UserError if the data
+    is missing or unusable, or no pair is left.
     """
     data = config.data
     source = open_source(data, split)

@@ -20,13 +20,7 @@ Losses = tuple[dict[str, int], dict[str, str]]
 
 
 class Encoded(NamedTuple):
-    """The encoded pairs of a chunk.
-
-    Attributes:
-      arrays: by the names of `storage`.
-      dropped: the number of dropped pairs by reason.
-      losses: of each side, from `count_losses`.
-    """
+    """The encoded pairs of a chunk: arrays by their names in `storage`, pairs dropped by reason, losses by side."""
 
     arrays: dict[str, np.ndarray]
     dropped: Counter
@@ -97,9 +91,8 @@ def end_sentences(
 def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[list[int]]) -> Losses:
     """Counts characters and lines that decoding does not restore, without regard to spaces.
 
-    Returns:
-      The numbers of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
-      `changed`; and the first line of each of the last kinds, by `unknown` and `changed`.
+    The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
+    `changed`. The examples are the first lines with an `unknown` character and that `changed`.
     """
     counts, examples = Counter(lines=len(texts)), {}
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):

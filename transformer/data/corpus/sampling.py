@@ -40,18 +40,12 @@ Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatena
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples sentences of a corpus that keeps its text.
+    """Samples sentences of a corpus that keeps its text."""
 
-    Attributes:
-      folder: the files of the corpus.
-      rate: BPE-dropout's rate or unigram's alpha.
-      longest: the greatest length that a plan reserves for a sentence, end-of-sentence included.
-    """
-
-    folder: Path
+    folder: Path  # of the corpus
     tokenizer: Tokenizer
-    rate: float
-    longest: int
+    rate: float  # BPE-dropout's rate or unigram's alpha
+    longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included
 
     def __call__(self, request: Request) -> Sequences:
         """Returns the samples, with end-of-sentence."""
@@ -117,17 +111,11 @@ def _open_text(folder: Path) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class SampledEpoch:
-    """The pairs of a corpus with the segmentations of one epoch.
+    """The pairs of a corpus with the segmentations of one epoch."""
 
-    Attributes:
-      best_lengths: tokens of the best segmentation of each source and target, end-of-sentence included.
-      reserved_lengths: of the Sampler.
-      draw: a Sampler, in this process or in others.
-    """
-
-    best_lengths: Int32[np.ndarray, "N 2"]
-    reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
-    draw: Callable[[Request], Sequences]
+    best_lengths: Int32[np.ndarray, "N 2"]  # of the best segmentation, end-of-sentence included
+    reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
+    draw: Callable[[Request], Sequences]  # a Sampler, in this process or in others
     seed: int
     epoch: int
 

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -31,10 +32,7 @@ def num_workers(wanted: int) -> int:
 def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
     """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
-    At most `workers` + 1 arguments are in memory. Exceptions of the function are raised here.
-
-    Raises:
-      UserError: a process died.
+    At most `workers` + 1 arguments are in memory. Raises exceptions of the function, and UserError if a process died.
     """
     if workers == 1:
         yield from map(function, arguments)
@@ -61,7 +59,7 @@ class Pool:
 
     def __init__(self, function: Callable[[A], R], workers: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(function,))
+        self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(pickle.dumps(function),))
 
     def __call__(self, argument: A) -> R:
         with _death_reported():
@@ -88,12 +86,16 @@ def _death_reported() -> Iterator[None]:
         raise UserError("data.workers: a worker process died; if memory ran out, lower it") from error
 
 
-def _start(function: Callable[[Any], Any]) -> None:
-    """Prepares a worker process."""
+def _start(pickled_function: bytes) -> None:
+    """Prepares a worker process: a session first, then the function, whose modules take most of the start.
+
+    Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
+    """
     global _function
-    _function = function
+    os.setsid()
     os.dup2(2, 1)  # standard output has the command's results only
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _function = pickle.loads(pickled_function)
 
 
 def _exit_with_parent() -> None:

@@ -19,10 +19,8 @@ _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 def fetch(data: Config) -> Path:
     """Downloads the missing files of `data.downloads` and returns the folder with all of them.
 
-    A file receives its name only after its checksum has been verified.
-
-    Raises:
-      UserError: there is nothing to download, a server cannot be reached, or a file has another checksum.
+    A file receives its name only after its checksum has been verified. Raises UserError if there is nothing to
+    download, a server cannot be reached, or a file has another checksum.
     """
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")

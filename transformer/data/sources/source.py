@@ -61,10 +61,8 @@ def open_source(data: Config, split: str) -> Source:
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     """Reads all source sentences and references of a held-out split, in order.
 
-    Nothing is repaired, since scores against repaired references would not be comparable.
-
-    Raises:
-      UserError: the split is empty or a sentence is not UTF-8.
+    Nothing is repaired, since scores against repaired references would not be comparable. Raises UserError if the split
+    is empty or a sentence is not UTF-8.
     """
     source = open_source(data, split)
     if not len(source):

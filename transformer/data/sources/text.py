@@ -38,8 +38,7 @@ class TextSource:
     def open(cls, data: Config, split: str) -> "TextSource":
         """Finds the files of `data.{split}_split`, STEM or STEM+STEM, in `data.path` or among the downloads.
 
-        Raises:
-          UserError: no folder is named, or a file is missing.
+        Raises UserError if no folder is named, or a file is missing.
         """
         folder = files.expanded(data.path) if data.path else downloads.fetch(data)
         if not folder.is_dir():

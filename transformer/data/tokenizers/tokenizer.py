@@ -10,7 +10,7 @@ from absl import logging
 
 from transformer import cache, files, locks
 from transformer.config_types import Config
-from transformer.data.sources.source import Source, open_source
+from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training, vocabulary
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.errors import UserError
@@ -64,8 +64,7 @@ def model_names(config: Config) -> tuple[str, ...]:
 def prepare(config: Config, workdir: Path) -> Tokenizer:
     """Returns the tokenizer saved in `workdir`, after making it as `config.tokenizer` says if it is missing.
 
-    Raises:
-      UserError: the model file or the training text is missing or unusable.
+    Raises UserError if the model file or the training text is missing or unusable.
     """
     if not all((workdir / name).exists() for name in model_names(config)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
@@ -86,17 +85,18 @@ def _load_or_train(config: Config) -> Tokenizer:
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     key = cache.key([_FORMAT, settings, source.identity, importlib.metadata.version("sentencepiece")])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
-    cache.make_once(folder, lambda unfinished: _train(config, source).save(unfinished), config.data.wait_seconds)
+
+    def train(unfinished: Path) -> None:
+        began = time.perf_counter()
+        with locks.computing():
+            tokenizer = Tokenizer(*training.train(config.tokenizer, source))
+        sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
+        seconds = time.perf_counter() - began
+        logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
+        tokenizer.save(unfinished)
+
+    cache.make_once(folder, train, config.data.wait_seconds)
     return Tokenizer.load(folder, config)
-
-
-def _train(config: Config, source: Source) -> Tokenizer:
-    began = time.perf_counter()
-    with locks.computing():
-        tokenizer = Tokenizer(*training.train(config.tokenizer, source))
-    sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
-    logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, time.perf_counter() - began)
-    return tokenizer
 
 
 def _load(path: Path) -> Vocabulary:

@@ -26,17 +26,12 @@ _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of i
 def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
     """Makes the vocabularies of both sides as the group `config.tokenizer` says; a shared one is the same object.
 
-    Raises:
-      UserError: there is no text, or it does not allow such a vocabulary.
+    Raises UserError if there is no text, or it does not allow such a vocabulary.
     """
-    return TOKENIZERS[options.kind](options, source)
-
-
-def _train_sentencepiece(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
+    make = TOKENIZERS[options.kind]
     if options.shared:
-        shared = _train_one(options, source, (0, 1))
-        return shared, shared
-    return _train_one(options, source, (0,)), _train_one(options, source, (1,))
+        return (make(options, source, (0, 1)),) * 2
+    return make(options, source, (0,)), make(options, source, (1,))
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
@@ -55,7 +50,7 @@ def _parts(text: str) -> list[str]:
     return _PARTS.findall(text) if is_long else [text]
 
 
-def _train_one(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
+def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = select_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
@@ -100,26 +95,20 @@ def _explain(options: Config, source: Source, message: str) -> str:
     return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
 
 
-def _count_ids(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
-    """Makes vocabularies just large enough for the largest integer of the whole training split."""
-    largest = [-1, -1]
-    for pair in source:
-        for side, line in enumerate(pair):
-            largest[side] = max(largest[side], max(map(int, line.split()), default=-1))
-    needed = max(largest) + SPECIAL + 1
+def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
+    """Makes a vocabulary just large enough for the largest integer of the whole training split."""
+    largest = max((int(token) for pair in source for side in sides for token in pair[side].split()), default=-1)
+    needed = largest + SPECIAL + 1
     if needed > options.vocab_size:
         raise UserError(
-            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {max(largest)}, "
+            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {largest}, "
             f"which needs at least {needed}; raise it"
         )
-    if options.shared:
-        shared = IdsVocabulary(needed)
-        return shared, shared
-    return IdsVocabulary(largest[0] + SPECIAL + 1), IdsVocabulary(largest[1] + SPECIAL + 1)
+    return IdsVocabulary(needed)
 
 
-# The kinds that `tokenizer.kind` can name, with the functions that make the vocabularies of both sides.
-TOKENIZERS: dict[str, Callable[[Config, Source], tuple[Vocabulary, Vocabulary]]] = {
+# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
+TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
     "bpe": _train_sentencepiece,
     "unigram": _train_sentencepiece,
     "word": _train_sentencepiece,
