@@ -1,18 +1,35 @@
 """Preparation of TFDS datasets as array_record, without TensorFlow."""
 
 import contextlib
+import os
+import resource
 import shutil
 import sys
 import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from scripts.datasets.local_files import without_tensorflow
 from transformer.errors import UserError
 from transformer.files import make_folder
+
+
+class NeverRaised(Exception):
+    """Errors of TensorFlow that TFDS catches and local files do not cause."""
+
+
+# Replaces the file functions of TensorFlow, with which TFDS extracts archives and shuffles more than 1 GB.
+TENSORFLOW = SimpleNamespace(
+    compat=SimpleNamespace(as_text=os.fsdecode),
+    io=SimpleNamespace(
+        gfile=SimpleNamespace(GFile=open, exists=os.path.exists, remove=os.remove, copy=shutil.copyfile)
+    ),
+    errors=SimpleNamespace(ResourceExhaustedError=NeverRaised, UnimplementedError=NeverRaised),
+)
 
 
 def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:
@@ -80,3 +97,29 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
 def one_line(error: BaseException) -> str:
     """Returns the type and the message of an error, shortened."""
     return f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is installed.
+
+    On failure, the block waits for downloads and extractions in progress.
+    """
+    from tensorflow_datasets.core import shuffle
+    from tensorflow_datasets.core.download import download_manager, downloader, extractor
+
+    # TFDS keeps one of each, whose threads may outlive the block.
+    download, extract = downloader._Downloader(), extractor._Extractor()
+    replacements = [(module, "tf", TENSORFLOW) for module in (shuffle, downloader, extractor)]
+    replacements += [(download_manager, "get_downloader", lambda **_: download)]
+    replacements += [(extractor, "get_extractor", lambda: extract)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1],) * 2)  # shuffling on disk keeps 1,000 files open
+        for module, name, replacement in replacements:
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, replacement)
+        stack.callback(extract._executor.shutdown, cancel_futures=True)
+        stack.callback(download._executor.shutdown, cancel_futures=True)  # runs first: downloads start extractions
+        yield
