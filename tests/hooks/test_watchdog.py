@@ -38,7 +38,7 @@ cli.run(train.make_parser(), train.main)
 
 HANGING = (0.5, 30.0, "poll()")
 # The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
-CONTINUING = [(1.0, 0.5, "before_step(2)"), (1.0, 0.5, "poll()"), (0.0, 0.1, "poll()")]
+CONTINUING = [(1.5, 0.5, "before_step(2)"), (1.5, 0.5, "poll()"), (0.0, 0.1, "poll()")]
 CONTINUING += [(1.0, 0.6, "during('rolling back')")]
 
 
