@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import optuna
 from absl import logging
-from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
 from scripts import markdown
@@ -153,6 +152,8 @@ def importances(study: SweepStudy) -> dict[str, float]:
         return _grid_importances(varied, means)
     if len(complete) < FOREST_TRIALS:
         return {}
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports sklearn, which takes long
+
     # Optuna does not mix distributions, and trials from before an extension of the sweep have narrower ones.
     distributions = {key: study.sweep.distribution(key) for key in varied}
     unified = optuna.create_study(direction=study.sweep.direction)
@@ -162,7 +163,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         evaluator = FanovaImportanceEvaluator(seed=0)
-        return optuna.importance.get_param_importances(unified, evaluator=evaluator, params=varied)
+        return get_param_importances(unified, evaluator=evaluator, params=varied)
 
 
 def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, float]:

@@ -11,6 +11,7 @@ import pytest
 
 from configs import base
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
+from tests.training.tiny import remove_layers
 from transformer import cli, evaluate, train
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
@@ -58,9 +59,22 @@ def settings_of(folder: Path, settings: str, more: dict[str, str]) -> dict[str, 
 
 
 def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
+    """Trains without the layers; `trace` and the evaluations read what layers read."""
     flags = [f"--config.{key}={value}" for key, value in settings_of(folder, settings, more).items()]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
-    assert cli.execute(train.make_parser(), train.main, argv) == code
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        remove_layers(monkeypatch)
+        assert cli.execute(train.make_parser(), train.main, argv) == code
+
+
+def trace(folder: Path, name: str, settings: str, more: dict[str, str], target_length: int) -> None:
+    """Prepares a run and traces its step, which reads their keys, and trains nothing."""
+    config = loading.load_file("configs/base.py", list(settings_of(folder, settings, more).items()))
+    with preparation.open_workdir(folder / name, config) as (workdir, config):
+        run = preparation.prepare(config, workdir)
+    step, state = run.train_step, run.initializer.abstract_state
+    batch = step.abstract_batch(Bucket(8, 16, target_length))
+    step.update.lower(state, batch, step.seed, step.abstract_rate(state))
 
 
 def run_evaluation(folder: Path, flags: str) -> None:
@@ -69,7 +83,10 @@ def run_evaluation(folder: Path, flags: str) -> None:
 
 
 def synthetic(folder: Path) -> None:
-    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.ema_decay=0.5"
+    settings = """
+    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.ema_decay=0.5
+    training.patience=9
+    """
     run_training(folder, settings, {})
     run_evaluation(folder, "--decoding.beam_size=2")
 
@@ -96,9 +113,9 @@ def ids(folder: Path) -> None:
             (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
     settings = """
     data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
-    tokenizer.shared=false model.share_embeddings=target training.patience=9
+    tokenizer.shared=false model.share_embeddings=target
     """
-    run_training(folder, settings, {"data.path": str(folder)})
+    trace(folder, "run", settings, {"data.path": str(folder)}, 16)
 
 
 def diverging_tfds(folder: Path) -> None:
@@ -116,17 +133,10 @@ def diverging_tfds(folder: Path) -> None:
 
 
 def objectives(folder: Path) -> None:
-    """Traces the steps, which reads their keys, and trains nothing."""
     settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.eval_bleu=false "
     settings += "checkpoint.best_metric=loss "
-    masked = settings + "training.objective=masked_lm data.target_language="
-    for name, objective, target_length in (("masked", masked, 0), ("ctc", settings + CTC, 16)):
-        config = loading.load_file("configs/base.py", list(settings_of(folder, objective, {}).items()))
-        with preparation.open_workdir(folder / name, config) as (workdir, config):
-            run = preparation.prepare(config, workdir)
-        step, state = run.train_step, run.initializer.abstract_state
-        batch = step.abstract_batch(Bucket(8, 16, target_length))
-        step.update.lower(state, batch, step.seed, step.abstract_rate(state))
+    trace(folder, "masked", settings + "training.objective=masked_lm data.target_language=", {}, 0)
+    trace(folder, "ctc", settings + CTC, {}, 16)
 
 
 CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0"

@@ -36,25 +36,34 @@ cli.run(train.make_parser(), train.main)
 """
 
 
-def run(seconds: float, sleep: float, call: str) -> subprocess.CompletedProcess:
-    script = SCRIPT.format(seconds=seconds, sleep=sleep, call=call)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-
-
-def test_a_process_without_steps_ends_with_its_stacks():
-    result = run(seconds=0.5, sleep=30.0, call="poll()")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "Timeout (0:00:00.500000)!" in result.stderr and "line 7 in <module>" in result.stderr
-
-
+HANGING = (0.5, 30.0, "poll()")
 # The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
-@pytest.mark.parametrize(
-    ("seconds", "sleep", "call"),
-    [(1.0, 0.5, "before_step(2)"), (1.0, 0.5, "poll()"), (0.0, 0.1, "poll()"), (1.0, 0.6, "during('rolling back')")],
-)
-def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues(seconds, sleep, call):
-    result = run(seconds, sleep, call)
-    assert (result.returncode, result.stdout) == (0, "done\n")
+CONTINUING = [(1.5, 0.5, "before_step(2)"), (1.5, 0.5, "poll()"), (0.0, 0.1, "poll()")]
+CONTINUING += [(1.0, 0.6, "during('rolling back')")]
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[tuple, tuple[int, str, str]]:
+    """Returns exit code, standard output and standard error of the script in each case; the processes run together."""
+    processes = {}
+    for seconds, sleep, call in (HANGING, *CONTINUING):
+        argv = [sys.executable, "-c", SCRIPT.format(seconds=seconds, sleep=sleep, call=call)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes[seconds, sleep, call] = process
+    outputs = {case: process.communicate(timeout=60) for case, process in processes.items()}
+    return {case: (processes[case].returncode, *output) for case, output in outputs.items()}
+
+
+def test_a_process_without_steps_ends_with_its_stacks(ended):
+    code, output, errors = ended[HANGING]
+    assert (code, output) == (1, "")
+    assert "Timeout (0:00:00.500000)!" in errors and "line 7 in <module>" in errors
+
+
+@pytest.mark.parametrize("case", CONTINUING)
+def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues(ended, case):
+    code, output, _ = ended[case]
+    assert (code, output) == (0, "done\n")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 
 from scripts import sweep
-from scripts.sweeping import tasks
+from scripts.sweeping import tasks, worker
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from tests.scripts.sweeping.fakes import Fake
@@ -27,4 +27,5 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
 
 if __name__ == "__main__":
     tasks.make_task = make_task
+    worker.HEARTBEAT, worker.POLL = 0.5, 0.1
     cli.run(sweep.make_parser(), sweep.main)

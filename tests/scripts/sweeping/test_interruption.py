@@ -14,7 +14,7 @@ from pathlib import Path
 from scripts.sweeping import running, worker
 from tests.scripts.sweeping.fakes import fake, make_study, slopes
 folder = Path(sys.argv[1])
-worker.HEARTBEAT = 0.5
+worker.HEARTBEAT, worker.POLL = 0.5, 0.1
 study = make_study(folder, slopes([1.0, 2.0, 3.0]), sys.argv[2], "killed", grace=5)
 running.run_trials(study, fake(folder, seconds=0.3, steps=8), 1)
 """
