@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from transformer import logs
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.activations import Attention, Encoding
@@ -34,7 +33,7 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={_show(average)}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    with _python_names(), logs.without_orbax():
+    with _python_names():
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
 
 
