@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.distributed.sharding import tree_shardings
+from transformer.distributed.mesh import tree_shardings
 
 
 def global_norm(mesh: Mesh, tree) -> jax.Array:

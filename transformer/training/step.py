@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
+from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
 from transformer.training.gradient_norm import global_norm
 from transformer.training.loss import LossSums
