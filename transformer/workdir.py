@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformer import files, fingerprints, locks
@@ -187,14 +187,6 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def open_all(paths: Sequence[Path]) -> list[tuple[Workdir, Config]]:
-    """Opens several runs. Raises UserError if one cannot be used, or is given twice."""
-    resolved = [path.resolve() for path in paths]
-    if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
-        raise UserError(f"{repeated[1]}: is given twice; give it once")
-    return [open_existing(path) for path in paths]
 
 
 def _inode(path: Path) -> int | None:
