@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager):
     """Saves and restores the checkpoints of a run, in a `with` statement whose end waits for the last save.
 
     Saving runs in the background. Orbax writes a checkpoint to a temporary folder and renames it once it is complete
@@ -35,9 +36,6 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_record),
         )
         self.manager = ocp.CheckpointManager(self.folder, options=options)
-
-    def __enter__(self) -> "Checkpoints":
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if coordination.is_collective_failure(error):

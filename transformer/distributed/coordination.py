@@ -157,14 +157,11 @@ def is_collective_failure(error: BaseException | None) -> bool:
     return "Gloo" in str(error)  # JAX raises it as JaxRuntimeError or ValueError, depending on where it surfaces
 
 
-class _Stub:
+class _Stub(contextlib.AbstractContextManager):
     """An object whose methods, and `with` blocks, do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
-
-    def __enter__(self) -> "_Stub":
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
