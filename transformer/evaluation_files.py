@@ -149,11 +149,7 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 
 def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
-    """Returns the name, with a number if it belongs to an evaluation of other files or models.
-
-    Args:
-      evaluated: the split, the data, the files and the models, as in the result.
-    """
+    """Returns the name, with a number if it belongs to an evaluation of other files or models than `evaluated`."""
     for candidate in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
         try:
             result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))

@@ -26,12 +26,10 @@ class Programs:
     The first argument, state or parameters, has the same shapes in all calls of a function and is no part of the key.
     Threads may compile different programs at the same time. A program accepts all arrays of its shapes and shardings,
     whereas the cache of `jax.jit` may miss for an equivalent sharding and compile in the middle of a run.
-
-    Attributes:
-      compiled: the programs, by device (None: placed as the arguments were) and by function and shapes.
     """
 
     def __init__(self) -> None:
+        # By device (None: placed as the arguments were), and by function and shapes.
         self.compiled: dict[tuple[jax.Device | None, tuple], jax.stages.Compiled] = {}
         self._lowered: dict[tuple, jax.stages.Lowered] = {}
         self._locks: dict[tuple, threading.Lock] = {}
@@ -43,8 +41,7 @@ class Programs:
     def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
         """Returns the jitted function compiled for arguments of these shapes. Arrays may be abstract.
 
-        Args:
-          device: compile for this device, wherever the arguments are. None keeps their shardings.
+        The program is for `device`, wherever the arguments are; without one, for the shardings of the arguments.
         """
         key = _key(function, arguments)
         if (device, key) not in self.compiled:

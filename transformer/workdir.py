@@ -114,10 +114,8 @@ class Workdir:
 def create_workdir(path: Path, config: Config) -> Workdir:
     """Creates the workdir of a run, or replaces what a start that never began training has left there.
 
-    That includes the tokenizer, which then comes from the cache or the parent again, unless they or the data have
-    changed.
-
-    Raises UserError if `path` cannot be a folder, or has files that no run wrote.
+    That includes the tokenizer, which then comes from the cache or the parent again. Raises UserError if `path` cannot
+    be a folder, or has files that no run wrote.
     """
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")

@@ -17,12 +17,9 @@ MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one t
 
 
 def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
-    """Returns the checkpoints to keep: those that training resumes from, and those that `--average` takes.
+    """Returns which of the `steps`, in ascending order, to keep: training resumes from them, or `--average` takes them.
 
-    Args:
-      steps: the steps of the existing checkpoints, in ascending order.
-      settings: `config.checkpoint`.
-      best: the step of the best checkpoint; None before the first validation.
+    `settings` is `config.checkpoint`; `best` is the step of the best checkpoint, None before the first validation.
     """
     # A checkpoint of an interruption is no multiple of `every`. It must not displace one that `--average` takes.
     regular = [step for step in steps if step % settings.every == 0]
@@ -40,15 +37,12 @@ def max_checkpoints(settings: Config, last_step: int, eval_every: int) -> int:
 
 
 class Retention:
-    """Orbax's preservation policy for a run. Orbax's own `BestN` loses the scores on resuming and knows no neighbours.
-
-    Attributes:
-      best: the step of the best validation.
-      rollback: the newest saved step that follows no skipped update.
-    """
+    """Orbax's preservation policy for a run. Its own `BestN` loses the scores on resuming and knows no neighbours."""
 
     def __init__(self, settings: Config) -> None:
-        self.settings, self.best, self.rollback = settings, None, None
+        self.settings = settings
+        self.best: int | None = None  # the step of the best validation
+        self.rollback: int | None = None  # the newest saved step that follows no skipped update
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         kept = self.kept([checkpoint.step for checkpoint in checkpoints])

@@ -69,9 +69,7 @@ def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, 
 def place_held_rows(arrays: Mapping[str, np.ndarray], held: Bool[np.ndarray, " B"], mesh: Mesh) -> dict[str, jax.Array]:
     """Shards a batch by rows over the mesh, where each process has only the rows that its own devices hold.
 
-    Args:
-      arrays: the rows of this process, in their order in the batch.
-      held: which rows of the batch these are, from `held_rows`.
+    `arrays` are these rows in their order in the batch, and `held` tells which they are, from `held_rows`.
     """
     sharding, numbers = NamedSharding(mesh, BATCH), np.cumsum(held) - 1
 

@@ -104,10 +104,8 @@ def compile_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], No
     """Calls the jobs, each of which compiles one program, in as many threads as there are cores.
 
     XLA compiles without Python's global lock, so only tracing is serial. Jobs start in their order and the first error
-    in that order is raised, so the program that needs most memory belongs first.
-
-    Args:
-      after_job: called once after each job, in this thread. If it raises an error, no further job starts.
+    in that order is raised, so the program that needs most memory belongs first. This thread calls `after_job` after
+    each job; if that raises an error, no further job starts.
     """
     started = time.perf_counter()
     with ThreadPoolExecutor(num_workers(0), "compile") as pool:

@@ -77,14 +77,9 @@ def open_workdir(
     """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
 
     Yields it with the configuration to train with, whose length is that of an earlier extension, if there was one.
-
-    Args:
-      extend: the new length of the run, which `config` has.
-      is_plan: yields a temporary folder instead that looks like the workdir, and writes only there.
-
-    Raises:
-      UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
-        system, or the run there cannot continue with this configuration.
+    With `is_plan`, yields a temporary folder instead that looks like the workdir. `extend` is the new length of the
+    run, which `config` has. Raises UserError if another run uses the workdir, the processes differ in config or code
+    or do not share the file system, or the run there cannot continue with this configuration.
     """
     coordination.require_same("config and code", lambda: checks.process_facts(config), config.data.wait_seconds)
     with contextlib.ExitStack() as stack:
