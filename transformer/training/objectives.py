@@ -60,11 +60,6 @@ class TrainingObjective(NamedTuple):
     def translates(self) -> bool:
         return all(self.sides)
 
-    @property
-    def generates_text(self) -> bool:
-        """Tells whether the model can be searched for translations or continuations."""
-        return "translate" in self.methods
-
 
 def inputs_of(config: Config, pieces: Sequence[str]) -> Inputs:
     """Returns the function from batches of the loader to those of the model. `pieces`: the source's tokens."""
