@@ -10,9 +10,10 @@ from scripts.evaluations import Evaluation, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
 from transformer.environment import read_environment
+from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
-from transformer.workdir import Workdir, open_all
+from transformer.workdir import Workdir, open_existing
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,10 @@ class RecordedRun:
 
 def read_runs(paths: Sequence[Path]) -> list[RecordedRun]:
     """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
-    return [RecordedRun(label, *opened) for label, opened in zip(distinct_names(paths), open_all(paths), strict=True)]
+    resolved = [path.resolve() for path in paths]
+    if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
+        raise UserError(f"{repeated[1]}: is given twice; give it once")
+    return [RecordedRun(name, *open_existing(path)) for name, path in zip(distinct_names(paths), paths, strict=True)]
 
 
 def distinct_names(workdirs: Sequence[Path]) -> list[str]:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.errors import UserError
-from transformer.miscompilation import FLAG, compile_program
-from transformer.programs import Programs
+from transformer.programs import FLAG, Programs, compile_program
 
 E = np.random.default_rng(0).random((5, 60, 60), np.float32)
 WRONG = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from transformer import logs
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.activations import Attention, Encoding
@@ -34,7 +33,7 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={_show(average)}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    with _python_names(), logs.without_orbax():
+    with _python_names():
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
 
 
@@ -124,8 +123,7 @@ class Model:
           UserError: an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
         source, target = check_text(source, "source"), check_text(target, "target")
-        self._check_single("attention")
-        self._check("attention")
+        self._check("attention", allows_ensemble=False)
         with self._lock:
             return self._decoder.attention(self._parameters, source, target)
 
@@ -154,21 +152,18 @@ class Model:
             encoder reads each token several times.
         """
         texts = _texts(texts)
-        self._check_single("encode")
-        self._check("encode")
+        self._check("encode", allows_ensemble=False)
         with self._lock:
             return self._decoder.encode(self._parameters, texts)
 
-    def _check(self, method: str) -> None:
+    def _check(self, method: str, allows_ensemble: bool = True) -> None:
         """Raises UserError unless this process can run the method, and a model of this objective has it."""
         _refuse_fork(method)
+        if len(self.checkpoints) > 1 and not allows_ensemble:
+            raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
-
-    def _check_single(self, method: str) -> None:
-        if len(self.checkpoints) > 1:
-            raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
 
 
 @functools.cache

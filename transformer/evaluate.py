@@ -155,13 +155,10 @@ def log_scores(result: Mapping[str, Any]) -> None:
         counted(result["sentences"], "sentence"),
         *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
     )
-    logging.info("model: %s", " and ".join(describe_model(model) for model in result["models"]))
+    for model in result["models"]:
+        mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
+        logging.info("model: %s at step %d%s", model["workdir"], model["step"], mean)
     logging.info("translations: %s", result["hypotheses"])
-
-
-def describe_model(model: Mapping[str, Any]) -> str:
-    mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
-    return f"{model['workdir']} at step {model['step']}{mean}"
 
 
 def make_parser() -> cli.Parser:

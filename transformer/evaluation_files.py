@@ -149,18 +149,12 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 
 def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
-    """Returns the name, with a number if it belongs to an evaluation of other files or models.
-
-    Args:
-      evaluated: the split, the data, the files and the models, as in the result.
-    """
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if not is_other_evaluation(folder / f"{name}.json", evaluated))
-
-
-def is_other_evaluation(path: Path, evaluated: Mapping[str, Any]) -> bool:
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return json.dumps({key: result[key] for key in evaluated}) != json.dumps(evaluated)
-    except UNREADABLE:  # missing or damaged: it may be overwritten
-        return False
+    """Returns the name, with a number if it belongs to an evaluation of other files or models than `evaluated`."""
+    for candidate in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+        try:
+            result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))
+            is_same = json.dumps({key: result[key] for key in evaluated}) == json.dumps(evaluated)
+        except UNREADABLE:  # missing or damaged: it may be overwritten
+            is_same = True
+        if is_same:
+            return candidate

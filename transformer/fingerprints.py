@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from transformer import files
 from transformer.errors import UNREADABLE, UserError
 
 FILE_NAME = "contents.json"
@@ -37,8 +36,3 @@ def read(workdir: Path) -> dict[str, str]:
         return dict(json.loads((workdir / FILE_NAME).read_bytes()))
     except UNREADABLE:
         return {}
-
-
-def record(workdir: Path, fingerprints: Mapping[str, str]) -> None:
-    """Writes the fingerprints to the workdir."""
-    files.write_json(workdir / FILE_NAME, dict(fingerprints))

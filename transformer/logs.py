@@ -33,21 +33,6 @@ def to_standard_error() -> Iterator[None]:
         root.handlers[:] = earlier
 
 
-@contextlib.contextmanager
-def without_orbax() -> Iterator[None]:
-    """Drops Orbax's warnings during the block, for callers that have their own handlers and levels."""
-
-    def is_not_orbax(record: standard_logging.LogRecord) -> bool:
-        return ORBAX not in record.pathname
-
-    # A function for each block, so that blocks in two threads do not remove each other's.
-    logging.get_absl_logger().addFilter(is_not_orbax)
-    try:
-        yield
-    finally:
-        logging.get_absl_logger().removeFilter(is_not_orbax)
-
-
 def to_file(path: Path) -> None:
     """Appends log lines to a file as well, until the end of the `to_standard_error` block."""
     handler = _FileHandler(path, encoding="utf-8", errors="backslashreplace")

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformer import files, fingerprints, locks
@@ -114,10 +114,8 @@ class Workdir:
 def create_workdir(path: Path, config: Config) -> Workdir:
     """Creates the workdir of a run, or replaces what a start that never began training has left there.
 
-    That includes the tokenizer, which then comes from the cache or the parent again, unless they or the data have
-    changed.
-
-    Raises UserError if `path` cannot be a folder, or has files that no run wrote.
+    That includes the tokenizer, which then comes from the cache or the parent again. Raises UserError if `path` cannot
+    be a folder, or has files that no run wrote.
     """
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
@@ -187,14 +185,6 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def open_all(paths: Sequence[Path]) -> list[tuple[Workdir, Config]]:
-    """Opens several runs. Raises UserError if one cannot be used, or is given twice."""
-    resolved = [path.resolve() for path in paths]
-    if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
-        raise UserError(f"{repeated[1]}: is given twice; give it once")
-    return [open_existing(path) for path in paths]
 
 
 def _inode(path: Path) -> int | None:

@@ -39,8 +39,7 @@ from transformer.data.batches.loader import PLANS, Loader, Position
 from transformer.data.corpus import corpus, workers
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
-from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
-from transformer.distributed.sharding import held_rows
+from transformer.distributed.mesh import AXES, AXIS_TYPES, held_rows, one_device
 from transformer.special_tokens import PAD
 
 ENCODED = 50_000  # pairs that SentencePiece encodes

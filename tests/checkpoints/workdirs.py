@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from configs import base
-from transformer import cli, fingerprints
+from transformer import cli, files, fingerprints
 from transformer.checkpoints.manager import Checkpoints, Progress
 from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
@@ -48,7 +48,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     config = loading.override(base.get_config(), settings.items())
     workdir = create_workdir(path, config)
     vocabulary = tokenizer.prepare(config, path)
-    fingerprints.record(path, {fingerprints.VOCABULARY: vocabulary.fingerprint})
+    files.write_json(workdir.contents, {fingerprints.VOCABULARY: vocabulary.fingerprint})
     sizes = vocabulary.vocab_sizes
     shapes = jax.eval_shape(lambda: init_model(config, *sizes)[1])
     with Checkpoints(workdir, config) as checkpoints:

@@ -17,8 +17,7 @@ from tests.training.tiny import make_batch, setup, tiny_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.distributed.mesh import make_mesh
-from transformer.distributed.sharding import tree_shardings
+from transformer.distributed.mesh import make_mesh, tree_shardings
 from transformer.model import kernels
 from transformer.training.loss import Criterion
 from transformer.training.optimizer import make_optimizer

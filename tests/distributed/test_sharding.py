@@ -6,8 +6,7 @@ import pytest
 from jax.sharding import AbstractDevice, Mesh
 
 from configs import base
-from transformer.distributed.mesh import AXES, AXIS_TYPES, make_mesh
-from transformer.distributed.sharding import held_rows, place_held_rows
+from transformer.distributed.mesh import AXES, AXIS_TYPES, held_rows, make_mesh, place_held_rows
 from transformer.errors import UserError
 
 

@@ -44,7 +44,7 @@ def workdir(tmp_path) -> Workdir:
 def recording(workdir: Workdir, progress: Progress) -> Iterator[Recorder]:
     """Yields the recorder of a start from a checkpoint with this progress."""
     with Recorder(workdir) as recorder:
-        recorder.rewind(progress)
+        recorder.on_start(None, progress, ())
         yield recorder
 
 

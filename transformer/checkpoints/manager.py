@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -9,9 +10,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from transformer.checkpoints import checksums, recovery
+from transformer.checkpoints import checksums, retention
 from transformer.checkpoints.restore import OPTIMIZER, SCHEMA_VERSION, check_same_arrays, read_progress, readable
-from transformer.checkpoints.retention import Retention, remove_optimizer_states
 from transformer.config.keys import flatten
 from transformer.config_types import Config
 from transformer.distributed import coordination
@@ -20,7 +20,7 @@ from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager):
     """Saves and restores the checkpoints of a run, in a `with` statement whose end waits for the last save.
 
     Saving runs in the background. Orbax writes a checkpoint to a temporary folder and renames it once it is complete
@@ -29,7 +29,7 @@ class Checkpoints:
 
     def __init__(self, workdir: Workdir, config: Config):
         self.workdir, self.folder, self.config = workdir, workdir.checkpoints, config
-        self.retention = Retention(config.checkpoint)
+        self.retention = retention.Retention(config.checkpoint)
         self.saving: Progress | None = None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.retention,
@@ -37,22 +37,19 @@ class Checkpoints:
         )
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
-    def __enter__(self) -> "Checkpoints":
-        return self
-
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if coordination.is_collective_failure(error):
             return  # Orbax would wait for the process that died
         self.manager.wait_until_finished()
         self.manager.close()
-        coordination.on_process_zero(remove_optimizer_states, self.folder, self.retention.best)
+        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to save a checkpoint of `progress.step`."""
         self.manager.wait_until_finished()
         coordination.on_process_zero(self.workdir.check_in_place)
         self.retention.best = progress.best_step
-        coordination.on_process_zero(remove_optimizer_states, self.folder, self.retention.best)
+        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
         if progress.step in self.manager.all_steps():
             self._replace_progress(progress)
             return
@@ -68,7 +65,7 @@ class Checkpoints:
         None if there is no checkpoint yet. Renames damaged checkpoints, with a warning. Raises UserError if none is
         left, or if the one to restore has other arrays or another schema version.
         """
-        step = self._find(recovery.newest_resumable)
+        step = self._find(retention.newest_resumable)
         if step is None:
             return None
         expected, folder = _items(abstract), self.folder / str(step)
@@ -79,7 +76,7 @@ class Checkpoints:
             restored = self.manager.restore(step, args=ocp.args.Composite(**items))
         self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
         self.retention.best = progress.best_step
-        self.retention.rollback = step if progress.skipped == 0 else self._find(recovery.newest_without_skips)
+        self.retention.rollback = step if progress.skipped == 0 else self._find(retention.newest_without_skips)
         counts = (_scalar(value, abstract.step.sharding) for value in (step, progress.skipped))
         state = TrainState(*counts, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
         return state, progress
@@ -87,7 +84,7 @@ class Checkpoints:
     def delete_diverged(self) -> None:
         """Deletes the checkpoints after the newest one that follows no skipped update."""
         self.manager.wait_until_finished()
-        self._delete_after(self._find(recovery.newest_without_skips) or 0)
+        self._delete_after(self._find(retention.newest_without_skips) or 0)
 
     def _find(self, find: Callable[[Workdir], int | None]) -> int | None:
         """Calls the function in process 0, which may rename checkpoints, and returns its result in all processes."""

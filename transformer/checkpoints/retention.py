@@ -1,25 +1,25 @@
-"""Retention: which checkpoints of a run stay, and which of them keep the optimizer's state."""
+"""Retention: which checkpoints of a run stay, which keep the optimizer's state, and which can be resumed from."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from absl import logging
 
 from transformer.checkpoints import checksums
 from transformer.checkpoints.restore import OPTIMIZER, read_progress, steps_in
 from transformer.config_types import Config
-from transformer.errors import UNREADABLE
+from transformer.errors import UNREADABLE, UserError
+from transformer.workdir import Workdir
 
 MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one that is being written
 
 
 def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
-    """Returns the checkpoints to keep: those that training resumes from, and those that `--average` takes.
+    """Returns which of the `steps`, in ascending order, to keep: training resumes from them, or `--average` takes them.
 
-    Args:
-      steps: the steps of the existing checkpoints, in ascending order.
-      settings: `config.checkpoint`.
-      best: the step of the best checkpoint; None before the first validation.
+    `settings` is `config.checkpoint`; `best` is the step of the best checkpoint, None before the first validation.
     """
     # A checkpoint of an interruption is no multiple of `every`. It must not displace one that `--average` takes.
     regular = [step for step in steps if step % settings.every == 0]
@@ -37,15 +37,12 @@ def max_checkpoints(settings: Config, last_step: int, eval_every: int) -> int:
 
 
 class Retention:
-    """Orbax's preservation policy for a run. Orbax's own `BestN` loses the scores on resuming and knows no neighbours.
-
-    Attributes:
-      best: the step of the best validation.
-      rollback: the newest saved step that follows no skipped update.
-    """
+    """Orbax's preservation policy for a run. Its own `BestN` loses the scores on resuming and knows no neighbours."""
 
     def __init__(self, settings: Config) -> None:
-        self.settings, self.best, self.rollback = settings, None, None
+        self.settings = settings
+        self.best: int | None = None  # the step of the best validation
+        self.rollback: int | None = None  # the newest saved step that follows no skipped update
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         kept = self.kept([checkpoint.step for checkpoint in checkpoints])
@@ -66,3 +63,38 @@ def remove_optimizer_states(folder: Path, best: int | None) -> None:
                 without_skips.append(step)
             elif step not in kept:
                 checksums.remove_item(folder / str(step), OPTIMIZER)
+
+
+def newest_resumable(workdir: Workdir) -> int | None:
+    """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there is no checkpoint.
+
+    Renames damaged checkpoints, with a warning. Raises UserError if no checkpoint can be used.
+    """
+    folder = workdir.checkpoints
+    for step in _resumable(folder):
+        return step
+    if steps_in(folder):
+        raise UserError(
+            f"{folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
+            f"parameters with --config.training.init_from={workdir.path}, or delete this folder to start over"
+        )
+    if damaged := sorted(folder.glob("damaged-*")):
+        raise UserError(f"{folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
+    return None
+
+
+def newest_without_skips(workdir: Workdir) -> int | None:
+    """Returns the newest such checkpoint that follows no skipped update; None if there is none."""
+    folder = workdir.checkpoints
+    return next((step for step in _resumable(folder) if read_progress(folder / str(step)).skipped == 0), None)
+
+
+def _resumable(folder: Path) -> Iterator[int]:
+    for step in reversed(steps_in(folder)):
+        checkpoint = folder / str(step)
+        if damage := checksums.damage(checkpoint):
+            number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
+            renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
+            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
+        elif checksums.has_item(checkpoint, OPTIMIZER):
+            yield step

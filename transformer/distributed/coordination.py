@@ -25,8 +25,8 @@ _gathered: list[str] = []  # at most one key: what this process published in the
 
 
 def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls the function in process 0. The other processes get a stub that accepts every call."""
-    return function(*arguments) if jax.process_index() == 0 else _Stub()
+    """Calls the function in process 0. The other processes get a context that does nothing."""
+    return function(*arguments) if jax.process_index() == 0 else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -155,16 +155,3 @@ def _published_progress(process: int) -> str | None:
 def is_collective_failure(error: BaseException | None) -> bool:
     """Tells whether a collective failed because a process died. Only CPUs report this; elsewhere JAX aborts."""
     return "Gloo" in str(error)  # JAX raises it as JaxRuntimeError or ValueError, depending on where it surfaces
-
-
-class _Stub:
-    """An object whose methods, and `with` blocks, do nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-    def __enter__(self) -> "_Stub":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass

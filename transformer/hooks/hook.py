@@ -1,7 +1,7 @@
 """The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from transformer.data.batches.epoch_plan import Bucket
@@ -11,14 +11,11 @@ from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 
 
-class Hook:
+class Hook(AbstractContextManager):
     """A participant of the training loop. A subclass overrides the methods that it needs; here they do nothing.
 
     The loop calls them in the main thread, between entering and leaving the hook as a context.
     """
-
-    def __enter__(self) -> "Hook":
-        return self
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -50,6 +47,16 @@ class Hook:
         return False
 
 
+def _all(method: str) -> Callable[..., None]:
+    """Returns a method of Hooks that calls the method of this name of all hooks."""
+
+    def call(hooks: "Hooks", *arguments: object) -> None:
+        for hook in hooks._hooks:
+            getattr(hook, method)(*arguments)
+
+    return call
+
+
 class Hooks(Hook):
     """Several hooks as one, called in their order."""
 
@@ -64,25 +71,12 @@ class Hooks(Hook):
     def __exit__(self, *error: object) -> None:
         self._contexts.__exit__(*error)
 
-    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        for hook in self._hooks:
-            hook.on_start(state, progress, buckets)
-
-    def before_step(self, step: int) -> None:
-        for hook in self._hooks:
-            hook.before_step(step)
-
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
-        for hook in self._hooks:
-            hook.after_step(state, progress, metrics, batches)
-
-    def on_log(self, progress: Progress, values: Record) -> None:
-        for hook in self._hooks:
-            hook.on_log(progress, values)
-
-    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
-        for hook in self._hooks:
-            hook.on_validation(progress, values, samples)
+    on_start = _all("on_start")
+    before_step = _all("before_step")
+    after_step = _all("after_step")
+    on_log = _all("on_log")
+    on_validation = _all("on_validation")
+    poll = _all("poll")
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
@@ -90,10 +84,6 @@ class Hooks(Hook):
             for hook in self._hooks:
                 contexts.enter_context(hook.during(activity))
             yield
-
-    def poll(self) -> None:
-        for hook in self._hooks:
-            hook.poll()
 
     def stop_requested(self) -> bool:
         # All are asked, since processes that ask one equally often agree on its answer.

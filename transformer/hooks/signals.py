@@ -16,14 +16,10 @@ class Interrupted(Exception):
 
 
 class Interruption(Hook):
-    """Records the first signal instead of stopping, and restores the earlier handlers at its end.
-
-    Attributes:
-      signal: the first signal that this process received, or None.
-    """
+    """Records the first signal instead of stopping, and restores the earlier handlers at its end."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: int | None = None  # the first that this process received
         self._handlers = {}
         self._any_process = coordination.AnyProcess()
 

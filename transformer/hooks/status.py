@@ -4,13 +4,12 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
@@ -89,12 +88,9 @@ class Status(Hook):
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        is_shown = activity != "wait for data"
-        if is_shown:
-            self.bar.update(self.task, description=activity)
+        self.bar.update(self.task, description="training" if activity == "wait for data" else activity)
         yield
-        if is_shown:
-            self.bar.update(self.task, description="training")
+        self.bar.update(self.task, description="training")
 
     @property
     def time_left(self) -> str:
@@ -120,9 +116,7 @@ class Status(Hook):
 class Panel(ProgressBar):
     """A progress bar with named lines below it."""
 
-    def __init__(self, *columns: ProgressColumn, **options: Any):
-        self.lines: dict[str, str] = {}
-        super().__init__(*columns, **options)
+    lines: Mapping[str, str] = {}
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)

@@ -53,7 +53,7 @@ class WarmUp(Hook):
             return
         jobs = self.train_step.compilations(self.abstract_state, buckets)
         if not self.in_background:
-            jobs += self._validation_jobs()
+            jobs += self.validation.compilations(self.abstract_state.eval_parameters)
         with progress_bar.bar("Compiling programs", len(jobs)) as advance:
 
             def after_program() -> None:
@@ -90,12 +90,10 @@ class WarmUp(Hook):
         self._background, background = None, self._background
         background.result()
 
-    def _validation_jobs(self) -> list[Callable[[], object]]:
-        return self.validation.compilations(self.abstract_state.eval_parameters)
-
     def _compile_validation(self) -> None:
         # `Samples` captures intermediates while it traces, so nothing else may trace now: the steps' programs are done.
-        compile_all(self._validation_jobs(), self._check_not_stopped)
+        jobs = self.validation.compilations(self.abstract_state.eval_parameters)
+        compile_all(jobs, self._check_not_stopped)
 
     def _check_not_stopped(self) -> None:
         if self._stopped.is_set():

@@ -1,20 +1,20 @@
 """Checks before a run starts: that its processes agree, its devices suit it, and its data has no apparent mistakes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import ml_collections
 from absl import logging
 
 from configs.rules import HOST
 from transformer.config.keys import flatten, keys_of
+from transformer.config_types import Config
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import count_losses
-from transformer.data.sources.source import Source, decoded, open_source
+from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment
 from transformer.errors import UserError
@@ -22,7 +22,7 @@ from transformer.model.fused_attention import missing_devices
 from transformer.model.kernels import FLOAT32, product_dtype
 
 
-def process_facts(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
+def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
     environment = describe_environment()
     ignored = keys_of(HOST)
@@ -35,7 +35,7 @@ def process_facts(config: ml_collections.FrozenConfigDict) -> dict[str, Any]:
     return settings | code | versions
 
 
-def check_attention(config: ml_collections.FrozenConfigDict, device: jax.Device) -> None:
+def check_attention(config: Config, device: jax.Device) -> None:
     """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
     needed = missing_devices(config.attention_implementation, device)
     if needed:
@@ -51,47 +51,35 @@ def warn_about_dtype(name: str) -> None:
         logging.warning("config.model.dtype=%s: this processor has no instructions for it; float32 is faster", name)
 
 
-def warn_about_data(
-    config: ml_collections.FrozenConfigDict, vocabulary: Tokenizer, train: Corpus, valid: Corpus
-) -> None:
+def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
     """Logs what looks like a mistake in the data, and whether the test split is missing.
 
     Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
     training split are unknown.
     """
-    for line in sanity_checks.find_mistakes(config, vocabulary, train):
+    for line in _data_mistakes(config, vocabulary, train, valid):
         logging.warning("%s", line)
-    for split, corpus_ in (("train", train), ("valid", valid)):
+
+
+def _data_mistakes(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> Iterator[str]:
+    yield from sanity_checks.find_mistakes(config, vocabulary, train)
+    for split, corpus in (("train", train), ("valid", valid)):
         name = open_source(config.data, split).name
-        for line in sanity_checks.find_losses(config, vocabulary, name, corpus_.report["losses"], split == "train"):
-            logging.warning("%s", line)
-    if config.data.source != "synthetic":  # whose splits have no sentence in common
-        for split in ("valid", "test"):
-            try:
-                source = open_source(config.data, split)
-                texts = list(decoded(source)) if len(source) else []
-            except UserError as error:
-                logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
-                continue
-            if texts:
-                warn_about_held_out(config, vocabulary, train, source, texts, split)
-
-
-def warn_about_held_out(
-    config: ml_collections.FrozenConfigDict,
-    vocabulary: Tokenizer,
-    train: Corpus,
-    source: Source,
-    texts: Sequence[tuple[str, str]],
-    split: str,
-) -> None:
-    """Logs which pairs of a held-out split are training pairs, and for the test split what its vocabulary lacks."""
-    for line in sanity_checks.find_shared(train, source, texts):
-        logging.warning("%s", line)
-    if split == "test" and config.data.source != "ids":
-        losses = []
-        for side, encoder in enumerate(vocabulary.sides):
-            sentences = [pair[side].strip() for pair in texts]
-            losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
-        for line in sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False):
-            logging.warning("%s", line)
+        yield from sanity_checks.find_losses(config, vocabulary, name, corpus.report["losses"], split == "train")
+    if config.data.source == "synthetic":  # its splits have no sentence in common
+        return
+    for split in ("valid", "test"):
+        try:
+            source = open_source(config.data, split)
+            texts = list(decoded(source)) if len(source) else []
+        except UserError as error:
+            yield f"{error}; training does not need it, but transformer.evaluate --split={split} does"
+            continue
+        if texts:
+            yield from sanity_checks.find_shared(train, source, texts)
+        if texts and split == "test" and config.data.source != "ids":
+            losses = []
+            for encoder, column in zip(vocabulary.sides, zip(*texts, strict=True), strict=True):
+                sentences = [text.strip() for text in column]
+                losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
+            yield from sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False)

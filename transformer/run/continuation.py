@@ -38,8 +38,7 @@ def extended_config(arguments: argparse.Namespace) -> Config:
 def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
     """Raises UserError if the run in the workdir cannot continue with this configuration.
 
-    Args:
-      extend: the length that --extend names, in steps. Without it, `training.steps` may also be an earlier length.
+    Without `extend`, the length that --extend names, `training.steps` may also be an earlier length.
     """
     if workdir.averaged.exists():
         raise UserError(

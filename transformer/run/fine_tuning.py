@@ -33,24 +33,16 @@ EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
 @dataclass(frozen=True)
 class Parent:
-    """The checkpoint from which a run takes its initial parameters.
-
-    Attributes:
-      workdir, config, tokenizer: those of the parent.
-      step, checksum: of the checkpoint.
-      item: its parameters, or their moving average if the parent is evaluated with it.
-      shapes: of the arrays of the item, by name.
-      run_config: the configuration of the run.
-    """
+    """The checkpoint from which a run takes its initial parameters, with its workdir and tokenizer."""
 
     workdir: Workdir
-    config: Config
+    config: Config  # of the parent
     tokenizer: Tokenizer
     step: int
     checksum: str
-    item: str
-    shapes: dict[str, tuple[int, ...]]
-    run_config: Config
+    item: str  # the parameters, or their moving average if the parent is evaluated with it
+    shapes: dict[str, tuple[int, ...]]  # of the item's arrays, by name
+    run_config: Config  # of the run that starts from it
 
     @property
     def objective(self) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import ml_collections
 from absl import logging
 
 from transformer import files, fingerprints
 from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
+from transformer.config_types import Config
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.source import read_origin
@@ -38,7 +38,7 @@ from transformer.workdir import Workdir, create_workdir, lock_workdir, shadow
 class Run:
     """All parts of a run that are ready before its first step."""
 
-    config: ml_collections.FrozenConfigDict
+    config: Config
     workdir: Workdir
     tokenizer: Tokenizer
     corpus: Corpus
@@ -72,19 +72,14 @@ class Run:
 
 @contextlib.contextmanager
 def open_workdir(
-    path: Path, config: ml_collections.FrozenConfigDict, extend: int | None = None, is_plan: bool = False
-) -> Iterator[tuple[Workdir, ml_collections.FrozenConfigDict]]:
+    path: Path, config: Config, extend: int | None = None, is_plan: bool = False
+) -> Iterator[tuple[Workdir, Config]]:
     """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
 
     Yields it with the configuration to train with, whose length is that of an earlier extension, if there was one.
-
-    Args:
-      extend: the new length of the run, which `config` has.
-      is_plan: yields a temporary folder instead that looks like the workdir, and writes only there.
-
-    Raises:
-      UserError: another run uses the workdir, the processes differ in config or code, they do not share the file
-        system, or the run there cannot continue with this configuration.
+    With `is_plan`, yields a temporary folder instead that looks like the workdir. `extend` is the new length of the
+    run, which `config` has. Raises UserError if another run uses the workdir, the processes differ in config or code
+    or do not share the file system, or the run there cannot continue with this configuration.
     """
     coordination.require_same("config and code", lambda: checks.process_facts(config), config.data.wait_seconds)
     with contextlib.ExitStack() as stack:
@@ -108,7 +103,7 @@ def open_workdir(
         yield Workdir(path), config
 
 
-def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, extend: int | None) -> None:
+def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> None:
     if workdir.has_begun() or extend is not None:
         continuation.check(workdir, config, extend)
     else:
@@ -123,7 +118,7 @@ def create_or_check(workdir: Workdir, config: ml_collections.FrozenConfigDict, e
             files.write_json(workdir.data, made)
 
 
-def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
+def prepare(config: Config, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
     Raises UserError if data, mesh, pretrained embeddings or the run of `training.init_from` cannot be used, or if the
@@ -146,7 +141,7 @@ def prepare(config: ml_collections.FrozenConfigDict, workdir: Workdir) -> Run:
     initial = {"the initial parameters": parent.checksum} if parent else {}
     coordination.require_same("the data", lambda: contents | initial, config.data.wait_seconds)
     fingerprints.check(workdir.path, contents)
-    coordination.on_process_zero(fingerprints.record, workdir.path, contents)
+    coordination.on_process_zero(files.write_json, workdir.contents, contents)
     coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)

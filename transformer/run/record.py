@@ -1,5 +1,6 @@
 """The record of a run: `metrics.jsonl`, and its curves and samples in TensorBoard."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,17 +34,6 @@ class Recorder(Hook):
         self.close()
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        self.rewind(progress)
-
-    def on_log(self, progress: Progress, values: Record) -> None:
-        self.write("train", progress, values)
-
-    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
-        self.write("valid", progress, values)
-        for number, sample in enumerate(samples, start=1):
-            self.tensorboard.add_sample(progress.step, number, sample)
-
-    def rewind(self, progress: Progress) -> None:
         """Removes the lines after the checkpoint with this progress, here and in TensorBoard."""
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
@@ -57,6 +47,14 @@ class Recorder(Hook):
         for line in kept:
             if line["step"] >= first_step:
                 self._draw(line)
+
+    def on_log(self, progress: Progress, values: Record) -> None:
+        self.write("train", progress, values)
+
+    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        self.write("valid", progress, values)
+        for number, sample in enumerate(samples, start=1):
+            self.tensorboard.add_sample(progress.step, number, sample)
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
@@ -78,20 +76,15 @@ class Recorder(Hook):
 
 def read_record(path: Path) -> list[Record]:
     """Returns the lines of a `metrics.jsonl`, without damaged ones; none if there is no such file."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    return [line for line in map(_parse_line, text.split("\n")) if line is not None]
+    text, record = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "", []
+    for line in text.split("\n"):
+        with contextlib.suppress(*MALFORMED):
+            values = json.loads(line)
+            if type(values["step"]) is int and values["split"] in ("train", "valid"):
+                record.append(values)
+    return record
 
 
 def read_untimed(path: Path) -> list[Record]:
     """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the run reproduces."""
     return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_record(path)]
-
-
-def _parse_line(line: str) -> Record | None:
-    """Returns a line of the record; None if it is damaged."""
-    try:
-        record = json.loads(line)
-        is_valid = type(record["step"]) is int and record["split"] in ("train", "valid")
-    except MALFORMED:
-        return None
-    return record if is_valid else None

@@ -45,13 +45,11 @@ class TensorBoardWriter:
         text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
         self._write(step, summary=summary.text(f"sample {number}", text))
         if sample.attention is not None:
-            self._add_image(step, f"cross-attention {number}", attention_image(sample.attention.cross))
-
-    def _add_image(self, step: int, name: str, grey: UInt8[np.ndarray, "height width"]) -> None:
-        png, (height, width) = io.BytesIO(), grey.shape
-        Image.fromarray(grey).save(png, format="PNG", optimize=True)
-        image = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
-        self._write(step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
+            grey, png = attention_image(sample.attention.cross), io.BytesIO()
+            Image.fromarray(grey).save(png, format="PNG", optimize=True)
+            height, width = grey.shape
+            image = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
+            self._write(step, summary=Summary(value=[Summary.Value(tag=f"cross-attention {number}", image=image)]))
 
     def close(self) -> None:
         self.writer.close()

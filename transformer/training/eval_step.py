@@ -20,8 +20,7 @@ from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.distributed.mesh import make_mesh
-from transformer.distributed.sharding import BATCH
+from transformer.distributed.mesh import BATCH, make_mesh
 from transformer.errors import UserError, memory_advice
 from transformer.programs import Programs
 from transformer.training.loss import LossSums

@@ -10,7 +10,7 @@ import optax.contrib
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer.distributed.sharding import RULES
+from transformer.distributed.mesh import RULES
 from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 BETA = 0.95  # decay of the momentum

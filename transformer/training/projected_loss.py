@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
-from transformer.distributed.sharding import BATCH
+from transformer.distributed.mesh import BATCH
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.training.loss import Criterion, LossSums

@@ -9,7 +9,7 @@ from flax import nnx, struct
 from jax.sharding import Mesh
 
 from transformer.config_types import Config
-from transformer.distributed.sharding import abstract_arrays, tree_shardings
+from transformer.distributed.mesh import abstract_arrays, tree_shardings
 from transformer.training.objectives import OBJECTIVES
 
 

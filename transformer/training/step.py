@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.distributed.sharding import BATCH, abstract_arrays, tree_shardings
+from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory

@@ -10,7 +10,7 @@ from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
-from transformer.distributed.sharding import held_rows, place_held_rows
+from transformer.distributed.mesh import held_rows, place_held_rows
 from transformer.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
