@@ -84,10 +84,9 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
     if progress.is_finished(run.config.training):
         return progress
     with Loader(run.corpus, run.config, progress.position, run.train_step.mesh, run.workdir.plans) as loader:
-        plan = loader.plan
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
-            *(len(plan), 100 * plan.padding_fraction, run.padding_note, len(plan.stats)),
+            *(len(loader.plan), 100 * loader.plan.padding_fraction, run.padding_note, len(loader.plan.stats)),
         )
         try:
             hooks.on_start(state, progress, loader.buckets)
