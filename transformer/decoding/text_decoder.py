@@ -176,7 +176,7 @@ class TextDecoder(DeviceModels):
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
         known = {"lines": lines, "n_best": n_best, "max_length": source.shape[1] + extra_length}
-        options = {name: known[name] if name in known else self.config[name] for name in self.strategy.arguments}
+        options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
         return self.strategy.search(with_candidates(models, candidates), source, limits, **options)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
