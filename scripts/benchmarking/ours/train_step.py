@@ -11,7 +11,6 @@ from configs import base
 from scripts.benchmarking.worker import Prepared
 from transformer.decoding.batches import pad
 from transformer.distributed.mesh import make_mesh
-from transformer.runtime import keep_freed_memory
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
@@ -20,7 +19,6 @@ MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "dtype")
 
 
 def prepare(task: dict[str, Any]) -> Prepared:
-    keep_freed_memory()  # as every command does
     step, state = make_step(task)
     batch = step.place(make_batch(task))
 

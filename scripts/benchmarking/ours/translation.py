@@ -11,7 +11,6 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.runtime import keep_freed_memory
 from transformer.special_tokens import SPECIAL
 from transformer.training.state import abstract_init, init_model
 
@@ -21,7 +20,6 @@ LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before i
 
 def prepare(task: dict[str, Any]) -> Prepared:
     """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
-    keep_freed_memory()  # as every command does
     rows, length = len(task["source"]), task["output_tokens"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
