@@ -13,7 +13,7 @@ from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.environment import describe_environment, read_environment
-from transformer.errors import UserError
+from transformer.errors import UserError, first_of
 from transformer.training.optimizer import count_updates, make_schedule
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -55,10 +55,9 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
         refused.pop(STEPS, None)
     if refused:
         listed = [f"{key}: {values}" for key, values in refused.items()]
-        more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
         is_longer = [*refused] == [STEPS] and config.training.steps > recorded.training.steps
         raise UserError(
-            f"--workdir={workdir.path}: holds a run of another config ({'; '.join(listed[:5])}{more}); "
+            f"--workdir={workdir.path}: holds a run of another config ({first_of(listed, 5)}); "
             f"{f'extend it with --extend={config.training.steps}, ' if is_longer else ''}"
             f"resume it with --config={workdir.config} and without these keys, which are fixed for the run, or start a "
             f"new run in another --workdir, from this one with --config.training.init_from={workdir.path}"
