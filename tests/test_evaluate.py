@@ -18,7 +18,6 @@ from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.replicas import Replicas
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 
@@ -97,7 +96,7 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
 
     clock = iter((10.0, 15.0))
     monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    replicas, data = object.__new__(Replicas), base.get_config().data
+    replicas, data = {}, base.get_config().data
     timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], data, (), lambda count: None)
     assert (timed.compile_seconds, timed.seconds, timed.output_tokens) == (3.0, 2.0, 10)
 

@@ -11,9 +11,8 @@ import jax
 
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.activations import Attention, Encoding
 from transformer.decoding.beam_tree import BeamTree
-from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from transformer.api import Model
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 from transformer.training.masked_lm import word_starts
 

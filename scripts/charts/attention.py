@@ -11,7 +11,7 @@ from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
 from transformer.api import check_text
 from transformer.cache import enable_compilation_cache
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 
 PARTS = ("encoder", "decoder", "cross")

@@ -14,8 +14,8 @@ from scripts.charts.attention import MAX_TOKENS, axes
 from scripts.evaluations import Evaluation
 from scripts.reporting.section import Section
 from scripts.runs import RecordedRun
-from transformer.decoding.activations import Attention
 from transformer.decoding.beam_tree import BeamTree
+from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 

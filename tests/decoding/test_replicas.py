@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import random_sources, tiny_model
+from tests.decoding.test_forced_decoding import make_decoder
 from tests.model.models import flat
 from transformer.decoding import ensemble
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import score_tokens
+from transformer.decoding.forced_decoding import score_tokens
 
 VARIANTS = {
     "published": {},
@@ -23,7 +23,7 @@ def test_the_log_probabilities_are_those_of_the_float32_parameters(variant):
     model = tiny_model(12, seed=0, dtype="bfloat16", d_model=12, **VARIANTS[variant])
     sides, device = [random_sources(8, 12, 12, seed) for seed in (0, 1)], jax.local_devices()[0]
     score = jax.jit(lambda parameters, *sides: score_tokens(ensemble.build_models([model.graph], parameters), *sides))
-    replica = Replicas([model.graph], [model.parameters], device).on(device)
+    replica = make_decoder([model.graph]).place([model.parameters])[device]
     np.testing.assert_array_equal(score(replica, *sides), score((model.parameters,), *sides))
 
 
@@ -33,7 +33,7 @@ def test_only_the_kernels_of_products_change_their_dtype(dtype, array_type):
     model = tiny_model(12, seed=0, dtype=dtype, share_embeddings="none")
     device = jax.local_devices()[0]
     parameters = jax.tree.map(array_type, model.parameters)
-    (replica,) = Replicas([model.graph], [parameters], device).on(device)
+    (replica,) = make_decoder([model.graph]).place([parameters])[device]
     expected = dict(flat(model.parameters))
     assert {placed for leaf in jax.tree.leaves(replica) for placed in leaf.devices()} == {device}
     for path, array in flat(replica):

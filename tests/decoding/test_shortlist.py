@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 
 from tests.checkpoints.saved_runs import refusal
 from tests.decoding.models import random_sources, teacher_forced, tiny_model
-from tests.decoding.test_scoring import REPLICAS, SOURCES, TOKENIZER, VOCABULARY, make_decoder
+from tests.decoding.test_forced_decoding import REPLICAS, SOURCES, TOKENIZER, VOCABULARY, make_decoder
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble

@@ -8,7 +8,7 @@ import jax
 import ml_collections
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from configs import base
 from tests.decoding.models import tiny_model
@@ -92,5 +92,5 @@ def translate(shape: Shape, dtype: str) -> list[tuple]:
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     decoder = TextDecoder([model.graph], tokenizer, config.decoding, list(mesh.devices.flat)[:2])
     parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))
-    replicas = decoder.place([parameters], NamedSharding(mesh, PartitionSpec()))
+    replicas = decoder.place([parameters], mesh)
     return [dataclasses.astuple(best) for (best,) in decoder.translate(replicas, SENTENCES)]

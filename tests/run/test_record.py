@@ -14,7 +14,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.batches.loader import BatchStats
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 from transformer.run.record import Recorder
 from transformer.run.tensorboard import CELL, GAP
 from transformer.training.loss import LossSums

@@ -14,7 +14,7 @@ from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
-from transformer.decoding.replicas import convert_kernels
+from transformer.decoding.batches import convert_kernels
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.run import preparation as runs
@@ -75,7 +75,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     ((replicas, *rest),) = decoded
     assert rest == [texts[:5], [references[:5]], prepared.config.data, ["bleu", "chrf", "exact_match"]]
     expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
-    assert distance(jax.device_get(replicas.on(jax.devices()[0])), (expected,)) == 0.0
+    assert distance(jax.device_get(replicas[jax.devices()[0]]), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]
     assert [(each.source, each.reference) for each in samples] == list(zip(texts, references, strict=True))[:3]

@@ -1,5 +1,6 @@
 """Batches of sequences of similar length, padded to one of a few shapes, and the devices that share them."""
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,14 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
-from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import Shortlist
+from transformer.model.kernels import decoding_weight, product_dtype
+from transformer.model.linear import Linear
 from transformer.programs import Programs
 from transformer.special_tokens import PAD
 from transformer.threads import merge
@@ -26,6 +28,7 @@ ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
 
 Jitted = Any  # a function that `jax.jit` returns
+Replicas = dict[jax.Device, tuple[dict, ...]]  # the parameters of each model, on each device that decodes
 
 
 class DecodingBatch(NamedTuple):
@@ -95,9 +98,26 @@ class DeviceModels:
         self.source_pieces, self.target_pieces = (vocabulary.pieces for vocabulary in self.tokenizer.sides)
         self.programs, self._jitted = Programs(), {}
 
-    def place(self, parameters: Sequence[dict], placement: jax.Device | Sharding | None = None) -> Replicas:
-        """Returns the parameters of each model as all methods take them; `placement` is the first device by default."""
-        return Replicas(self.graphs, parameters, placement or self.devices[0])
+    def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
+        """Returns the parameters of each model on all devices, as the methods take them: see `convert_kernels`.
+
+        Args:
+          parameters: of each model, as `nnx.to_pure_dict` returns them; in NumPy, or sharded over `mesh`.
+          mesh: has all devices. If it is shared by several processes, this is a collective.
+        """
+        # NumPy converts its own arrays, which compiles nothing.
+        is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
+        convert = _convert_on_devices if is_on_devices else convert_kernels
+        replicated = NamedSharding(mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec())
+        placed = jax.device_put(tuple(map(convert, self.graphs, parameters)), replicated)
+        arrays, structure = jax.tree.flatten(placed)
+        shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
+        return {device: structure.unflatten(copies[device] for copies in shards) for device in self.devices}
+
+    def abstract(self, parameters: Sequence[dict]) -> tuple[dict, ...]:
+        """Returns the shapes and dtypes of the parameters on a device; arrays may be abstract."""
+        pairs = zip(self.graphs, parameters, strict=True)
+        return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), tree) for graph, tree in pairs)
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Jitted:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
@@ -127,7 +147,7 @@ class DeviceModels:
         waiting = deque(batches)
 
         def results(device: jax.Device) -> Iterator[tuple[Any, Any]]:
-            replica, launched = parameters.on(device), deque()
+            replica, launched = parameters[device], deque()
             while True:
                 try:
                     batch = waiting.popleft()
@@ -143,3 +163,20 @@ class DeviceModels:
                 yield batch, jax.device_get(result)
 
         return merge([results(device) for device in self.devices[: len(waiting)]])
+
+
+def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
+    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it.
+
+    All other parameters stay float32: biases, the norms' scales and embeddings take part in float32 operations first.
+    """
+    model = nnx.merge(graph, nnx.State(parameters))
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, Linear):
+            with np.errstate(invalid="ignore"):  # a diverged model may have NaN
+                kernel = decoding_weight(module.kernel[...], product_dtype(module.dtype))
+            module.kernel = nnx.Param(kernel)
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+_convert_on_devices = jax.jit(convert_kernels, static_argnums=0)

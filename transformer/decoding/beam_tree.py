@@ -8,18 +8,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from absl import logging
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DeviceModels, make_batches, pad
+from transformer.decoding.batches import DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import BeamSearch, State, penalty
-from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import with_candidates
-from transformer.decoding.translation import encode_source
-from transformer.special_tokens import BOS, EOS
+from transformer.special_tokens import BOS, EOS, PAD
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 
@@ -70,13 +66,12 @@ class Step(NamedTuple):
     log_p: Float[Array, "L 2K"]
 
 
-def trace(models: DeviceModels, parameters: Replicas, text: str) -> BeamTree:
-    """Returns the search for the text's translation. A long text is cut, with a warning."""
-    config, vocabulary = models.config, models.tokenizer.source
-    source = encode_source(vocabulary, "text", text, config.max_source_length, logging.warning) or [EOS]
+def trace(models: DeviceModels, parameters: Replicas, source: list[int]) -> BeamTree:
+    """Returns the search for the translation of a source, which ends with EOS."""
+    config = models.config
     (batch,) = make_batches({0: len(source)}, config.max_source_length, 0, 1)
-    row, limit = pad([source], 1, batch.length), np.array([len(source) - 1 + config.max_extra_length], np.int32)
-    arrays = (row, limit) if models.shortlist is None else (row, limit, models.shortlist.candidates(row))
+    row = pad([source], 1, batch.length)
+    arrays = (row,) if models.shortlist is None else (row, models.shortlist.candidates(row))
     options = {key: config[key] for key in ("beam_size", "length_penalty", "forbid_unk", "max_extra_length")}
     ((_, steps),) = models.map(models.jit(record, **options), parameters, [batch], lambda _: arrays)
     nodes = _make_nodes(steps, models.target_pieces, config)
@@ -89,7 +84,6 @@ def trace(models: DeviceModels, parameters: Replicas, text: str) -> BeamTree:
 def record(
     models: Sequence[ensemble.AutoregressiveModel],
     source: Int[Array, "1 S"],
-    limits: Int[Array, "1"],
     candidates: Int[Array, "1 C"] | None = None,
     *,
     beam_size: int,
@@ -99,6 +93,7 @@ def record(
 ) -> Step:
     """Returns the steps of the search, as many as the longest output has tokens."""
     models, max_length = with_candidates(models, candidates), source.shape[1] + max_extra_length
+    limits = (source != PAD).sum(axis=1) - 1 + max_extra_length
     search = BeamSearch(models, limits, beam_size, 1, length_penalty, max_length, forbid_unk)
 
     def step(state: State, _) -> tuple[State, Step]:

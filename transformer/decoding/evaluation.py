@@ -12,7 +12,7 @@ import jax
 
 from transformer.config_types import Config
 from transformer.decoding import bleu
-from transformer.decoding.replicas import Replicas
+from transformer.decoding.batches import Replicas
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.distributed import coordination

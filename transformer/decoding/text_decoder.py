@@ -12,15 +12,14 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Int
 
-from transformer.decoding import activations, beam_tree, scoring
-from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, make_batches, pad
+from transformer.decoding import beam_tree, forced_decoding
+from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.replicas import Replicas
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
-from transformer.decoding.translation import EMPTY, Translation, encode_source, read_hypotheses
+from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
 from transformer.errors import UserError
-from transformer.special_tokens import PAD
+from transformer.special_tokens import EOS, PAD
 from transformer.threads import call_all
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
@@ -68,7 +67,7 @@ class TextDecoder(DeviceModels):
         for extra_length in self.extra_lengths:
             search, batches = self._pass({i: len(sources[i]) for i in pending}, n_best, extra_length)
             began, pending = time.perf_counter(), []
-            call_all(self._jobs(search, parameters.on(self.devices[0]), batches))
+            call_all(self._jobs(search, parameters[self.devices[0]], batches))
             self.compile_seconds += time.perf_counter() - began
             arrays_of = functools.partial(self._arrays, sources=sources, first_line=first_line)
             with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
@@ -82,16 +81,17 @@ class TextDecoder(DeviceModels):
         return translations
 
     def score(self, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-        return scoring.score_pairs(self, parameters, pairs)
+        return forced_decoding.score_pairs(self, parameters, pairs)
 
-    def encode(self, parameters: Replicas, texts: Sequence[str]) -> list[activations.Encoding]:
-        return activations.encode_texts(self, parameters, texts)
+    def encode(self, parameters: Replicas, texts: Sequence[str]) -> list[forced_decoding.Encoding]:
+        return forced_decoding.encode_texts(self, parameters, texts)
 
-    def attention(self, parameters: Replicas, source: str, target: str) -> activations.Attention:
-        return activations.read_pair(self, parameters, source, target)
+    def attention(self, parameters: Replicas, source: str, target: str) -> forced_decoding.Attention:
+        return forced_decoding.read_pair(self, parameters, source, target)
 
     def beam_tree(self, parameters: Replicas, text: str) -> beam_tree.BeamTree:
-        return beam_tree.trace(self, parameters, text)
+        (source,) = self._encode([text], first_line=1)
+        return beam_tree.trace(self, parameters, source or [EOS])
 
     def check_n_best(self, n_best: int) -> None:
         """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
@@ -112,7 +112,7 @@ class TextDecoder(DeviceModels):
 
         `parameters` are those of each model as `place` takes them; arrays may be abstract.
         """
-        abstract = Replicas.abstract(self.graphs, parameters)
+        abstract = self.abstract(parameters)
         lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1)) if source}
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
         return [job for search, batches in passes for job in self._jobs(search, abstract, batches)]
@@ -138,14 +138,19 @@ class TextDecoder(DeviceModels):
         return jobs
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the result of `encode_source` for each text. Logs the first warning, and how many lines are cut.
+        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
 
-        The same lines are warned about once: validation translates them many times.
+        Logs the first line that is cut, and how many are; once, since validation translates the same lines many times.
         """
-        warnings: list[str] = []
-        vocabulary, longest = self.tokenizer.source, self.config.max_source_length
-        lines = enumerate(texts, start=first_line)
-        sources = [encode_source(vocabulary, f"line {line}", text, longest, warnings.append) for line, text in lines]
+        longest, sources, warnings = self.config.max_source_length, [], []
+        for line, text in enumerate(texts, start=first_line):
+            tokens = encode(self.tokenizer.source, f"line {line}", text)
+            if len(tokens) > longest:
+                warnings.append(
+                    f"Line {line} has {len(tokens)} tokens including end-of-sentence; only the first {longest - 1} are "
+                    f"translated (decoding.max_source_length={longest})."
+                )
+            sources.append([*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [])
         if len(warnings) > 1:
             where = f"Lines {first_line} to {first_line + len(texts) - 1}"
             warnings[1:] = [f"{where}: {len(warnings)} are cut to decoding.max_source_length={longest}."]

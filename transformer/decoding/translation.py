@@ -1,6 +1,6 @@
-"""Translations: from a text to the tokens that a search reads, and from its hypotheses to texts with scores."""
+"""Translations: from a text to tokens, and from the hypotheses of a search to texts with scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,19 +35,12 @@ class Translation:
 EMPTY = Translation("", (), (), (), 0.0, 0.0)
 
 
-def encode_source(vocabulary: Vocabulary, name: str, text: str, longest: int, warn: Callable[[str], None]) -> list[int]:
-    """Returns the tokens of a text and EOS, cut to `longest` with a warning; [] for a text without tokens.
-
-    Raises UserError, with the text's name, if the vocabulary cannot encode it.
-    """
+def encode(vocabulary: Vocabulary, name: str, text: str) -> list[int]:
+    """Returns the tokens of a text, and EOS. Raises UserError, with the text's name, if it cannot be encoded."""
     try:
-        (tokens,) = vocabulary.encode([text])
+        return [*vocabulary.encode([text])[0], EOS]
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
-    if len(tokens) >= longest:
-        count = f"{name.capitalize()} has {len(tokens) + 1} tokens including end-of-sentence"
-        warn(f"{count}; only the first {longest - 1} are translated (decoding.max_source_length={longest}).")
-    return [*tokens[: longest - 1], EOS] if tokens else []
 
 
 def read_hypotheses(

@@ -7,18 +7,17 @@ from typing import NamedTuple
 import jax
 import ml_collections
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from transformer.config_types import Config
 from transformer.data.batches import loader
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.activations import Attention, attention_compilation
+from transformer.decoding.batches import Replicas
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.replicas import Replicas
-from transformer.decoding.scoring import is_scorable, longest_text
+from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import memory_advice
@@ -59,7 +58,7 @@ class Samples:
         """Returns functions that each compile a program of `take`; arrays may be abstract."""
         if not self.has_attention:
             return []
-        abstract = Replicas.abstract(self.decoder.graphs, parameters)
+        abstract = self.decoder.abstract(parameters)
         return [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.pairs]
 
     def take(self, parameters: Replicas, translations: Sequence[str]) -> list[Sample]:
@@ -135,4 +134,4 @@ class Validation:
         return values, samples
 
     def _replicas(self, parameters: dict) -> Replicas:
-        return self.decoder.place([parameters], NamedSharding(self.mesh, PartitionSpec()))
+        return self.decoder.place([parameters], self.mesh)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scripts.alignment.links import Head, heads_of, most_consistent, word_links, word_numbers
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 
 SOURCE = ("\u2581the", "\u2581h", "ouse", "</s>")
 TARGET = ("\u2581das", "\u2581H", "aus", "</s>")

@@ -5,7 +5,7 @@ import pytest
 
 from scripts.charts import attention
 from tests.scripts.charts.drawn import matrices, svg, texts
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 
 RANDOM = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from scripts.reporting.attention_and_beams import Inspected, Inspection, attenti
 from scripts.runs import read_runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
-from transformer.decoding.activations import Attention
+from transformer.decoding.forced_decoding import Attention
 
 
 class Elements(HTMLParser):

@@ -1,4 +1,4 @@
-"""Forced decoding, compared with sums by hand and with the scores of beam search."""
+"""Known texts: scores compared with sums by hand and with beam search, states and attention with the model's own."""
 
 import jax
 import numpy as np
@@ -9,10 +9,12 @@ from configs import base
 from tests.decoding.models import TOLERANCE, teacher_forced, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.model.transformer import attention_weights
+from transformer.special_tokens import BOS, EOS
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
@@ -78,3 +80,50 @@ def test_a_text_that_is_too_long_is_refused_with_its_index():
     message = r"pairs\[1\]\[1\]: has 25 tokens including end-of-sentence, must have at most 24"
     with pytest.raises(UserError, match=message):
         DECODER.score(REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])
+
+
+MODEL = tiny_model(12, seed=0, num_layers=2)
+READER = make_decoder([MODEL.graph])
+READER_REPLICAS = READER.place([MODEL.parameters])
+
+
+def model():
+    return ensemble.build_models([MODEL.graph], [MODEL.parameters])[0]
+
+
+def test_states_are_those_of_the_encoder_without_padding():
+    texts = ["1 2 3", "", " ".join(["4"] * 19), "5"]
+    encodings = READER.encode(READER_REPLICAS, texts)
+    for text, encoding in zip(texts, encodings, strict=True):
+        assert encoding.tokens == tuple(encode(text)) and encoding.pieces == (*text.split(), "</s>")
+        (expected,) = jax.jit(lambda source: model().encoder(source))(np.array([encode(text)]))
+        np.testing.assert_allclose(encoding.states, expected, atol=1e-5)
+
+
+def test_bertviz_gets_an_array_for_each_layer_and_the_tokens_of_both_axes():
+    attention = READER.attention(READER_REPLICAS, "1 2 3", "4")
+    exported = attention.bertviz()
+    layers, heads = attention.encoder.shape[:2]
+    source, target = exported.pop("encoder_tokens"), exported.pop("decoder_tokens")
+    assert (source, target) == (["1", "2", "3", "</s>"], ["<s>", "4"])
+    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}  # queries, keys
+    for name, (queries, keys) in sides.items():
+        arrays = exported.pop(f"{name}_attention")
+        assert [array.shape for array in arrays] == [(1, heads, len(queries), len(keys))] * layers
+        np.testing.assert_array_equal(np.concatenate(arrays), getattr(attention, name))
+    assert not exported
+
+
+@pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
+def test_weights_and_pieces_belong_together(source, target):
+    attention = READER.attention(READER_REPLICAS, source, target)
+    assert attention.source_pieces == (*source.split(), "</s>")
+    assert attention.target_input_pieces == ("<s>", *target.split())
+    assert attention.target_output_pieces == (*target.split(), "</s>")
+    target_input = [[BOS, *encode(target)[:-1]]]
+    expected = jax.jit(lambda *sides: attention_weights(model(), *sides))(
+        np.array([encode(source)]), np.array(target_input)
+    )
+    for name, weights in expected.items():
+        np.testing.assert_allclose(getattr(attention, name), weights[:, 0], atol=1e-5)
+        np.testing.assert_allclose(getattr(attention, name).sum(axis=-1), 1.0, rtol=1e-5)

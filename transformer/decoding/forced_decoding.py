@@ -1,0 +1,195 @@
+"""Known texts, read instead of generated: their scores, encoder states and attention weights."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding import ensemble
+from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, pad
+from transformer.decoding.beam_search import penalty
+from transformer.decoding.translation import Translation, encode
+from transformer.errors import UserError
+from transformer.model.transformer import Transformer, attention_weights
+from transformer.special_tokens import BOS, PAD
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The encoder's output for a text: one state for each token, EOS included.
+
+    tokens: S ids. pieces: S strings. states: (S, D), float32.
+    """
+
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+    states: Float[np.ndarray, "S D"]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention weights of a model that reads a source and a target, with the pieces of all axes.
+
+    The weights are float32 arrays (layers, heads, query, key); those of a query sum to 1. Axes of length S belong to
+    `source_pieces`. Axes of length T belong to the decoder's positions: position t reads `target_input_pieces[t]`, of
+    which the first is BOS, and predicts `target_output_pieces[t]`, of which the last is EOS.
+
+    encoder: (N, H, S, S). decoder: (N, H, T, T), 0 for later keys. cross: (N, H, T, S).
+    """
+
+    source_pieces: tuple[str, ...]
+    target_input_pieces: tuple[str, ...]
+    target_output_pieces: tuple[str, ...]
+    encoder: Float[np.ndarray, "N H S S"]
+    decoder: Float[np.ndarray, "M H T T"]
+    cross: Float[np.ndarray, "M H T S"]
+
+    def bertviz(self) -> dict[str, list]:
+        """Returns the arguments of BertViz's `model_view` and `head_view` (Vig 2019), with NumPy arrays.
+
+        "encoder_attention", "decoder_attention" and "cross_attention" have an array (1, H, queries, keys) for each
+        layer, "encoder_tokens" the S pieces of the source, and "decoder_tokens" the T pieces that the decoder reads.
+        """
+        parts = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
+        weights = {f"{name}_attention": [layer[None] for layer in layers] for name, layers in parts.items()}
+        tokens = {"encoder_tokens": list(self.source_pieces), "decoder_tokens": list(self.target_input_pieces)}
+        return weights | tokens
+
+
+def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+    """Returns the target of each pair with the scores that the models give to it. A side without tokens is EOS only.
+
+    Raises UserError, with the name of the text, if one is too long.
+    """
+    sources, targets = (
+        [encode_known(models, side, f"pairs[{i}][{side}]", pair[side]) for i, pair in enumerate(pairs)]
+        for side in (0, 1)
+    )
+    rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
+    translations = []
+    for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
+        log_p, pieces = tuple(row.tolist()), tuple(models.target_pieces[token] for token in tokens)
+        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty)
+        translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
+    return translations
+
+
+def encode_texts(models: DeviceModels, parameters: Replicas, texts: Sequence[str]) -> list[Encoding]:
+    """Returns the encoding of each text by the one model. Raises UserError, with its name, if a text is too long."""
+    sequences = [encode_known(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
+    states = _map_rows(models, models.jit(encoder_states), parameters, [sequences])
+    pieces = [tuple(models.source_pieces[token] for token in tokens) for tokens in sequences]
+    return [Encoding(tuple(tokens), *known) for tokens, *known in zip(sequences, pieces, states, strict=True)]
+
+
+def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: str) -> Attention:
+    """Returns the weights with which the one model reads the pair. Raises UserError if a text is too long."""
+    (source_tokens, target_tokens), arrays = _encode_pair(models, source, target)
+    ((_, weights),) = models.map(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
+    S, T = len(source_tokens), len(target_tokens)
+    return Attention(
+        source_pieces=tuple(models.source_pieces[token] for token in source_tokens),
+        target_input_pieces=tuple(models.target_pieces[token] for token in (BOS, *target_tokens[:-1])),
+        target_output_pieces=tuple(models.target_pieces[token] for token in target_tokens),
+        encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
+        decoder=weights["decoder"][:, 0, :, :T, :T].copy(),
+        cross=weights["cross"][:, 0, :, :T, :S].copy(),
+    )
+
+
+def attention_compilation(
+    models: DeviceModels, parameters: tuple[dict, ...], source: str, target: str
+) -> Callable[[], object]:
+    """Returns a function that compiles the program of `read_pair` for a pair. The parameters may be abstract.
+
+    The program is traced here: `attention_weights` captures what modules return, which would disturb other threads.
+    """
+    arguments = models.jit(attend), parameters, *_encode_pair(models, source, target)[1]
+    models.programs.lower(*arguments)
+    return functools.partial(models.programs.compile, *arguments, device=models.devices[0])
+
+
+def score_tokens(
+    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Returns the log-probability of each token of `target` given the source and the tokens before it; 0 at PAD.
+
+    Rows of `source` and `target` end with EOS and are padded with PAD. Probabilities of several models are averaged.
+    """
+    log_p = ensemble.log_probabilities([model(source, _shift_right(target)) for model in models])
+    return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
+
+
+def encoder_states(models: Sequence[nnx.Module], source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+    (model,) = models
+    return model.encoder(source).astype(jnp.float32)
+
+
+def attend(
+    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> dict[str, Float[Array, "N B H Q K"]]:
+    (model,) = models
+    return attention_weights(model, source, _shift_right(target))
+
+
+def _shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Returns the decoder's input that predicts `target`: BOS, and all tokens but the last."""
+    return jnp.concatenate([jnp.full((target.shape[0], 1), BOS, target.dtype), target[:, :-1]], axis=1)
+
+
+def _map_rows(
+    models: DeviceModels, function: Jitted, parameters: Replicas, sides: Sequence[Sequence[Sequence[int]]]
+) -> list[np.ndarray]:
+    """Returns each item's row of the function's result, without the padding of the item's last side.
+
+    `sides` are the token sequences of the items: [sources], or [sources, targets] for pairs.
+    """
+
+    def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
+        return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
+
+    lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
+    batches, rows = make_batches(lengths, longest_text(models.config), 0, models.config.batch_tokens), {}
+    for batch, result in models.map(function, parameters, batches, arrays_of):
+        rows |= {i: row[: len(sides[-1][i])].copy() for i, row in zip(batch.indices, result, strict=False)}
+    return [rows[i] for i in range(len(rows))]
+
+
+def _encode_pair(
+    models: DeviceModels, source: str, target: str
+) -> tuple[list[list[int]], list[Int[np.ndarray, "1 L"]]]:
+    """Returns the tokens of both texts, and as rows of one length. Raises UserError if a text is too long."""
+    tokens = [encode_known(models, 0, "source", source), encode_known(models, 1, "target", target)]
+    (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 0, 1)
+    return tokens, [pad([row], batch.rows, batch.length) for row in tokens]
+
+
+def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
+    """Returns the tokens of a source (side 0) or target (side 1), and EOS.
+
+    Raises UserError, with the text's name, if it has more than `longest_text` tokens or cannot be encoded.
+    """
+    tokens, longest = encode(models.tokenizer.sides[side], name, text), longest_text(models.config)
+    if len(tokens) > longest:
+        raise UserError(
+            f"{name}: has {len(tokens)} tokens including end-of-sentence, must have at most {longest}; shorten it, or "
+            f"raise decoding.max_source_length={models.config.max_source_length}"
+        )
+    return tokens
+
+
+def longest_text(config: Config) -> int:
+    """Returns the most tokens, EOS included, that a known text may have: those of the longest output of the search."""
+    return config.max_source_length + config.max_extra_length
+
+
+def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:
+    """Tells whether both texts have at most `longest` tokens, EOS included."""
+    sides = zip(tokenizer.sides, pair, strict=True)
+    return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
