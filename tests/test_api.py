@@ -100,8 +100,6 @@ LONG = "1 " * 30
         (Model.translate, (["1", "x"],), "line 2: 'x': tokenizer.kind=ids reads"),
         (Model.translate, (["1"], 0), "n_best=0: must be an integer of at least 1"),
         (Model.translate, (["1"], 9), "n_best=9: must be at most decoding.beam_size=2"),
-        (functools.partial(Model.translate, beam_size=4), (["1"],), "beam_size=4: is no argument of translate; set it"),
-        (functools.partial(Model.translate, nbest=4), (["1"],), "nbest=4: is no argument of translate; leave it out"),
         (Model.score, ([("1", "2"), "12"],), "pairs[1]='12': must be a pair of texts, (source, target)"),
         (Model.score, ([("1", None)],), "pairs[0][1]=None: must be a str"),
         (Model.score, ([("1", "2"), ("1", LONG)],), "pairs[1][1]: has 31 tokens including end-of-sentence"),

@@ -98,7 +98,7 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
     monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     replicas, data = {}, base.get_config().data
     timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], data, (), lambda count: None)
-    assert (timed.compile_seconds, timed.seconds, timed.output_tokens) == (3.0, 2.0, 10)
+    assert timed.speed == {"seconds": 2.0, "compile_seconds": 3.0, "output_tokens_per_second": 5.0}
 
 
 def test_scores_are_logged_for_people(workdir, capsys):

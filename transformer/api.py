@@ -1,7 +1,6 @@
 """The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
 import contextlib
-import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
+LOADING_PROCESS = os.getpid()  # `transformer.load` imports this module; forked children inherit the value
 
 
 def load(workdir: object, checkpoint: object, average: object, decoding: Mapping[str, object]) -> "Model":
@@ -41,10 +41,8 @@ class Model:
 
     All methods take any number of texts, translate or read them in batches of similar length, and return the results in
     the order of the texts. Each batch shape is compiled when it is first needed; JAX keeps compiled programs between
-    processes only if you set its `jax_compilation_cache_dir`.
-
-    Threads may share a model. A lock admits one call at a time, so a result never depends on other threads, and two
-    threads never compile the same shape. Forked processes cannot use a model, nor load one if their parent has.
+    processes only if you set its `jax_compilation_cache_dir`. Threads may share a model: a lock admits one call at a
+    time. Forked processes cannot use a model, nor load one if their parent has.
 
     Attributes:
       config: the configuration of the (first) run, with the decoding keys given to `load`.
@@ -62,27 +60,18 @@ class Model:
         sources = [f"{checkpoint.workdir} at step {checkpoint.step}" for checkpoint in self.checkpoints]
         return f"Model({', '.join(sources)})"
 
-    def translate(self, texts: Iterable[str], n_best: int = 1, **decoding: object) -> list[list[Translation]]:
+    def translate(self, texts: Iterable[str], n_best: int = 1) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
-        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger, which logs the same
-        warning once. A search returns different texts, with the best score of each, and fewer than `n_best` if its beam
-        has no more. With strategy="sample" they are samples, in the order drawn, which depend on the seed and the
-        position of the text in `texts`.
-
-        Args:
-          texts: sentences of the source language.
-          n_best: at least 1, and at most `config.decoding.beam_size` in a beam search.
-          **decoding: refused; keys such as beam_size are arguments of `transformer.load`.
+        `config.decoding.max_source_length` tokens is cut, with a warning through absl's logger. A search returns
+        different texts, with the best score of each, and fewer than `n_best` if its beam has no more. With
+        strategy="sample" they are samples, in the order drawn, which depend on the seed and the text's position in
+        `texts`. `n_best` is at most `config.decoding.beam_size` in a beam search.
 
         Raises:
           UserError: an argument is not allowed; the message names it. A line in a message is the text's number, from 1.
         """
-        for key, value in decoding.items():
-            call = f"transformer.load(WORKDIR, {key}={_show(value)})"
-            advice = f"set it when you load the model, {call}" if key in self.config.decoding else "leave it out"
-            raise UserError(f"{key}={_show(value)}: is no argument of translate; {advice}")
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
@@ -91,22 +80,23 @@ class Model:
             return self._decoder.translate(self._parameters, texts, n_best)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
-        """Returns the target of each pair with its log-probability in nats, in total and of each token.
+        """Returns the target of each (source, target) pair with its log-probability in nats, in total and of each token.
 
-        The target is encoded in its best segmentation. If `translate` found the text in another segmentation, its
-        log-probability was another one.
-
-        Args:
-          pairs: (source, target) texts. Either may have no tokens: it is then only an end-of-sentence.
+        The target is encoded in its best segmentation; `translate` may have found the text in another one, with another
+        log-probability. A text without tokens is only an end-of-sentence.
 
         Raises:
           UserError: an item is not a pair of texts, or a text has more tokens, end-of-sentence included, than
             max_source_length + max_extra_length of `config.decoding`. The message names the item.
         """
-        pairs = _pairs(pairs)
+        checked = []
+        for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise UserError(f"pairs[{i}]={_show(pair)}: must be a pair of texts, (source, target)")
+            checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
         self._check("score")
         with self._lock:
-            return self._decoder.score(self._parameters, pairs)
+            return self._decoder.score(self._parameters, checked)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
@@ -114,9 +104,6 @@ class Model:
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
-
-        Returns:
-          NumPy arrays (layers, heads, query, key) and the pieces of their axes; see `Attention`.
 
         Raises:
           UserError: an argument is not a text or too long (see `score`), or the model is an ensemble.
@@ -165,15 +152,9 @@ class Model:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
 
 
-@functools.cache
-def _loading_process() -> int:
-    """Returns the id of the process that calls this first. Its forked children inherit the answer."""
-    return os.getpid()
-
-
 def _refuse_fork(method: str) -> None:
     """Raises UserError in a child that was forked after a model was loaded: JAX's threads are not in it."""
-    if os.getpid() != _loading_process():
+    if os.getpid() != LOADING_PROCESS:
         raise UserError(
             f"{method}: JAX hangs in a process that was forked after a model was loaded; start the process with "
             'multiprocessing.get_context("spawn") and load the model in it'
@@ -191,15 +172,6 @@ def _python_names() -> Iterator[None]:
 
 def _texts(texts: Any) -> list[str]:
     return [check_text(text, f"texts[{i}]") for i, text in enumerate(_items(texts, "texts", "strings"))]
-
-
-def _pairs(pairs: Any) -> list[tuple[str, str]]:
-    checked = []
-    for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise UserError(f"pairs[{i}]={_show(pair)}: must be a pair of texts, (source, target)")
-        checked.append((check_text(pair[0], f"pairs[{i}][0]"), check_text(pair[1], f"pairs[{i}][1]")))
-    return checked
 
 
 def _items(items: Any, name: str, kind: str) -> list[Any]:

@@ -11,9 +11,8 @@ perplexity.
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from absl import logging
 
@@ -28,26 +27,26 @@ from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
 
+if TYPE_CHECKING:
+    from transformer.evaluation_files import Evaluation
+
 
 def main(arguments: argparse.Namespace) -> None:
-    evaluate(arguments, lambda result: print(json.dumps(result), flush=True))
+    evaluation = evaluate(arguments)
+    print(json.dumps(evaluation.result), flush=True)  # before a full disk can lose it
+    evaluation.save()
 
 
-def evaluate(
-    arguments: argparse.Namespace, show: Callable[[dict[str, Any]], None] = lambda result: None
-) -> dict[str, Any]:
-    """Runs the evaluation of these flags. Logs the scores, writes the files, and returns the result.
-
-    `show` is called with the result even if the files cannot be written, which raises UserError.
-    """
+def evaluate(arguments: argparse.Namespace) -> "Evaluation":
+    """Runs the evaluation of these flags, logs the scores, and returns it. Its files are not saved yet."""
     import jax  # these imports take seconds, which --help and a wrong flag should not
 
+    from transformer import evaluation_files
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
-    from transformer.decoding.bleu import METRICS
+    from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
     from transformer.decoding.text_decoder import TextDecoder
-    from transformer.evaluation_files import EvaluationFiles
     from transformer.training.eval_step import held_out_means
     from transformer.training.objectives import OBJECTIVES
 
@@ -57,17 +56,15 @@ def evaluate(
     workdir, config = models.workdir, models.config
     if not OBJECTIVES[config.training.objective].translates:
         check_flags_of_language_model(arguments, config.training.objective)
-        evaluation = EvaluationFiles(arguments, models, show)
+        folder = evaluation_files.make_folder(arguments, models)
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
-        result = evaluation.save_means(means)
-        logging.info(
-            "%s: perplexity %.3f, accuracy %.1f %%", arguments.split, result["perplexity"], 100 * result["accuracy"]
-        )
-        return result
+        accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
+        logging.info("%s: perplexity %.3f, %s", arguments.split, means["perplexity"], accuracy)
+        return evaluation_files.of_means(arguments, models, folder, means)
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
-    evaluation = EvaluationFiles(arguments, models, show)
+    folder = evaluation_files.make_folder(arguments, models)
     decoding, devices = models.config.decoding, jax.local_devices()
     decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
     parameters = decoder.place(models.parameters)
@@ -75,38 +72,34 @@ def evaluate(
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
         translated = translate_and_score(decoder, parameters, texts, references, config.data, METRICS, report)
-    result = evaluation.save_translations(texts, references, translated)
-    log_scores(result)
-    return result
+    evaluation = evaluation_files.of_translations(arguments, models, folder, texts, references, translated)
+    log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
+    return evaluation
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
     """Sets the split to test if neither it nor files are given. Raises UserError for flags that exclude each other."""
-    if arguments.source is None and arguments.reference:
-        raise UserError(f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate")
-    if arguments.source is not None and not arguments.reference:
+    if arguments.source is None:
+        if arguments.reference:
+            raise UserError(f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate")
+        arguments.split = arguments.split or "test"
+        return
+    name = f"--source={arguments.source}"
+    if not arguments.reference:
         command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
-        raise UserError(
-            f"--source={arguments.source}: scores need --reference=FILE; to translate without one: {command}"
-        )
-    if arguments.source is not None and arguments.split is not None:
-        raise UserError(f"--split={arguments.split} --source={arguments.source}: give a split or two files, not both")
-    if arguments.source is not None and arguments.data is not None:
-        raise UserError(f"--data={arguments.data} --source={arguments.source}: give a run's data or files, not both")
-    if arguments.source is None and arguments.split is None:
-        arguments.split = "test"
+        raise UserError(f"{name}: scores need --reference=FILE; to translate without one: {command}")
+    for flag in ("split", "data"):
+        if getattr(arguments, flag) is not None:
+            raise UserError(f"--{flag}={getattr(arguments, flag)} {name}: give a run's data or files, not both")
 
 
 def check_flags_of_language_model(arguments: argparse.Namespace, objective: str) -> None:
     """Raises UserError for flags that are for translations: a language model has none."""
     model = f"a model of training.objective={objective}"
     if arguments.source is not None or arguments.data is not None or len(split_names(arguments.workdir)) > 1:
-        raise UserError(
-            f"--workdir={arguments.workdir}: {model} is evaluated by itself on a split of its own data; give "
-            "--split only"
-        )
-    if arguments.overrides:
-        key, text = arguments.overrides[0]
+        advice = "is evaluated by itself on a split of its own data; give --split only"
+        raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
+    for key, text in arguments.overrides:
         raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
 
 
@@ -130,11 +123,8 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
 
 
 def warn_about_unknown(arguments: argparse.Namespace, vocabulary: Vocabulary, kind: str, texts: list[str]) -> None:
-    """Warns if the vocabulary lacks characters of the sources. The decoder names a line that is not of integers.
-
-    `kind` is `config.tokenizer.kind`.
-    """
-    if kind == "ids":
+    """Warns if the vocabulary, of a tokenizer of this kind, lacks characters of the sources."""
+    if kind == "ids":  # the decoder names a line that is not of integers
         return
     losses = count_losses(vocabulary, texts, vocabulary.encode(texts))
     name = f"--source={arguments.source}" if arguments.source else f"the sources of {arguments.split}"
@@ -142,12 +132,9 @@ def warn_about_unknown(arguments: argparse.Namespace, vocabulary: Vocabulary, ki
         logging.warning("%s", line)
 
 
-def log_scores(result: Mapping[str, Any]) -> None:
-    """Logs the scores for a person to read."""
-    from transformer.decoding.bleu import METRICS, describe_scores
-
-    text = result["split"] or result["data"] or result["source"]
-    logging.info("%s: %s", text, ", ".join(describe_scores(result, METRICS)))
+def log_result(result: dict, scores: list[str]) -> None:
+    """Logs the result for a person to read."""
+    logging.info("%s: %s", result["split"] or result["data"] or result["source"], ", ".join(scores))
     if isinstance(result["reference"], list):
         logging.info("each sentence has %d references; every metric takes all of them", len(result["reference"]))
     logging.info(

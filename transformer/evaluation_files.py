@@ -1,4 +1,4 @@
-"""The files of an evaluation, in the workdir's folder `evaluations` or another one."""
+"""The result of an evaluation and its files, in the workdir's folder `evaluations` or another one."""
 
 import argparse
 import contextlib
@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,87 +20,84 @@ from transformer.errors import UNREADABLE, UserError
 from transformer.training.metrics import Record
 
 
-class EvaluationFiles:
-    """The files of the evaluation of some models with these flags. Repeating an evaluation overwrites them."""
+@dataclass(frozen=True)
+class Evaluation:
+    """The content of FOLDER/NAME.json, and of FOLDER/NAME.KEY for each key of `texts`."""
 
-    def __init__(self, arguments: argparse.Namespace, models: Trained, show: Callable[[dict[str, Any]], None]):
-        """Creates the folder. Raises UserError, before the work, if it cannot be written to.
+    folder: Path
+    name: str
+    result: dict[str, Any]
+    texts: Mapping[str, str]
 
-        `show` is called with the result, even if the files cannot be written.
-        """
-        self.arguments, self.models, self.show = arguments, models, show
-        self.folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
-        with self._writing(), tempfile.TemporaryFile(dir=self.folder):
-            pass
+    def save(self) -> None:
+        """Writes all files. Raises UserError if that fails."""
+        with _writing(self.folder):
+            for ending, text in self.texts.items():
+                files.write_text(self.folder / f"{self.name}.{ending}", text)
+            files.write_json(self.folder / f"{self.name}.json", self.result)
 
-    def save_translations(
-        self, sources: Sequence[str], references: References, translated: ScoredTranslations
-    ) -> dict[str, Any]:
-        """Writes all texts and the result, shows the result, and returns it."""
-        arguments, models = self.arguments, self.models
-        described = describe_models(models)
-        evaluated = {
-            "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
-            "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
-            "source": arguments.source,
-            "reference": _one_or_list(arguments.reference),
-            "models": described["models"],
-        }
-        name = numbered_name(self.folder, evaluation_name(arguments, models), evaluated)
-        sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
-        kinds = ["references", *(f"references.{number}" for number in range(2, len(references) + 1))]
-        texts = {"sources": sources, **dict(zip(kinds, references, strict=True)), "hypotheses": translated.hypotheses}
-        paths = {kind: self.folder / f"{name}.{kind}.txt" for kind in texts}
-        sentences = self.folder / f"{name}.sentences.jsonl"
-        measured = translated.scores | {
-            "seconds": translated.seconds,
-            "compile_seconds": translated.compile_seconds,
-            "output_tokens_per_second": translated.output_tokens / translated.seconds,
-        }
-        result = {
-            **files.six_digits(measured),
-            **evaluated,
-            "sentences": len(sources),
-            **described,
-            "decoding": models.config.decoding.to_dict(),
-            "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
-            "sources": str(paths["sources"]),
-            "references": _one_or_list([str(paths[kind]) for kind in kinds]),
-            "hypotheses": str(paths["hypotheses"]),
-            "sentence_scores": str(sentences),
-        }
-        contents = {paths[kind]: "".join(f"{line}\n" for line in texts[kind]) for kind in texts}
-        contents[sentences] = "".join(sentence_lines(sources, references, translated.translations))
-        self._save(contents, name, result)
-        return result
 
-    def save_means(self, means: Record) -> dict[str, Any]:
-        """Does what `save_translations` does for the result of a language model on a split."""
-        result = files.six_digits(means) | {"split": self.arguments.split} | describe_models(self.models)
-        self._save({}, evaluation_name(self.arguments, self.models), result)
-        return result
+def make_folder(arguments: argparse.Namespace, models: Trained) -> Path:
+    """Returns the folder of the files. Raises UserError, before the work, if it cannot be written to."""
+    folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    return folder
 
-    def _save(self, contents: Mapping[Path, str], name: str, result: dict[str, Any]) -> None:
-        """Writes the texts and NAME.json. Shows the result afterwards, or before it raises UserError if that fails."""
-        try:
-            with self._writing():
-                for path, content in contents.items():
-                    files.write_text(path, content)
-                files.write_json(self.folder / f"{name}.json", result)
-        finally:
-            self.show(result)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Raises UserError if the block cannot write to the folder."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            yield
-        except OSError as error:
-            name = f"--output={self.arguments.output}" if self.arguments.output else self.folder
-            raise UserError(
-                f"{name}: cannot be written to ({error.strerror}); name another folder with --output=FOLDER"
-            ) from error
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        advice = "name another folder with --output=FOLDER"
+        raise UserError(f"{folder}: cannot be written to ({error.strerror}); {advice}") from error
+
+
+def of_translations(
+    arguments: argparse.Namespace,
+    models: Trained,
+    folder: Path,
+    sources: Sequence[str],
+    references: References,
+    translated: ScoredTranslations,
+) -> Evaluation:
+    """Returns the evaluation of translations, with all texts. Repeating an evaluation overwrites its files."""
+    described = describe_models(models)
+    evaluated = {
+        "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
+        "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
+        "source": arguments.source,
+        "reference": _one_or_list(arguments.reference),
+        "models": described["models"],
+    }
+    name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
+    sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
+    kinds = ["references", *(f"references.{number}" for number in range(2, len(references) + 1))]
+    lines = {"sources": sources, **dict(zip(kinds, references, strict=True)), "hypotheses": translated.hypotheses}
+    texts = {f"{kind}.txt": "".join(f"{line}\n" for line in lines[kind]) for kind in lines}
+    texts["sentences.jsonl"] = "".join(sentence_lines(sources, references, translated.translations))
+    paths = {kind: str(folder / f"{name}.{kind}.txt") for kind in lines}
+    result = {
+        **files.six_digits(translated.scores | translated.speed),
+        **evaluated,
+        "sentences": len(sources),
+        **described,
+        "decoding": models.config.decoding.to_dict(),
+        "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
+        "sources": paths["sources"],
+        "references": _one_or_list([paths[kind] for kind in kinds]),
+        "hypotheses": paths["hypotheses"],
+        "sentence_scores": str(folder / f"{name}.sentences.jsonl"),
+    }
+    return Evaluation(folder, name, result, texts)
+
+
+def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means: Record) -> Evaluation:
+    """Returns the evaluation of a language model on a split."""
+    result = files.six_digits(means) | {"split": arguments.split} | describe_models(models)
+    return Evaluation(folder, evaluation_name(arguments, models), result, {})
 
 
 def sentence_lines(

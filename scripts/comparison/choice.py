@@ -70,8 +70,9 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
 
 def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
     flags = [f"--workdir={path}", *_flags(arguments)]
-    result = evaluate(make_parser().parse(flags))
-    return read_evaluation(Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json"))
+    made = evaluate(make_parser().parse(flags))
+    made.save()
+    return read_evaluation(made.folder / f"{made.name}.json")
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:

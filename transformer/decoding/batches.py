@@ -50,14 +50,12 @@ def make_batches(
 ) -> list[DecodingBatch]:
     """Returns batches of sequences of similar length, the longest first, so that devices finish at about the same time.
 
-    The padded length and the number of rows depend only on the sequence's own length. So a sequence always meets the
-    same compiled function, whatever its neighbours are.
+    A sequence's padded length and number of rows depend only on its own length, so it always meets the same program.
 
     Args:
       lengths: length of each sequence by its index, at most `longest`, which is the largest padded length.
       extra_length: positions of a row beyond the padded length.
       max_positions: limit on the positions of a batch; a batch of one row may exceed it.
-      shortest: the smallest padded length.
     """
     shapes, batches = padded_lengths(longest, shortest), []
     order = sorted(lengths, key=lambda i: (lengths[i], i))
@@ -140,29 +138,22 @@ class DeviceModels:
     ) -> Iterator[tuple[Any, Any]]:
         """Yields each batch with the result of a function from `jit`, in NumPy, in the order in which devices finish.
 
-        A device takes the next batch as soon as it has room for one, and compiles the function at the first batch of a
-        shape. A single batch goes to the first device, so that single sentences compile nothing elsewhere.
-        `arrays_of` returns the arrays of a batch. The device's thread calls it just before it needs them.
+        A device takes the next batch as soon as it has room, and compiles the function at the first batch of a shape. A
+        single batch goes to the first device. `arrays_of` returns the arrays of a batch, just before they are needed.
         """
-        waiting = deque(batches)
+        waiting = iter(batches)  # shared by the threads of the devices
 
         def results(device: jax.Device) -> Iterator[tuple[Any, Any]]:
             replica, launched = parameters[device], deque()
-            while True:
-                try:
-                    batch = waiting.popleft()
-                except IndexError:
-                    break
+            for batch in waiting:
                 arrays = jax.device_put(tuple(arrays_of(batch)), device)
                 program = self.programs.compile(function, replica, *arrays, device=device)
                 launched.append((batch, program(replica, *arrays)))
                 if len(launched) > LAUNCHED_AHEAD:
-                    first, result = launched.popleft()
-                    yield first, jax.device_get(result)
-            for batch, result in launched:
-                yield batch, jax.device_get(result)
+                    yield jax.device_get(launched.popleft())
+            yield from map(jax.device_get, launched)
 
-        return merge([results(device) for device in self.devices[: len(waiting)]])
+        return merge([results(device) for device in self.devices[: len(batches)]])
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:

@@ -24,22 +24,17 @@ TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other
 class ScoredTranslations:
     """The best translation of each text, and the scores of all.
 
-    `seconds` are from text to text, without `compile_seconds`: the time of compiling programs, or of loading them.
+    speed: "output_tokens_per_second", with EOS, and "seconds" from text to text; both leave out "compile_seconds", the
+      time of compiling programs or of loading them.
     """
 
     translations: list[Translation]
     scores: dict[str, float | str]
-    seconds: float
-    compile_seconds: float
+    speed: dict[str, float]
 
     @property
     def hypotheses(self) -> list[str]:
         return [translation.text for translation in self.translations]
-
-    @property
-    def output_tokens(self) -> int:
-        """The number of tokens, with EOS."""
-        return sum(len(translation.tokens) for translation in self.translations)
 
 
 def translate_and_score(
@@ -59,41 +54,36 @@ def translate_and_score(
       report: called with the number of texts that have just been finished.
     """
     began, compiled = time.perf_counter(), decoder.compile_seconds
-    best = [nbest[0] for nbest in translate_together(decoder, parameters, texts, data.wait_seconds, report)]
+    translations = _translate_together(decoder, parameters, texts, data.wait_seconds, report)
     compile_seconds = decoder.compile_seconds - compiled
     seconds = time.perf_counter() - began - compile_seconds
-    scores = bleu.score([translation.text for translation in best], references, bleu.bleu_language(data), metrics)
-    return ScoredTranslations(best, scores, seconds, compile_seconds)
+    tokens = sum(len(translation.tokens) for translation in translations)
+    speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
+    hypotheses = [translation.text for translation in translations]
+    scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)
+    return ScoredTranslations(translations, scores, speed)
 
 
-def translate_together(
+def _translate_together(
     decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
-) -> list[list[Translation]]:
-    """Returns the best translation of each text, as `TextDecoder.translate` does, to all processes.
+) -> list[Translation]:
+    """Returns the best translation of each text to all processes.
 
     All processes call it with the same texts, and it calls `report` equally often in each, so that may be a collective.
     `wait_seconds` limits the time that a process may make no progress while another waits for it.
     """
     processes, index = jax.process_count(), jax.process_index()
     if processes == 1:
-        return decoder.translate(parameters, texts, report=report)
-
-    def report_progress(_: int) -> None:
-        coordination.publish_progress()
-
-    translations: list[list[Translation]] = []
+        return [best for (best,) in decoder.translate(parameters, texts, report=report)]
+    translations: list[Translation] = []
     size = TEXTS_PER_DEVICE * jax.device_count()
     for begin in range(0, len(texts), size):
         count = len(texts[begin : begin + size])
         low, high = (begin + count * i // processes for i in (index, index + 1))
-        own = decoder.translate(parameters, texts[low:high], 1, 1 + low, report_progress)
-        values = [[dataclasses.astuple(translation) for translation in nbest] for nbest in own]
+        own = decoder.translate(parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress())
+        values = [dataclasses.astuple(best) for (best,) in own]
         for part in coordination.gather("translate its part", values, wait_seconds):
-            translations += [[_from_json(fields) for fields in nbest] for nbest in part]
+            for fields in part:  # JSON makes lists of tuples
+                translations.append(Translation(*(tuple(x) if isinstance(x, list) else x for x in fields)))
         report(count)
     return translations
-
-
-def _from_json(fields: Sequence) -> Translation:
-    """Returns the translation with these fields, whose tuples JSON has made lists."""
-    return Translation(*(tuple(field) if isinstance(field, list) else field for field in fields))

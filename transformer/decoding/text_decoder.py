@@ -31,9 +31,8 @@ class TextDecoder(DeviceModels):
     """Decodes texts with one model, or with an ensemble of models that share a tokenizer.
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
-    So a search by steps has two passes. The first allows outputs slightly longer than the sources. The second searches
-    the few unfinished sentences again, with the full length. A sentence's pass does not depend on its neighbours, and
-    so neither does its translation.
+    So a search by steps has two passes: the second searches the few sentences again whose outputs are much longer than
+    the sources. Neither a sentence's pass nor its translation depends on its neighbours.
     """
 
     def __post_init__(self) -> None:
@@ -53,11 +52,11 @@ class TextDecoder(DeviceModels):
         """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
 
         Args:
-          texts: one sentence each. A text without tokens, such as an empty line, has `n_best` empty translations.
+          texts: one sentence each. A text without tokens has `n_best` empty translations.
           first_line: line number of the first text, for warnings and for the samples' random numbers.
           report: called with the number of texts that have just been finished.
 
-        Raises UserError if the search keeps fewer than `n_best` hypotheses, or the vocabulary cannot encode a text.
+        Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
         self.check_n_best(n_best)
         sources = self._encode(texts, first_line)
@@ -71,7 +70,7 @@ class TextDecoder(DeviceModels):
             self.compile_seconds += time.perf_counter() - began
             arrays_of = functools.partial(self._arrays, sources=sources, first_line=first_line)
             with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
-                for batch, (hypotheses, done) in results:  # later batches are being searched meanwhile
+                for batch, (hypotheses, done) in results:
                     for row, index in enumerate(batch.indices):
                         if done[row]:
                             translations[index] = self._read(hypotheses, row)[:n_best]
@@ -108,10 +107,7 @@ class TextDecoder(DeviceModels):
         return (longest,) if longest <= FIRST_EXTRA_LENGTH else (FIRST_EXTRA_LENGTH, longest)
 
     def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program which `translate` needs for the best translation of the texts.
-
-        `parameters` are those of each model as `place` takes them; arrays may be abstract.
-        """
+        """Returns functions that each compile a program which `translate` needs for the texts. Arrays may be abstract."""
         abstract = self.abstract(parameters)
         lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1)) if source}
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
@@ -132,9 +128,9 @@ class TextDecoder(DeviceModels):
         """Returns functions that each compile a program of one pass, the one of the longest sources first."""
         jobs = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
-            arrays = self._arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
+            arguments = search, parameters, *self._arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
             for device in self.devices[: len(batches)]:
-                jobs.append(functools.partial(self.programs.compile, search, parameters, *arrays, device=device))
+                jobs.append(functools.partial(self.programs.compile, *arguments, device=device))
         return jobs
 
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
@@ -142,23 +138,20 @@ class TextDecoder(DeviceModels):
 
         Logs the first line that is cut, and how many are; once, since validation translates the same lines many times.
         """
-        longest, sources, warnings = self.config.max_source_length, [], []
-        for line, text in enumerate(texts, start=first_line):
-            tokens = encode(self.tokenizer.source, f"line {line}", text)
-            if len(tokens) > longest:
-                warnings.append(
-                    f"Line {line} has {len(tokens)} tokens including end-of-sentence; only the first {longest - 1} are "
-                    f"translated (decoding.max_source_length={longest})."
-                )
-            sources.append([*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [])
-        if len(warnings) > 1:
-            where = f"Lines {first_line} to {first_line + len(texts) - 1}"
-            warnings[1:] = [f"{where}: {len(warnings)} are cut to decoding.max_source_length={longest}."]
-        for warning in warnings:
+        longest, vocabulary = self.config.max_source_length, self.tokenizer.source
+        sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
+        cut = {line: len(tokens) for line, tokens in enumerate(sources, start=first_line) if len(tokens) > longest}
+        for line, length in list(cut.items())[:1]:
+            warning = (
+                f"Line {line} has {length} tokens including end-of-sentence; only the first {longest - 1} are "
+                f"translated (decoding.max_source_length={longest})."
+            )
+            if len(cut) > 1:
+                warning += f" {len(cut)} of the lines {first_line} to {first_line + len(texts) - 1} are cut."
             if warning not in self._logged:
                 logging.warning("%s", warning)
-        self._logged.update(warnings)
-        return sources
+                self._logged.add(warning)
+        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def _arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
         """Returns the sources of a batch, the numbers of their lines, and with a shortlist their candidates."""
