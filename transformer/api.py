@@ -6,13 +6,10 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -26,11 +23,11 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
     if not isinstance(folders, Sequence) or not all(isinstance(folder, str | os.PathLike) for folder in folders):
-        raise UserError(f"workdir={_show(workdir)}: must be the folder of a run, or a list of such folders")
+        raise UserError(f"workdir={workdir!r:.60}: must be the folder of a run, or a list of such folders")
     if not folders:
         raise UserError("workdir=[]: has no folder; name at least one")
     if type(average) is not int:
-        raise UserError(f"average={_show(average)}: must be an integer")
+        raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     with _python_names():
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
@@ -51,9 +48,7 @@ class Model:
 
     def __init__(self, models: Trained) -> None:
         self.config, self.checkpoints = models.config, models.checkpoints
-        decoding, devices = models.config.decoding, jax.local_devices()
-        self._decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
-        self._parameters = self._decoder.place(models.parameters)
+        self._decoder, self._parameters = models.decoder()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -74,13 +69,13 @@ class Model:
         """
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
-            raise UserError(f"n_best={_show(n_best)}: must be an integer of at least 1")
+            raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
         with self._lock, _python_names():
             return self._decoder.translate(self._parameters, texts, n_best)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
-        """Returns the target of each (source, target) pair with its log-probability in nats, in total and of each token.
+        """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
 
         The target is encoded in its best segmentation; `translate` may have found the text in another one, with another
         log-probability. A text without tokens is only an end-of-sentence.
@@ -92,7 +87,7 @@ class Model:
         checked = []
         for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise UserError(f"pairs[{i}]={_show(pair)}: must be a pair of texts, (source, target)")
+                raise UserError(f"pairs[{i}]={pair!r:.60}: must be a pair of texts, (source, target)")
             checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
         self._check("score")
         with self._lock:
@@ -176,7 +171,7 @@ def _texts(texts: Any) -> list[str]:
 
 def _items(items: Any, name: str, kind: str) -> list[Any]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}={_show(items)}: must be a list of {kind}; put a single one in brackets")
+        raise UserError(f"{name}={items!r:.60}: must be a list of {kind}; put a single one in brackets")
     return list(items)
 
 
@@ -184,14 +179,9 @@ def check_text(text: Any, name: str) -> str:
     """Returns the text with spaces for line breaks. Raises UserError, with its name, unless it is a str in Unicode."""
     if not isinstance(text, str):
         advice = "; decode it" if isinstance(text, bytes) else ""
-        raise UserError(f"{name}={_show(text)}: must be a str{advice}")
+        raise UserError(f"{name}={text!r:.60}: must be a str{advice}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
     return text.translate(LINE_BREAKS)
-
-
-def _show(value: Any) -> str:
-    """Returns the value for a message, at most 60 characters of it."""
-    return f"{value!r:.60}"

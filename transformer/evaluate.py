@@ -39,14 +39,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> "Evaluation":
     """Runs the evaluation of these flags, logs the scores, and returns it. Its files are not saved yet."""
-    import jax  # these imports take seconds, which --help and a wrong flag should not
-
-    from transformer import evaluation_files
+    from transformer import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
-    from transformer.decoding.text_decoder import TextDecoder
     from transformer.training.eval_step import held_out_means
     from transformer.training.objectives import OBJECTIVES
 
@@ -65,9 +62,7 @@ def evaluate(arguments: argparse.Namespace) -> "Evaluation":
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
-    decoding, devices = models.config.decoding, jax.local_devices()
-    decoder = TextDecoder(models.graphs, models.tokenizer, decoding, devices, models.shortlist)
-    parameters = decoder.place(models.parameters)
+    decoder, parameters = models.decoder()
     warn_about_unknown(arguments, models.tokenizer.source, models.config.tokenizer.kind, texts)
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
@@ -113,13 +108,12 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
             texts, references = source.read_pairs(data, arguments.split)
             return texts, [references]
         except UserError as error:
-            files_instead = "or evaluate files with --source=FILE --reference=FILE"
-            raise UserError(f"{error}{cli.moved_data(workdir.path)}, {files_instead}") from error
+            advice = f"{cli.moved_data(workdir.path)}, or evaluate files with --source=FILE --reference=FILE"
+            raise UserError(f"{error}{advice}") from error
     pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
-    texts = pairs[0][0]
-    if not texts:
+    if not pairs[0][0]:
         raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
-    return texts, [references for _, references in pairs]
+    return pairs[0][0], [references for _, references in pairs]
 
 
 def warn_about_unknown(arguments: argparse.Namespace, vocabulary: Vocabulary, kind: str, texts: list[str]) -> None:
@@ -135,13 +129,9 @@ def warn_about_unknown(arguments: argparse.Namespace, vocabulary: Vocabulary, ki
 def log_result(result: dict, scores: list[str]) -> None:
     """Logs the result for a person to read."""
     logging.info("%s: %s", result["split"] or result["data"] or result["source"], ", ".join(scores))
-    if isinstance(result["reference"], list):
-        logging.info("each sentence has %d references; every metric takes all of them", len(result["reference"]))
-    logging.info(
-        "%s; %.0f tokens/s for %.1f s, after %.1f s of compilation",
-        counted(result["sentences"], "sentence"),
-        *(result["output_tokens_per_second"], result["seconds"], result["compile_seconds"]),
-    )
+    speed = [result[key] for key in ("output_tokens_per_second", "seconds", "compile_seconds")]
+    sentences = counted(result["sentences"], "sentence")
+    logging.info("%s; %.0f tokens/s for %.1f s, after %.1f s of compilation", sentences, *speed)
     for model in result["models"]:
         mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""
         logging.info("model: %s at step %d%s", model["workdir"], model["step"], mean)

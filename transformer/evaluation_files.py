@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sacrebleu.metrics import CHRF
+
 from transformer import files
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.bleu import References, sentence_chrf
+from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
 from transformer.errors import UNREADABLE, UserError
@@ -104,12 +106,11 @@ def sentence_lines(
     sources: Sequence[str], references: References, translations: Sequence[Translation]
 ) -> Iterator[str]:
     """Yields a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
-    chrf = sentence_chrf([translation.text for translation in translations], references)
-    rows = zip(sources, translations, chrf, *references, strict=True)
-    for line, (source, translation, score, *known) in enumerate(rows, start=1):
+    chrf, rows = CHRF(), zip(sources, translations, *references, strict=True)
+    for line, (source, translation, *known) in enumerate(rows, start=1):
         sentence = {
             "line": line,
-            "chrf": score,
+            "chrf": chrf.sentence_score(translation.text, known).score,
             "score": translation.score,
             "source_length": len(source),
             "hypothesis_length": len(translation.text),
@@ -122,7 +123,7 @@ def sentence_lines(
 
 
 def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
-    """Returns the only name, as all results had it before they could have several references; None for no names."""
+    """Returns the only name, as results with one reference have it; None for no names."""
     return list(names) if len(names) > 1 else next(iter(names), None)
 
 
@@ -151,8 +152,7 @@ def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
     for candidate in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
         try:
             result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))
-            is_same = json.dumps({key: result[key] for key in evaluated}) == json.dumps(evaluated)
+            if json.dumps({key: result[key] for key in evaluated}) == json.dumps(evaluated):
+                return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
-            is_same = True
-        if is_same:
             return candidate

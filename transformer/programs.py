@@ -13,7 +13,6 @@ from transformer.errors import UserError
 
 ANY_DEVICE = NamedSharding(AbstractMesh((1,), ("device",), (AxisType.Auto,)), PartitionSpec())
 FLAG = "--xla_cpu_experimental_ynn_fusion_type=-reduce"  # avoids the miscompilation
-# Parts of a program's text.
 _FUSION = re.compile(r'fusion\(.*calls=(%?[\w.\-]+),.*"__ynn_fusion"')
 _DOT = re.compile(r" dot\(\S+ (%?[\w.\-]+)\)(.*)")
 _DIMENSIONS = re.compile(r"rhs_(batch|contracting)_dims=\{([\d,]+)\}")
@@ -24,12 +23,11 @@ class Programs:
     """The compiled programs of jitted functions, one for each function, shapes of its arguments, and device.
 
     The first argument, state or parameters, has the same shapes in all calls of a function and is no part of the key.
-    Threads may compile different programs at the same time. A program accepts all arrays of its shapes and shardings,
-    whereas the cache of `jax.jit` may miss for an equivalent sharding and compile in the middle of a run.
+    The cache of `jax.jit` may miss for an equivalent sharding, and compile in the middle of a run; this one does not.
     """
 
     def __init__(self) -> None:
-        # By device (None: placed as the arguments were), and by function and shapes.
+        # By device (None: the shardings of the arguments), and by function and shapes.
         self.compiled: dict[tuple[jax.Device | None, tuple], jax.stages.Compiled] = {}
         self._lowered: dict[tuple, jax.stages.Lowered] = {}
         self._locks: dict[tuple, threading.Lock] = {}
@@ -39,24 +37,31 @@ class Programs:
         return self.compile(function, *arguments)(*arguments)
 
     def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
-        """Returns the jitted function compiled for arguments of these shapes. Arrays may be abstract.
+        """Returns the jitted function compiled for arguments of these shapes, and for `device` or their shardings.
 
-        The program is for `device`, wherever the arguments are; without one, for the shardings of the arguments.
+        Arrays may be abstract. Threads may compile different programs at the same time.
         """
         key = _key(function, arguments)
-        if (device, key) not in self.compiled:
-            lowered = function.lower(*arguments) if device is None else self.lower(function, *arguments)
-            options = {} if device is None else {"device_assignment": (device,)}
-            with self._locks[key] if _shares_cache(device) else contextlib.nullcontext():
-                self.compiled[device, key] = compile_program(lowered, **options)
+        if (device, key) in self.compiled:
+            return self.compiled[device, key]
+        if device is None:
+            self.compiled[device, key] = compile_program(function.lower(*arguments))
+        else:
+            lowered = self.lower(function, *arguments)
+            # JAX's compilation cache gives a GPU what it has compiled for another one.
+            waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
+            with self._locks[key] if waits else contextlib.nullcontext():
+                self.compiled[device, key] = compile_program(lowered, device_assignment=(device,))
         return self.compiled[device, key]
 
     def lower(self, function: Any, *arguments: Any) -> jax.stages.Lowered:
-        """Traces and lowers the function once for all devices. `compile` does so, unless it was done before."""
+        """Traces and lowers the function once for all devices."""
         key = _key(function, arguments)
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._lowered:
-                abstract = jax.tree.map(_on_any_device, arguments)
+                abstract = jax.tree.map(
+                    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments
+                )
                 platforms = (jax.export.default_export_platform(),)
                 self._lowered[key] = function.trace(*abstract).lower(lowering_platforms=platforms)
             return self._lowered[key]
@@ -65,15 +70,6 @@ class Programs:
 def _key(function: Any, arguments: tuple) -> tuple:
     leaves, structure = jax.tree.flatten(arguments[1:])
     return function, structure, *map(np.shape, leaves)
-
-
-def _on_any_device(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=ANY_DEVICE)
-
-
-def _shares_cache(device: jax.Device | None) -> bool:
-    """Tells whether JAX's compilation cache gives this device what it has compiled for another one of its kind."""
-    return device is not None and device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
 
 
 def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stages.Compiled:
@@ -90,9 +86,8 @@ def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stage
 def miscompiled_operation(text: str) -> str | None:
     """Returns the name of a product that this program, as `as_text` prints it, computes wrongly, or None.
 
-    XLA fuses the product with the reduction of its result and with the broadcast that makes its right operand, for
-    YNNPACK. Then some operands are read with wrong strides or outside their memory. The kinds of broadcast below are
-    those for which random products gave garbage, with JAX 0.10.2 and 0.12.0.1.
+    For YNNPACK, XLA fuses the product with the reduction of its result and the broadcast of its right operand, which is
+    then read with wrong strides. Random products gave garbage for the broadcasts below, with JAX 0.10.2 and 0.12.0.1.
     """
     fused = set(_FUSION.findall(text))
     for computation in text.split("\n\n") if fused else ():

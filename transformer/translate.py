@@ -3,13 +3,11 @@
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
     [--format=text|jsonl] [--decoding.KEY=VALUE ...]
 
-text: one line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated
-    by tabs, best first; score and text are empty where the search found fewer texts.
-jsonl: one JSON object a line with the source and its translations: text, score, log-probability, and the tokens with
-    their pieces and log-probabilities. A CTC search does not know the latter: they are 0 except at the end.
+text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
+    tabs, best first; score and text are empty where the search found fewer texts.
+jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
 
-Lines that have come are translated when no more input is ready, so another program can write a line and wait for its
-translation. --decoding.batch_tokens=1 makes single lines fast: batches have one row.
+Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
 """
 
 import argparse
@@ -29,11 +27,8 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 
 def main(arguments: argparse.Namespace) -> None:
-    import jax  # these imports take seconds, which --help and a wrong flag should not
-
-    from transformer.cache import enable_compilation_cache
+    from transformer.cache import enable_compilation_cache  # these imports take seconds, which --help should not
     from transformer.checkpoints import trained
-    from transformer.decoding.text_decoder import TextDecoder
     from transformer.training.objectives import OBJECTIVES
 
     if arguments.n_best < 1:
@@ -46,18 +41,16 @@ def main(arguments: argparse.Namespace) -> None:
     objective = models.config.training.objective
     if "translate" not in OBJECTIVES[objective].methods:
         raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
-    devices, n_best = jax.local_devices(), arguments.n_best
-    decoder = TextDecoder(models.graphs, models.tokenizer, models.config.decoding, devices, models.shortlist)
+    n_best, (decoder, parameters) = arguments.n_best, models.decoder()
     decoder.check_n_best(n_best)
-    parameters = decoder.place(models.parameters)
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     as_output, first_line = as_jsonl if arguments.format == "jsonl" else as_text, 1
-    for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(devices)):
+    for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
         texts = list(decode_lines(chunk, first_line))
         translations = decoder.translate(parameters, texts, n_best, first_line)
-        for text, best in zip(texts, translations, strict=True):
-            sys.stdout.buffer.write(as_output(text, best, n_best).encode())
+        outputs = [as_output(text, best, n_best) for text, best in zip(texts, translations, strict=True)]
+        sys.stdout.buffer.write("".join(outputs).encode())
         sys.stdout.buffer.flush()
         first_line += len(chunk)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 from absl import logging
 from flax import nnx
 
@@ -12,7 +13,9 @@ from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.batches import Replicas
 from transformer.decoding.shortlist import Shortlist
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
@@ -41,6 +44,11 @@ class Trained:
     parameters: tuple[dict, ...]
     checkpoints: tuple[Checkpoint, ...]
     shortlist: Shortlist | None
+
+    def decoder(self) -> tuple[TextDecoder, Replicas]:
+        """Returns a decoder on all local devices, and the parameters as its methods take them."""
+        decoder = TextDecoder(self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist)
+        return decoder, decoder.place(self.parameters)
 
 
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:

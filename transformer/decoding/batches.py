@@ -80,10 +80,7 @@ class DeviceModels:
     """One or more models that share a tokenizer, and the local devices that share the batches to decode.
 
     Parameters are arguments of the methods, so that validation compiles once and decodes with new ones each time.
-
-    Attributes:
-      config: the group `config.decoding`.
-      shortlist: the candidates of each sentence; None searches the whole vocabulary.
+    `config` is the group `config.decoding`. Without a shortlist, the whole vocabulary is searched.
     """
 
     graphs: Sequence[nnx.GraphDef]
@@ -99,9 +96,7 @@ class DeviceModels:
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
         """Returns the parameters of each model on all devices, as the methods take them: see `convert_kernels`.
 
-        Args:
-          parameters: of each model, as `nnx.to_pure_dict` returns them; in NumPy, or sharded over `mesh`.
-          mesh: has all devices. If it is shared by several processes, this is a collective.
+        `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is a collective.
         """
         # NumPy converts its own arrays, which compiles nothing.
         is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)

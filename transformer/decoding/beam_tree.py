@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,10 @@ KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 class Node:
     """A hypothesis: its parent extended by one token.
 
-    Attributes:
-      parent: index of the node that it extends; None for the root, which is BOS.
-      piece: its last token.
-      log_probability: of all its tokens, in nats.
-      score: log_probability / length penalty, by which ended hypotheses are compared.
-      outcome: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else `DROPPED`.
+    parent: index of the node that it extends; None for the root, which is BOS.
+    piece: its last token.
+    log_probability: of all its tokens, in nats. score: log_probability / length penalty.
+    outcome: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else `DROPPED`.
     """
 
     parent: int | None
@@ -43,11 +41,10 @@ class Node:
 class BeamTree:
     """The hypotheses of a search. A node follows its parent, and nodes of one depth are together, best first.
 
-    Attributes:
-      source_pieces: the source, EOS included.
-      nodes: the root, and for each step the hypotheses that end, the K best extensions, and the K next best, which are
-        dropped at once.
-      best: the indices of the nodes on the way to the translation, from the root.
+    source_pieces: the source, EOS included.
+    nodes: the root, and for each step the hypotheses that end, the K best extensions, and the K next best, which are
+      dropped at once.
+    best: the indices of the nodes on the way to the translation, from the root.
     """
 
     source_pieces: tuple[str, ...]
@@ -87,14 +84,13 @@ def record(
     candidates: Int[Array, "1 C"] | None = None,
     *,
     beam_size: int,
-    length_penalty: float,
-    forbid_unk: bool,
     max_extra_length: int,
+    **options: Any,
 ) -> Step:
-    """Returns the steps of the search, as many as the longest output has tokens."""
+    """Returns the steps of the search, as many as the longest output has tokens. `options`: see `BeamSearch`."""
     models, max_length = with_candidates(models, candidates), source.shape[1] + max_extra_length
     limits = (source != PAD).sum(axis=1) - 1 + max_extra_length
-    search = BeamSearch(models, limits, beam_size, 1, length_penalty, max_length, forbid_unk)
+    search = BeamSearch(models, limits, beam_size, n_best=1, max_length=max_length, **options)
 
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)

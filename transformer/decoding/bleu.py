@@ -1,19 +1,17 @@
-"""The metrics of translations: BLEU and chrF by sacreBLEU, with signatures that document how they were computed.
-
-Everything that computes, records, compares or shows a metric reads the table METRICS at the end of this file.
+"""The metrics of translations, in the table METRICS, which all parts that compute, record or show a metric read.
 
 `bleu` is comparable between papers: cased, detokenized output against raw references (Post 2018).
-`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are both normalized and
-tokenized by Moses' rules for the language, with its usual escapes, and then lower-cased.
-`bleu_paper` is the measure of "Attention Is All You Need" and of the work it compares with: cased and tokenized, with
-German compounds split at their hyphens, scored as Moses' multi-bleu.perl does. The rules are those of tensor2tensor's
-get_ende_bleu.sh, whose tokenized reference is made here from the raw one.
+`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are normalized and tokenized
+by Moses' rules for the language, with its usual escapes, and then lower-cased.
+`bleu_paper` is the measure of "Attention Is All You Need": cased and tokenized, with German compounds split at their
+hyphens, scored as Moses' multi-bleu.perl does. The rules are those of tensor2tensor's get_ende_bleu.sh, with a
+tokenized reference made from the raw one.
 """
 
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
@@ -35,11 +33,7 @@ References = Sequence[Sequence[str]]  # one or several lists with a reference of
 
 
 class Language(NamedTuple):
-    """The language of the texts that are scored.
-
-    code: such as "de". None: the texts are tokens separated by spaces.
-    tokenizer: the name of one of sacreBLEU's tokenizers, for the metric `bleu`.
-    """
+    """A code such as "de", or None for tokens separated by spaces, and sacreBLEU's tokenizer for the metric `bleu`."""
 
     code: str | None
     tokenizer: str
@@ -48,15 +42,13 @@ class Language(NamedTuple):
 class Metric(NamedTuple):
     """A metric of translations.
 
-    Attributes:
-      compute: (hypotheses, references, language) -> the value, and a signature or None.
-      label: the name for people.
-      format: of the value, as Python writes it.
-      direction: "maximize" or "minimize".
-      is_mean: whether the value is a mean over sentences; `scripts.compare` tests differences of such a metric.
-      shown_in: "validation" (and so `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the line and the curve
-        of a validation), "comparison" (`scripts.compare` and pages) and "results" (the table of `scripts.report`).
-        `transformer.evaluate` computes all metrics.
+    compute: (hypotheses, references, language) -> the value, and a signature or None.
+    label, format: the name and the format of the value for people.
+    direction: "maximize" or "minimize".
+    is_mean: whether the value is a mean over sentences; `scripts.compare` tests differences of such a metric.
+    shown_in: "validation" (and so `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the line and the curve of
+      a validation), "comparison" (`scripts.compare` and pages) and "results" (the table of `scripts.report`).
+      `transformer.evaluate` computes all metrics.
     """
 
     compute: Callable[[Sequence[str], References, Language], tuple[float, str | None]]
@@ -70,15 +62,9 @@ class Metric(NamedTuple):
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the scores of at least one hypothesis, with one or several references each.
+    """Returns the value of each metric NAME and, if it has a signature, NAME_signature.
 
-    Args:
-      references: one or several lists, each with a reference for every hypothesis. Every metric takes all of them, as
-        sacreBLEU and multi-bleu.perl do.
-      metrics: names in METRICS. Only these are computed.
-
-    Returns:
-      For each metric NAME its value and, if it has a signature, NAME_signature.
+    `references` are one or several lists, each with a reference for every hypothesis. All metrics take all of them.
     """
     scores: dict[str, float | str] = {}
     for name in metrics:
@@ -133,22 +119,13 @@ def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Ref
     return value, str(metric.get_signature())
 
 
-def sentence_chrf(hypotheses: Sequence[str], references: References) -> list[float]:
-    """Returns the chrF of each hypothesis against its references, from 0 to 100."""
-    metric = CHRF()
-    sentences = zip(hypotheses, *references, strict=True)
-    return [metric.sentence_score(hypothesis, known).score for hypothesis, *known in sentences]
-
-
 def make_bleu(tokenizer: str) -> BLEU:
     """Returns sacreBLEU's BLEU with one of its tokenizers, or over characters if that is not installed."""
     try:
-        # `force` omits a warning about tokens, which "none" expects.
-        return BLEU(tokenize=tokenizer, force=tokenizer == "none")
+        return BLEU(tokenize=tokenizer, force=tokenizer == "none")  # no warning about tokens, which "none" expects
     except RuntimeError:
-        extra = tokenizer.removesuffix("-mecab")
         message = "BLEU is computed over characters: sacreBLEU's %s is missing (pip install 'sacrebleu[%s]')."
-        logging.log_first_n(logging.WARNING, message, 1, tokenizer, extra)
+        logging.log_first_n(logging.WARNING, message, 1, tokenizer, tokenizer.removesuffix("-mecab"))
         return BLEU(tokenize="char")
 
 
@@ -156,10 +133,7 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     """Returns the texts normalized, tokenized and lower-cased. Moses has default rules for unknown languages."""
     if language is None:
         return [text.lower() for text in texts]
-    import sacremoses  # here because it takes a second, which only commands that score should spend
-
-    code = base_code(language)
-    normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
+    normalizer, tokenizer = moses(language)
     return [tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts]
 
 
@@ -167,31 +141,33 @@ def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     """Returns the texts with plain punctuation, tokenized, and with compounds split for languages of COMPOUND_SPLIT."""
     if language is None:
         return list(texts)
-    import sacremoses  # see `lowercase_tokenize`
+    normalizer, tokenizer = moses(language)
+    tokenized = [tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True) for text in texts]
+    return [split_compounds(text) for text in tokenized] if base_code(language) in COMPOUND_SPLIT else tokenized
+
+
+def moses(language: str) -> tuple[Any, Any]:
+    import sacremoses  # takes a second, which only commands that score should spend
 
     code = base_code(language)
-    replace = sacremoses.MosesPunctNormalizer(lang=code).replace_unicode_punct
-    tokenizer = sacremoses.MosesTokenizer(lang=code)
-    tokenized = [tokenizer.tokenize(replace(text), return_str=True) for text in texts]
-    return [split_compounds(text) for text in tokenized] if code in COMPOUND_SPLIT else tokenized
+    return sacremoses.MosesPunctNormalizer(lang=code), sacremoses.MosesTokenizer(lang=code)
 
 
 def split_compounds(text: str) -> str:
     """Returns tokenized text with "rich-text" as "rich ##AT##-##AT## text".
 
-    The two letters around a hyphen belong to one match, so "a-b-c" is split once. Bytes are matched, as Perl does: a
-    single non-ASCII letter between hyphens has two bytes, one for each of its hyphens.
+    Matches bytes, as Perl does: in "a-b-c" the first match consumes b, but a non-ASCII letter there has two bytes.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
 
 
 def bleu_language(data: Config) -> Language:
     """Returns the `language` argument of `score` for the configuration group `config.data`."""
-    code = data.target_language
-    tokenizer = TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
-    if data.source == "ids":
-        code, tokenizer = None, "none"
-    return Language(code, tokenizer if data.bleu_tokenizer == "auto" else data.bleu_tokenizer)
+    code = None if data.source == "ids" else data.target_language
+    tokenizer = data.bleu_tokenizer
+    if tokenizer == "auto":
+        tokenizer = "none" if code is None else TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
+    return Language(code, tokenizer)
 
 
 METRICS = {

@@ -46,13 +46,9 @@ def ctc_search(
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns the `n_best` translations of each row of `source`, and True for each row: all are done.
 
-    A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known separately from
-    those of their frames: `token_log_probabilities` has the whole log-probability at the end of a hypothesis.
-
-    Args:
-      models: the ensemble, all with the same number of frames.
-      limits: negative for a filler row, which gets no hypotheses; others have no meaning here.
-      beam_size, n_best, length_penalty, forbid_unk: see `beam_search`.
+    A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known:
+    `token_log_probabilities` has the whole log-probability at the end of a hypothesis. All models have the same number
+    of frames. `limits` only mark filler rows, as negative. The other arguments are those of `beam_search`.
     """
     is_frame = models[0].frames(source) != PAD
     hidden = tuple(model.hidden(source) for model in models)
@@ -62,8 +58,9 @@ def ctc_search(
         log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
         return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
 
-    frame_bytes = FLOAT32.itemsize * models[0].output_table.shape[0]
-    rows = _largest_divisor(len(source), CHUNK_BYTES // (frame_bytes * is_frame.shape[1]))
+    row_bytes = FLOAT32.itemsize * models[0].output_table.shape[0] * is_frame.shape[1]
+    divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
+    rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
     scores = jnp.where((limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty(prefixes.lengths + 1, length_penalty))
     scores, best = jax.lax.top_k(scores, n_best)
@@ -71,11 +68,6 @@ def ctc_search(
     is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]
     hypotheses = Hypotheses(jnp.where(is_end, EOS, tokens), scores, jnp.where(is_end, totals[:, :, None], 0.0))
     return hypotheses, jnp.ones(len(source), bool)
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    """Returns the largest divisor of `number` that is at most `most`, or 1."""
-    return max(size for size in range(1, number + 1) if number % size == 0 and size <= max(most, 1))
 
 
 def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
@@ -87,13 +79,8 @@ def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
 
 
 def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: int) -> Prefixes:
-    nothing = jnp.full(beam_size, -jnp.inf)
-    start = Prefixes(
-        jnp.full((beam_size, len(log_p) + 1), PAD),
-        jnp.zeros(beam_size, jnp.int32),
-        nothing.at[0].set(0.0),
-        nothing,
-    )
+    tokens, nothing = jnp.full((beam_size, len(log_p) + 1), PAD), jnp.full(beam_size, -jnp.inf)
+    start = Prefixes(tokens, jnp.zeros(beam_size, jnp.int32), nothing.at[0].set(0.0), nothing)
 
     def advance(prefixes: Prefixes, frame: tuple[jax.Array, jax.Array]) -> tuple[Prefixes, None]:
         log_p, is_real = frame
@@ -110,9 +97,9 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     last = prefixes.tokens[index, prefixes.lengths - 1]  # PAD for the empty prefix, which is padded to its end
     last_log_p = jnp.where(prefixes.lengths > 0, log_p[last], -jnp.inf)
 
-    # Extensions of each prefix by the K + 1 likeliest tokens, which suffice for the K best: only a repeated token may
-    # score lower than a less likely one, since it needs a BLANK before it. An extension that is removed below because
-    # it is there already is represented by that prefix, whose score is at least as high.
+    # Extensions of each prefix by the K + 1 likeliest tokens suffice for the K best: only a repeated token may score
+    # lower than a less likely one, since it needs a BLANK before it. One that is removed below since it is there
+    # already is represented by that prefix, whose score is at least as high.
     choices = min(count + 1, len(log_p))
     gained, tokens = jax.lax.top_k(log_p.at[BLANK].set(-jnp.inf), choices)
     is_repeated = tokens[None] == last[:, None]
@@ -123,10 +110,9 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     is_beyond = jnp.arange(length)[None, None] >= prefixes.lengths[:, None, None]
     is_next = (is_equal | is_beyond).all(axis=2) & (prefixes.lengths[None] == prefixes.lengths[:, None] + 1)
     is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
-    from_other = (
-        jnp.where(last[None] == last[:, None], prefixes.ends_blank[:, None], prefixes.log_p[:, None]) + last_log_p[None]
-    )
-    merged = jax.nn.logsumexp(jnp.where(is_next, from_other, -jnp.inf), axis=0)
+    is_repeated = last[None] == last[:, None]
+    from_shorter = jnp.where(is_repeated, prefixes.ends_blank[:, None], prefixes.log_p[:, None]) + last_log_p[None]
+    merged = jax.nn.logsumexp(jnp.where(is_next, from_shorter, -jnp.inf), axis=0)
     is_there = (is_next[:, :, None] & (last[None, :, None] == tokens[None, None])).any(axis=1)
     extended = jnp.where(is_there, -jnp.inf, extended)
 

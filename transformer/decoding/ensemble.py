@@ -15,10 +15,7 @@ from transformer.special_tokens import BOS, PAD, UNK
 
 @runtime_checkable
 class AutoregressiveModel(Protocol):
-    """A model that predicts one token after another: `Transformer`, or `LanguageModel`, whose source is a prompt.
-
-    Its cache is a pytree with a method `reorder`, as `DecodingCache` has.
-    """
+    """A model that predicts one token after another. Its cache is a pytree with the method `DecodingCache.reorder`."""
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> Any:
         """Starts `beams` hypotheses per source of at most `length` tokens, BOS included."""
@@ -44,19 +41,17 @@ def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities of the next token before their normalization: logits - log_normalizer.
+    """Log-probabilities of the next token, logits - log_normalizer: a search normalizes only the tokens that it keeps.
 
-    A search normalizes only the tokens that it keeps, which saves passes over the vocabulary. The last axis has the
-    vocabulary, or the `candidates` of each row. The index of a special token is its id in either.
+    The last axis has the vocabulary, or the `candidates` of each row. The index of a special token is its id in either.
     """
 
     logits: Float[Array, "B K V"]
     log_normalizer: Float[Array, "B K"]
     candidates: Int[Array, "B V"] | None = None
 
-    def log_p_of(self, token: int) -> Float[Array, "B K"]:
-        """`token` is a special token."""
-        return self.logits[:, :, token] - self.log_normalizer
+    def log_p_of(self, special_token: int) -> Float[Array, "B K"]:
+        return self.logits[:, :, special_token] - self.log_normalizer
 
     def tokens_at(self, index: Int[Array, "B N"]) -> Int[Array, "B N"]:
         """Returns the ids of the tokens at these indices of the last axis."""
@@ -76,8 +71,5 @@ def decode_step(
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:
-    """Returns the tokens that are never generated.
-
-    The remaining probabilities are not renormalized, so that a translation's score equals its score by forced decoding.
-    """
+    """Returns the tokens that are never generated. The other probabilities stay as in forced decoding."""
     return (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)

@@ -22,19 +22,16 @@ TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """The best translation of each text, and the scores of all.
+    """The best translation of each text, also as text only, and the scores of all.
 
     speed: "output_tokens_per_second", with EOS, and "seconds" from text to text; both leave out "compile_seconds", the
       time of compiling programs or of loading them.
     """
 
     translations: list[Translation]
+    hypotheses: list[str]
     scores: dict[str, float | str]
     speed: dict[str, float]
-
-    @property
-    def hypotheses(self) -> list[str]:
-        return [translation.text for translation in self.translations]
 
 
 def translate_and_score(
@@ -61,7 +58,7 @@ def translate_and_score(
     speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
     hypotheses = [translation.text for translation in translations]
     scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)
-    return ScoredTranslations(translations, scores, speed)
+    return ScoredTranslations(translations, hypotheses, scores, speed)
 
 
 def _translate_together(

@@ -146,10 +146,7 @@ def _shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
 def _map_rows(
     models: DeviceModels, function: Jitted, parameters: Replicas, sides: Sequence[Sequence[Sequence[int]]]
 ) -> list[np.ndarray]:
-    """Returns each item's row of the function's result, without the padding of the item's last side.
-
-    `sides` are the token sequences of the items: [sources], or [sources, targets] for pairs.
-    """
+    """Returns each item's row of the function of [sources] or [sources, targets], as long as the last of its texts."""
 
     def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
         return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]

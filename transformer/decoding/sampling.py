@@ -1,7 +1,6 @@
 """Ancestral sampling of translations, in one compiled loop.
 
-A token's random numbers are a function of (decoding.seed, line number, sample number, position), so that a sample
-depends neither on the other lines nor on the batch.
+A token's random numbers depend only on decoding.seed, line number, sample number and position.
 """
 
 from collections.abc import Sequence
@@ -46,8 +45,8 @@ def sample(
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns `n_best` samples of each row of `source`, in the order drawn, and which rows are done.
 
-    `lines` and the other arguments are those of `Strategy` and `beam_search`. Temperature, top_k and top_p change which
-    tokens are drawn; the log-probabilities and scores returned are the model's own.
+    The arguments are those of `Strategy` and `beam_search`. Temperature, top_k and top_p change which tokens are drawn,
+    not the log-probabilities and scores returned.
     """
     rows, keys = len(source), sample_keys(seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(forbid_unk))
@@ -68,9 +67,6 @@ def sample(
             caches=caches,
         )
 
-    def unfinished(state: State) -> Bool[Array, ""]:
-        return (state.position < max_length) & ~state.done.all()
-
     start = State(
         position=jnp.array(0),
         tokens=jnp.full((rows, n_best, max_length), PAD),
@@ -78,7 +74,7 @@ def sample(
         done=jnp.broadcast_to((limits < 0)[:, None], (rows, n_best)),
         caches=tuple(model.start_cache(source, n_best, max_length) for model in models),
     )
-    final = jax.lax.while_loop(unfinished, advance, start)
+    final = jax.lax.while_loop(lambda state: (state.position < max_length) & ~state.done.all(), advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
     scores = final.token_log_p.sum(axis=2) / penalty(lengths, length_penalty)
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
@@ -93,10 +89,7 @@ def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B 
 def draw(
     keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
 ) -> Int[Array, "B K"]:
-    """Draws a token for each key, after temperature, top-k (0: all tokens) and top-p have been applied in this order.
-
-    top-p keeps the fewest of the likeliest tokens that together have a probability of at least `top_p`.
-    """
+    """Draws a token for each key from the fewest of the `top_k` (0: all) likeliest with a total of at least `top_p`."""
     logits = log_p / max(temperature, LOWEST_TEMPERATURE)
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)

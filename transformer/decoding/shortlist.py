@@ -31,11 +31,9 @@ from transformer.special_tokens import SPECIAL
 class Shortlist:
     """The likeliest translations of each source token, and the most frequent target tokens.
 
-    Attributes:
-      translations: target tokens, the most probable first; -1 where a source token has fewer.
-      frequent: candidates of every sentence.
-      vocab_size: V, the number of target tokens.
-      is_shared: whether both languages have one vocabulary. Source tokens are then candidates too, to be copied.
+    translations: target tokens, the most probable first; -1 where a source token has fewer.
+    frequent: candidates of every sentence. vocab_size: V, the number of target tokens.
+    is_shared: whether both languages have one vocabulary. Source tokens are then candidates too, to be copied.
     """
 
     translations: Int[np.ndarray, "VS N"]
@@ -46,8 +44,7 @@ class Shortlist:
     def candidates(self, source: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B C"]:
         """Returns the target tokens to consider for each row, without duplicates; -1 where a row has fewer than C.
 
-        The special tokens come first, each at the index that is its id, and the other tokens ascend. C depends on S
-        only.
+        The special tokens come first, each at the index that is its id; the others ascend. C depends on S only.
         """
         rows = len(source)
         candidates = [self.translations[source].reshape(rows, -1), np.tile(self.frequent, (rows, 1))]
@@ -73,35 +70,26 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path, tokenizer: Tokenizer, size: int) -> "Shortlist":
-        """Reads a shortlist with `size` translations of each source token.
-
-        Raises UserError if the file is missing or damaged, has fewer, or is for another vocabulary.
-        """
+        """Reads a shortlist with `size` translations of each source token. Raises UserError if that is impossible."""
         flag, command = f"--decoding.shortlist={size}", f"python -m scripts.shortlist --workdir={path.parent}"
         if not path.exists():
             raise UserError(f"{flag}: {path} is missing; make it with: {command}")
         try:
             with path.open("rb") as file, np.load(file) as arrays:
-                vocabulary, translations, frequent = (
-                    arrays[name] for name in ("vocabulary", "translations", "frequent")
-                )
+                vocabulary, translations, frequent = map(arrays.__getitem__, ("vocabulary", "translations", "frequent"))
         except (*UNREADABLE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: damaged ({type(error).__name__}); make it again with: {command}") from error
         if vocabulary != tokenizer.fingerprint:
             raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")
         if size > translations.shape[1]:
-            raise UserError(
-                f"{flag}: must be at most {translations.shape[1]}, the translations of each token in {path}"
-            )
+            most = translations.shape[1]
+            raise UserError(f"{flag}: must be at most {most}, the translations of each token in {path}")
         is_shared = tokenizer.source is tokenizer.target
         return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)
 
 
 class CandidateModel:
-    """A translation model that predicts the candidates of each row only, an `AutoregressiveModel`.
-
-    Its probabilities are renormalized: those of a row's candidates sum to 1.
-    """
+    """An `AutoregressiveModel` that predicts the candidates of each row only. Their probabilities sum to 1."""
 
     def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
         """`candidates`: tokens, or -1, which is never predicted."""

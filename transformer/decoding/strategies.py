@@ -12,7 +12,7 @@ from transformer.decoding.sampling import sample
 
 
 class Strategy(NamedTuple):
-    """A way to find hypotheses of sentences. Its entry in the table says all that other parts ask about it.
+    """A way to find hypotheses of sentences.
 
     search(models, source, limits, **arguments): the hypotheses, and which rows are done; see `beam_search`.
     arguments: the names of its other arguments: keys of the group `config.decoding`; `n_best`, the number of hypotheses

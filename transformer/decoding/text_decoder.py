@@ -107,7 +107,7 @@ class TextDecoder(DeviceModels):
         return (longest,) if longest <= FIRST_EXTRA_LENGTH else (FIRST_EXTRA_LENGTH, longest)
 
     def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program which `translate` needs for the texts. Arrays may be abstract."""
+        """Returns functions that each compile a program of `translate` for the texts. Arrays may be abstract."""
         abstract = self.abstract(parameters)
         lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1)) if source}
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]

@@ -48,10 +48,8 @@ def read_hypotheses(
 ) -> list[Translation]:
     """Returns the translations of one sentence, in the order of its hypotheses: at least one.
 
-    Args:
-      hypotheses: in NumPy, without the batch dimension.
-      pieces: the vocabulary's.
-      is_distinct: leaves out hypotheses with the text of an earlier one, since several token sequences may have it.
+    The hypotheses are in NumPy, without the batch dimension. `is_distinct` leaves out those with the text of an earlier
+    one, since several token sequences may have it.
     """
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
     outputs = [hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite]
