@@ -1,9 +1,8 @@
 """The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformer.checkpoints import trained
@@ -29,8 +28,10 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    with _python_names():
+    try:
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--")) from None  # the message of a command begins with a flag
 
 
 class Model:
@@ -64,14 +65,13 @@ class Model:
         strategy="sample" they are samples, in the order drawn, which depend on the seed and the text's position in
         `texts`. `n_best` is at most `config.decoding.beam_size` in a beam search.
 
-        Raises:
-          UserError: an argument is not allowed; the message names it. A line in a message is the text's number, from 1.
+        Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
         texts = _texts(texts)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
-        with self._lock, _python_names():
+        with self._lock:
             return self._decoder.translate(self._parameters, texts, n_best)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
@@ -80,9 +80,8 @@ class Model:
         The target is encoded in its best segmentation; `translate` may have found the text in another one, with another
         log-probability. A text without tokens is only an end-of-sentence.
 
-        Raises:
-          UserError: an item is not a pair of texts, or a text has more tokens, end-of-sentence included, than
-            max_source_length + max_extra_length of `config.decoding`. The message names the item.
+        Raises UserError, which names the item, if it is not a pair of texts, or a text has more tokens, end-of-sentence
+        included, than max_source_length + max_extra_length of `config.decoding`.
         """
         checked = []
         for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
@@ -100,8 +99,7 @@ class Model:
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
 
-        Raises:
-          UserError: an argument is not a text or too long (see `score`), or the model is an ensemble.
+        Raises UserError if an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
         source, target = check_text(source, "source"), check_text(target, "target")
         self._check("attention", allows_ensemble=False)
@@ -111,10 +109,7 @@ class Model:
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
 
-        A long text is cut, with a warning, as in `translate`.
-
-        Raises:
-          UserError: the argument is not a text, or the strategy is not a beam search.
+        A long text is cut, with a warning, as in `translate`. Raises UserError if the strategy is not a beam search.
         """
         text = check_text(text, "text")
         self._check("beam_tree")
@@ -126,11 +121,8 @@ class Model:
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.
 
-        The last row belongs to end-of-sentence, the only one of a text without tokens.
-
-        Raises:
-          UserError: an item is not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose
-            encoder reads each token several times.
+        The last row belongs to end-of-sentence, the only one of a text without tokens. Raises UserError if an item is
+        not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose encoder repeats tokens.
         """
         texts = _texts(texts)
         self._check("encode", allows_ensemble=False)
@@ -154,15 +146,6 @@ def _refuse_fork(method: str) -> None:
             f"{method}: JAX hangs in a process that was forked after a model was loaded; start the process with "
             'multiprocessing.get_context("spawn") and load the model in it'
         )
-
-
-@contextlib.contextmanager
-def _python_names() -> Iterator[None]:
-    """Removes the dashes of a flag with which an error message begins."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(str(error).removeprefix("--")) from None
 
 
 def _texts(texts: Any) -> list[str]:

@@ -18,11 +18,8 @@ from absl import logging
 
 from transformer import cli
 from transformer.config_types import Config
-from transformer.data.corpus.encoding import count_losses
-from transformer.data.corpus.sanity_checks import find_unknown
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
-from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
@@ -63,7 +60,6 @@ def evaluate(arguments: argparse.Namespace) -> "Evaluation":
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
     decoder, parameters = models.decoder()
-    warn_about_unknown(arguments, models.tokenizer.source, models.config.tokenizer.kind, texts)
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
         translated = translate_and_score(decoder, parameters, texts, references, config.data, METRICS, report)
@@ -114,16 +110,6 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
     if not pairs[0][0]:
         raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
     return pairs[0][0], [references for _, references in pairs]
-
-
-def warn_about_unknown(arguments: argparse.Namespace, vocabulary: Vocabulary, kind: str, texts: list[str]) -> None:
-    """Warns if the vocabulary, of a tokenizer of this kind, lacks characters of the sources."""
-    if kind == "ids":  # the decoder names a line that is not of integers
-        return
-    losses = count_losses(vocabulary, texts, vocabulary.encode(texts))
-    name = f"--source={arguments.source}" if arguments.source else f"the sources of {arguments.split}"
-    for line in find_unknown(name, kind, vocabulary, losses, f"--workdir={arguments.workdir}"):
-        logging.warning("%s", line)
 
 
 def log_result(result: dict, scores: list[str]) -> None:

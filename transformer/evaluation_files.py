@@ -76,11 +76,12 @@ def of_translations(
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
     sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
-    kinds = ["references", *(f"references.{number}" for number in range(2, len(references) + 1))]
-    lines = {"sources": sources, **dict(zip(kinds, references, strict=True)), "hypotheses": translated.hypotheses}
-    texts = {f"{kind}.txt": "".join(f"{line}\n" for line in lines[kind]) for kind in lines}
+    kinds = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
+    lines = {"sources.txt": sources, "hypotheses.txt": translated.hypotheses}
+    lines |= zip(kinds, references, strict=True)
+    texts = {kind: "".join(f"{line}\n" for line in lines[kind]) for kind in lines}
     texts["sentences.jsonl"] = "".join(sentence_lines(sources, references, translated.translations))
-    paths = {kind: str(folder / f"{name}.{kind}.txt") for kind in lines}
+    paths = {kind: str(folder / f"{name}.{kind}") for kind in texts}
     result = {
         **files.six_digits(translated.scores | translated.speed),
         **evaluated,
@@ -88,10 +89,10 @@ def of_translations(
         **described,
         "decoding": models.config.decoding.to_dict(),
         "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
-        "sources": paths["sources"],
+        "sources": paths["sources.txt"],
         "references": _one_or_list([paths[kind] for kind in kinds]),
-        "hypotheses": paths["hypotheses"],
-        "sentence_scores": str(folder / f"{name}.sentences.jsonl"),
+        "hypotheses": paths["hypotheses.txt"],
+        "sentence_scores": paths["sentences.jsonl"],
     }
     return Evaluation(folder, name, result, texts)
 

@@ -20,7 +20,6 @@ from transformer.config_types import Config
 from transformer.data.languages import base_code, script
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
-COMPOUND_SPLIT = ("de",)  # the target languages whose published scores split compounds
 # sacreBLEU's tokenizers by language or script; 13a, for text with spaces, is that of all others.
 TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "hans", "hant"), "zh"),
@@ -102,7 +101,7 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
     value, signature = corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), tokenized, others)
     if language.code is None:
         return value, f"{signature}|prepared:none"
-    split = ".compounds-split" if base_code(language.code) in COMPOUND_SPLIT else ""
+    split = ".compounds-split" if base_code(language.code) == "de" else ""
     return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
 
 
@@ -138,12 +137,12 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
 
 
 def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
-    """Returns the texts with plain punctuation, tokenized, and with compounds split for languages of COMPOUND_SPLIT."""
+    """Returns the texts with plain punctuation, tokenized, and in German with compounds split."""
     if language is None:
         return list(texts)
     normalizer, tokenizer = moses(language)
     tokenized = [tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True) for text in texts]
-    return [split_compounds(text) for text in tokenized] if base_code(language) in COMPOUND_SPLIT else tokenized
+    return [split_compounds(text) for text in tokenized] if base_code(language) == "de" else tokenized
 
 
 def moses(language: str) -> tuple[Any, Any]:

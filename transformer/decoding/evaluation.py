@@ -1,7 +1,4 @@
-"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it.
-
-All processes of a run share the texts: each translates a part on its own devices.
-"""
+"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
 
 import dataclasses
 import time
@@ -45,10 +42,7 @@ def translate_and_score(
 ) -> ScoredTranslations:
     """Translates the texts, which all processes of the run share, and scores the best translation of each.
 
-    Args:
-      data: the group `config.data`, which has the language.
-      references, metrics: see `bleu.score`.
-      report: called with the number of texts that have just been finished.
+    `data` is the group `config.data`. `report` is called with the number of texts that have just been finished.
     """
     began, compiled = time.perf_counter(), decoder.compile_seconds
     translations = _translate_together(decoder, parameters, texts, data.wait_seconds, report)
@@ -64,10 +58,10 @@ def translate_and_score(
 def _translate_together(
     decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
 ) -> list[Translation]:
-    """Returns the best translation of each text to all processes.
+    """Returns the best translation of each text to all processes. Each translates a part on its own devices.
 
-    All processes call it with the same texts, and it calls `report` equally often in each, so that may be a collective.
-    `wait_seconds` limits the time that a process may make no progress while another waits for it.
+    `report` is called equally often in each process, so it may be a collective. `wait_seconds` limits the time that a
+    process may make no progress while another waits for it.
     """
     processes, index = jax.process_count(), jax.process_index()
     if processes == 1:

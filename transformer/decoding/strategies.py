@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool
 
-from transformer.config_types import Config
 from transformer.decoding.beam_search import Hypotheses, beam_search
 from transformer.decoding.ctc_search import ctc_search
 from transformer.decoding.sampling import sample
@@ -26,10 +25,6 @@ class Strategy(NamedTuple):
     arguments: tuple[str, ...]
     samples: bool = False
     takes_steps: bool = True
-
-    def num_hypotheses(self, config: Config, n_best: int) -> int:
-        """Returns the number of hypotheses of a sentence at each step."""
-        return n_best if self.samples else config.beam_size
 
 
 BEAM = ("beam_size", "n_best", "length_penalty", "forbid_unk")

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +25,6 @@ FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
 SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common
 
 
-@dataclass(eq=False)
 class TextDecoder(DeviceModels):
     """Decodes texts with one model, or with an ensemble of models that share a tokenizer.
 
@@ -51,10 +49,8 @@ class TextDecoder(DeviceModels):
     ) -> list[list[Translation]]:
         """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
 
-        Args:
-          texts: one sentence each. A text without tokens has `n_best` empty translations.
-          first_line: line number of the first text, for warnings and for the samples' random numbers.
-          report: called with the number of texts that have just been finished.
+        A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
+        warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
 
         Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
@@ -94,9 +90,8 @@ class TextDecoder(DeviceModels):
 
     def check_n_best(self, n_best: int) -> None:
         """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
-        if n_best > self.strategy.num_hypotheses(self.config, n_best):
-            key = "decoding.beam_size"
-            raise UserError(f"--n_best={n_best}: must be at most {key}={self.config.beam_size}; raise {key}")
+        if n_best > self.config.beam_size and not self.strategy.samples:
+            raise UserError(f"n_best={n_best}: must be at most decoding.beam_size={self.config.beam_size}; raise that")
 
     @property
     def extra_lengths(self) -> tuple[int, ...]:
@@ -115,7 +110,7 @@ class TextDecoder(DeviceModels):
 
     def _pass(self, lengths: dict[int, int], n_best: int, extra_length: int) -> tuple[Jitted, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
-        num_hypotheses = self.strategy.num_hypotheses(self.config, n_best)
+        num_hypotheses = n_best if self.strategy.samples else self.config.beam_size
         # Spare hypotheses replace those of equal text.
         search = self.jit(self._search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
@@ -125,7 +120,7 @@ class TextDecoder(DeviceModels):
     def _jobs(
         self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]
     ) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of one pass, the one of the longest sources first."""
+        """Returns functions that each compile a program of one pass, that of the longest sources first."""
         jobs = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
             arguments = search, parameters, *self._arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
@@ -136,21 +131,19 @@ class TextDecoder(DeviceModels):
     def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
 
-        Logs the first line that is cut, and how many are; once, since validation translates the same lines many times.
+        Logs cut lines once, since validation translates the same lines many times.
         """
         longest, vocabulary = self.config.max_source_length, self.tokenizer.source
         sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
-        cut = {line: len(tokens) for line, tokens in enumerate(sources, start=first_line) if len(tokens) > longest}
-        for line, length in list(cut.items())[:1]:
+        if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
             warning = (
-                f"Line {line} has {length} tokens including end-of-sentence; only the first {longest - 1} are "
-                f"translated (decoding.max_source_length={longest})."
+                f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
+                f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
-            if len(cut) > 1:
-                warning += f" {len(cut)} of the lines {first_line} to {first_line + len(texts) - 1} are cut."
+            warning += f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""
             if warning not in self._logged:
                 logging.warning("%s", warning)
-                self._logged.add(warning)
+            self._logged.add(warning)
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def _arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
