@@ -5,14 +5,13 @@ python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR] [--
 
 Prints the result as one JSON object, whose keys docs/experiments.md explains, and logs the scores in words. The result,
 the sources, the references and the hypotheses are written to the workdir's folder `evaluations`, or to --output=FOLDER.
---data=WORKDIR translates the split of another run's data. A language model has no hypotheses: its result is the
-perplexity.
+A language model has no hypotheses: its result is the perplexity.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 from absl import logging
 
@@ -24,9 +23,6 @@ from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
 
-if TYPE_CHECKING:
-    from transformer.evaluation_files import Evaluation
-
 
 def main(arguments: argparse.Namespace) -> None:
     evaluation = evaluate(arguments)
@@ -34,8 +30,8 @@ def main(arguments: argparse.Namespace) -> None:
     evaluation.save()
 
 
-def evaluate(arguments: argparse.Namespace) -> "Evaluation":
-    """Runs the evaluation of these flags, logs the scores, and returns it. Its files are not saved yet."""
+def evaluate(arguments: argparse.Namespace) -> Any:
+    """Runs the evaluation of these flags, logs the scores, and returns an `Evaluation` whose files are not saved."""
     from transformer import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
@@ -87,7 +83,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 def check_flags_of_language_model(arguments: argparse.Namespace, objective: str) -> None:
     """Raises UserError for flags that are for translations: a language model has none."""
     model = f"a model of training.objective={objective}"
-    if arguments.source is not None or arguments.data is not None or len(split_names(arguments.workdir)) > 1:
+    if arguments.source or arguments.data or len(split_names(arguments.workdir)) > 1:
         advice = "is evaluated by itself on a split of its own data; give --split only"
         raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
     for key, text in arguments.overrides:
@@ -95,10 +91,7 @@ def check_flags_of_language_model(arguments: argparse.Namespace, objective: str)
 
 
 def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[list[str]]]:
-    """Returns the source texts and the lists of raw references: of the files, or of a split of the data of `workdir`.
-
-    Raises UserError if there are none or their numbers differ.
-    """
+    """Returns the source texts and the lists of raw references. Raises UserError if their numbers differ or are 0."""
     if arguments.source is None:
         try:
             texts, references = source.read_pairs(data, arguments.split)
@@ -130,9 +123,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
     parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is translated instead")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
-    parser.add_argument(
-        "--reference", metavar="FILE", action="append", default=[], help="its reference translations; may be repeated"
-    )
+    parser.add_argument("--reference", metavar="FILE", action="append", default=[], help="its references; repeatable")
     parser.add_argument("--output", metavar="FOLDER", help="the folder of the files (evaluations in the workdir)")
     return parser
 

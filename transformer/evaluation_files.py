@@ -103,9 +103,7 @@ def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means
     return Evaluation(folder, evaluation_name(arguments, models), result, {})
 
 
-def sentence_lines(
-    sources: Sequence[str], references: References, translations: Sequence[Translation]
-) -> Iterator[str]:
+def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> Iterator[str]:
     """Yields a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
     chrf, rows = CHRF(), zip(sources, translations, *references, strict=True)
     for line, (source, translation, *known) in enumerate(rows, start=1):
@@ -130,9 +128,8 @@ def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
 
 def describe_models(models: Trained) -> dict[str, Any]:
     """Returns the checkpoints of all models, and the first one's step and number of averaged checkpoints."""
-    first = models.checkpoints[0]
     described = [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints]
-    return {"models": described, "step": first.step, "averaged": len(first.averaged)}
+    return {"models": described, "step": described[0]["step"], "averaged": len(described[0]["averaged"])}
 
 
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:

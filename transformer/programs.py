@@ -59,11 +59,9 @@ class Programs:
         key = _key(function, arguments)
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._lowered:
-                abstract = jax.tree.map(
-                    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments
-                )
+                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments)
                 platforms = (jax.export.default_export_platform(),)
-                self._lowered[key] = function.trace(*abstract).lower(lowering_platforms=platforms)
+                self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
             return self._lowered[key]
 
 

@@ -41,8 +41,8 @@ class DecodingBatch(NamedTuple):
 
 def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     """Returns the padded lengths: powers of two times `shortest`, and last `longest`."""
-    shorter = itertools.takewhile(lambda length: length < longest, (shortest * 2**i for i in itertools.count()))
-    return (*shorter, longest)
+    lengths = (shortest * 2**i for i in range(longest.bit_length()))
+    return (*(length for length in lengths if length < longest), longest)
 
 
 def make_batches(
@@ -51,11 +51,8 @@ def make_batches(
     """Returns batches of sequences of similar length, the longest first, so that devices finish at about the same time.
 
     A sequence's padded length and number of rows depend only on its own length, so it always meets the same program.
-
-    Args:
-      lengths: length of each sequence by its index, at most `longest`, which is the largest padded length.
-      extra_length: positions of a row beyond the padded length.
-      max_positions: limit on the positions of a batch; a batch of one row may exceed it.
+    `lengths`, by the sequences' indices, are at most `longest`. A row has `extra_length` positions beyond the padded
+    length, and a batch of several rows at most `max_positions`.
     """
     shapes, batches = padded_lengths(longest, shortest), []
     order = sorted(lengths, key=lambda i: (lengths[i], i))
@@ -99,8 +96,7 @@ class DeviceModels:
         `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is a collective.
         """
         # NumPy converts its own arrays, which compiles nothing.
-        is_on_devices = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
-        convert = _convert_on_devices if is_on_devices else convert_kernels
+        convert = _convert_on_devices if isinstance(jax.tree.leaves(parameters)[0], jax.Array) else convert_kernels
         replicated = NamedSharding(mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec())
         placed = jax.device_put(tuple(map(convert, self.graphs, parameters)), replicated)
         arrays, structure = jax.tree.flatten(placed)

@@ -65,10 +65,9 @@ class BeamSearch:
     limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
       no hypotheses.
     beam_size: K, the number of live hypotheses. n_best: how many are returned, at most K.
-    length_penalty: alpha, at least 0.
+    length_penalty: alpha, at least 0. forbid_unk: whether UNK is never generated.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
-    forbid_unk: whether UNK is never generated.
     """
 
     models: Sequence[ensemble.AutoregressiveModel]

@@ -47,7 +47,6 @@ class Metric(NamedTuple):
     is_mean: whether the value is a mean over sentences; `scripts.compare` tests differences of such a metric.
     shown_in: "validation" (and so `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the line and the curve of
       a validation), "comparison" (`scripts.compare` and pages) and "results" (the table of `scripts.report`).
-      `transformer.evaluate` computes all metrics.
     """
 
     compute: Callable[[Sequence[str], References, Language], tuple[float, str | None]]
@@ -80,13 +79,10 @@ def metrics_in(place: str) -> list[str]:
 
 def describe_scores(scores: Mapping[str, float], names: Iterable[str]) -> list[str]:
     """Returns the labels and values of the named metrics that `scores` has."""
-    metrics = {name: METRICS[name] for name in names if name in scores}
-    return [f"{metric.label} {scores[name]:{metric.format}}" for name, metric in metrics.items()]
+    return [f"{METRICS[name].label} {scores[name]:{METRICS[name].format}}" for name in names if name in scores]
 
 
-def lowercase_tokenized_score(
-    hypotheses: Sequence[str], references: References, language: Language
-) -> tuple[float, str]:
+def lowercase_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
     """Returns `bleu_lowercase_tokenized` and its signature."""
     prepared, *others = (lowercase_tokenize(texts, language.code) for texts in (hypotheses, *references))
     value, signature = corpus_score(BLEU(tokenize="none", force=True), prepared, others)
@@ -103,6 +99,14 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
         return value, f"{signature}|prepared:none"
     split = ".compounds-split" if base_code(language.code) == "de" else ""
     return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
+
+
+def cased_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
+    return corpus_score(make_bleu(language.tokenizer), hypotheses, references)
+
+
+def chrf_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
+    return corpus_score(CHRF(), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, None]:
@@ -171,16 +175,10 @@ def bleu_language(data: Config) -> Language:
 
 METRICS = {
     "bleu_lowercase_tokenized": Metric(
-        lowercase_tokenized_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
+        lowercase_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
     ),
-    "bleu": Metric(
-        lambda texts, references, language: corpus_score(make_bleu(language.tokenizer), texts, references), "BLEU"
-    ),
-    "chrf": Metric(
-        lambda texts, references, language: corpus_score(CHRF(), texts, references),
-        "chrF",
-        shown_in=("validation", "comparison", "results"),
-    ),
+    "bleu": Metric(cased_score, "BLEU"),
+    "chrf": Metric(chrf_score, "chrF", shown_in=("validation", "comparison", "results")),
     "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
     "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
 }

@@ -1,8 +1,7 @@
 """Prefix beam search for models of training.objective=ctc (Graves et al. 2006; Hannun et al. 2014).
 
-A prefix is a sequence of tokens. Its probability is the sum over all alignments, one label per frame, that collapse to
-it. It has two parts, since they extend differently: alignments that end in BLANK, and those that end in the prefix's
-last token.
+The probability of a prefix, a sequence of tokens, is the sum over all alignments, one label per frame, that collapse to
+it. Alignments that end in BLANK and those that end in the prefix's last token extend differently.
 """
 
 from collections.abc import Sequence

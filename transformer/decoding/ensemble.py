@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Int
 from transformer.decoding.shortlist import CandidateModel
 from transformer.special_tokens import BOS, PAD, UNK
 
+Caches = tuple[Any, ...]  # of each model
+
 
 @runtime_checkable
 class AutoregressiveModel(Protocol):
@@ -24,9 +26,6 @@ class AutoregressiveModel(Protocol):
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Any
     ) -> tuple[Float[Array, "B K V"], Any]:
         """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
-
-
-Caches = tuple[Any, ...]  # of each model
 
 
 def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:

@@ -21,8 +21,7 @@ TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other
 class ScoredTranslations:
     """The best translation of each text, also as text only, and the scores of all.
 
-    speed: "output_tokens_per_second", with EOS, and "seconds" from text to text; both leave out "compile_seconds", the
-      time of compiling programs or of loading them.
+    speed: "seconds" from text to text and "output_tokens_per_second", both without compilation, and "compile_seconds".
     """
 
     translations: list[Translation]

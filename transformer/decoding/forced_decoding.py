@@ -22,10 +22,7 @@ from transformer.special_tokens import BOS, PAD
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The encoder's output for a text: one state for each token, EOS included.
-
-    tokens: S ids. pieces: S strings. states: (S, D), float32.
-    """
+    """The encoder's output for a text: a float32 state for each of its S tokens, EOS included."""
 
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
@@ -51,11 +48,7 @@ class Attention:
     cross: Float[np.ndarray, "M H T S"]
 
     def bertviz(self) -> dict[str, list]:
-        """Returns the arguments of BertViz's `model_view` and `head_view` (Vig 2019), with NumPy arrays.
-
-        "encoder_attention", "decoder_attention" and "cross_attention" have an array (1, H, queries, keys) for each
-        layer, "encoder_tokens" the S pieces of the source, and "decoder_tokens" the T pieces that the decoder reads.
-        """
+        """Returns the arguments of BertViz's `model_view` and `head_view`: an array (1, H, queries, keys) a layer."""
         parts = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
         weights = {f"{name}_attention": [layer[None] for layer in layers] for name, layers in parts.items()}
         tokens = {"encoder_tokens": list(self.source_pieces), "decoder_tokens": list(self.target_input_pieces)}
@@ -63,10 +56,7 @@ class Attention:
 
 
 def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-    """Returns the target of each pair with the scores that the models give to it. A side without tokens is EOS only.
-
-    Raises UserError, with the name of the text, if one is too long.
-    """
+    """Returns the target of each pair with its scores. Raises UserError, with its name, if a text is too long."""
     sources, targets = (
         [encode_known(models, side, f"pairs[{i}][{side}]", pair[side]) for i, pair in enumerate(pairs)]
         for side in (0, 1)
@@ -103,14 +93,12 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
     )
 
 
-def attention_compilation(
-    models: DeviceModels, parameters: tuple[dict, ...], source: str, target: str
-) -> Callable[[], object]:
+def attention_compilation(models: DeviceModels, parameters: tuple[dict, ...], *pair: str) -> Callable[[], object]:
     """Returns a function that compiles the program of `read_pair` for a pair. The parameters may be abstract.
 
     The program is traced here: `attention_weights` captures what modules return, which would disturb other threads.
     """
-    arguments = models.jit(attend), parameters, *_encode_pair(models, source, target)[1]
+    arguments = models.jit(attend), parameters, *_encode_pair(models, *pair)[1]
     models.programs.lower(*arguments)
     return functools.partial(models.programs.compile, *arguments, device=models.devices[0])
 
@@ -120,22 +108,20 @@ def score_tokens(
 ) -> Float[Array, "B T"]:
     """Returns the log-probability of each token of `target` given the source and the tokens before it; 0 at PAD.
 
-    Rows of `source` and `target` end with EOS and are padded with PAD. Probabilities of several models are averaged.
+    Rows end with EOS and are padded with PAD. Probabilities of several models are averaged.
     """
     log_p = ensemble.log_probabilities([model(source, _shift_right(target)) for model in models])
     return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
 
 
 def encoder_states(models: Sequence[nnx.Module], source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
-    (model,) = models
-    return model.encoder(source).astype(jnp.float32)
+    return models[0].encoder(source).astype(jnp.float32)
 
 
 def attend(
     models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> dict[str, Float[Array, "N B H Q K"]]:
-    (model,) = models
-    return attention_weights(model, source, _shift_right(target))
+    return attention_weights(models[0], source, _shift_right(target))
 
 
 def _shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
@@ -158,9 +144,7 @@ def _map_rows(
     return [rows[i] for i in range(len(rows))]
 
 
-def _encode_pair(
-    models: DeviceModels, source: str, target: str
-) -> tuple[list[list[int]], list[Int[np.ndarray, "1 L"]]]:
+def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[list[int]], list[np.ndarray]]:
     """Returns the tokens of both texts, and as rows of one length. Raises UserError if a text is too long."""
     tokens = [encode_known(models, 0, "source", source), encode_known(models, 1, "target", target)]
     (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 0, 1)

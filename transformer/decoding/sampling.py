@@ -14,8 +14,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, penalty
 from transformer.special_tokens import BOS, EOS, PAD
 
-# Samples are greedy at this temperature already, and float32 has the quotients: at 1e-38 all would be -inf.
-LOWEST_TEMPERATURE = 1e-30
+LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
 
 
 class State(NamedTuple):
@@ -89,7 +88,7 @@ def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B 
 def draw(
     keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
 ) -> Int[Array, "B K"]:
-    """Draws a token for each key from the fewest of the `top_k` (0: all) likeliest with a total of at least `top_p`."""
+    """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that sum to `top_p`."""
     logits = log_p / max(temperature, LOWEST_TEMPERATURE)
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)

@@ -1,7 +1,6 @@
 """A lexical shortlist: the target tokens that a search considers for a sentence, instead of the whole vocabulary.
 
-Jean et al. (2015, section 3) decode so with a very large vocabulary, and so do Marian's shortlists and CTranslate2's
-vocabulary maps. The candidates of a sentence do not depend on its batch, and neither does its translation.
+Jean et al. (2015, section 3), Marian's shortlists and CTranslate2's vocabulary maps do the same.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ class Shortlist:
     def candidates(self, source: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B C"]:
         """Returns the target tokens to consider for each row, without duplicates; -1 where a row has fewer than C.
 
-        The special tokens come first, each at the index that is its id; the others ascend. C depends on S only.
+        The special tokens come first, each at the index that is its id; other tokens ascend. C depends on S only.
         """
         rows = len(source)
         candidates = [self.translations[source].reshape(rows, -1), np.tile(self.frequent, (rows, 1))]
@@ -89,10 +88,9 @@ class Shortlist:
 
 
 class CandidateModel:
-    """An `AutoregressiveModel` that predicts the candidates of each row only. Their probabilities sum to 1."""
+    """An `AutoregressiveModel` that predicts only the candidates of each row, and never -1. They sum to 1."""
 
     def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
-        """`candidates`: tokens, or -1, which is never predicted."""
         self.model, self.candidates = model, candidates
         dtype = batched_dtype(product_dtype(model.decoder.embedding.dtype))
         rows = jnp.take(model.output_table, candidates, axis=0, mode="clip").astype(dtype)

@@ -117,9 +117,7 @@ class TextDecoder(DeviceModels):
         max_positions = self.config.batch_tokens // num_hypotheses
         return search, make_batches(lengths, self.config.max_source_length, extra_length, max_positions, shortest)
 
-    def _jobs(
-        self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]
-    ) -> list[Callable[[], object]]:
+    def _jobs(self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]) -> list[Callable]:
         """Returns functions that each compile a program of one pass, that of the longest sources first."""
         jobs = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):

@@ -58,9 +58,7 @@ def read_hypotheses(
         text = " ".join(text.splitlines())
         if is_distinct and any(earlier.text == text for earlier in translations):
             continue
-        log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
+        log_p, score = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist()), float(hypotheses.scores[n])
         token_pieces = tuple(pieces[token] for token in tokens)
-        translations.append(
-            Translation(text, tuple(tokens), token_pieces, log_p, sum(log_p), float(hypotheses.scores[n]))
-        )
+        translations.append(Translation(text, tuple(tokens), token_pieces, log_p, sum(log_p), score))
     return translations or [EMPTY]
