@@ -41,15 +41,15 @@ def main(arguments: argparse.Namespace) -> None:
     objective = models.config.training.objective
     if "translate" not in OBJECTIVES[objective].methods:
         raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
-    n_best, (decoder, parameters) = arguments.n_best, models.decoder()
-    decoder.check_n_best(n_best)
+    decoder, parameters = models.decoder()
+    decoder.check_n_best(arguments.n_best)
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     as_output, first_line = as_jsonl if arguments.format == "jsonl" else as_text, 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
         texts = list(decode_lines(chunk, first_line))
-        translations = decoder.translate(parameters, texts, n_best, first_line)
-        outputs = [as_output(text, best, n_best) for text, best in zip(texts, translations, strict=True)]
+        translations = decoder.translate(parameters, texts, arguments.n_best, first_line)
+        outputs = [as_output(text, best, arguments.n_best) for text, best in zip(texts, translations, strict=True)]
         sys.stdout.buffer.write("".join(outputs).encode())
         sys.stdout.buffer.flush()
         first_line += len(chunk)

@@ -28,7 +28,7 @@ ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
 
 Jitted = Any  # a function that `jax.jit` returns
-Replicas = dict[jax.Device, tuple[dict, ...]]  # the parameters of each model, on each device that decodes
+Replicas = dict[jax.Device, tuple[dict, ...]]  # the parameters of each model, on each device
 
 
 class DecodingBatch(NamedTuple):
@@ -141,8 +141,10 @@ class DeviceModels:
                 program = self.programs.compile(function, replica, *arrays, device=device)
                 launched.append((batch, program(replica, *arrays)))
                 if len(launched) > LAUNCHED_AHEAD:
-                    yield jax.device_get(launched.popleft())
-            yield from map(jax.device_get, launched)
+                    first, result = launched.popleft()
+                    yield first, jax.device_get(result)
+            for batch, result in launched:
+                yield batch, jax.device_get(result)
 
         return merge([results(device) for device in self.devices[: len(batches)]])
 

@@ -109,8 +109,8 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     is_beyond = jnp.arange(length)[None, None] >= prefixes.lengths[:, None, None]
     is_next = (is_equal | is_beyond).all(axis=2) & (prefixes.lengths[None] == prefixes.lengths[:, None] + 1)
     is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
-    is_repeated = last[None] == last[:, None]
-    from_shorter = jnp.where(is_repeated, prefixes.ends_blank[:, None], prefixes.log_p[:, None]) + last_log_p[None]
+    repeats_last = last[None] == last[:, None]
+    from_shorter = jnp.where(repeats_last, prefixes.ends_blank[:, None], prefixes.log_p[:, None]) + last_log_p[None]
     merged = jax.nn.logsumexp(jnp.where(is_next, from_shorter, -jnp.inf), axis=0)
     is_there = (is_next[:, :, None] & (last[None, :, None] == tokens[None, None])).any(axis=1)
     extended = jnp.where(is_there, -jnp.inf, extended)

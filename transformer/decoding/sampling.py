@@ -1,7 +1,4 @@
-"""Ancestral sampling of translations, in one compiled loop.
-
-A token's random numbers depend only on decoding.seed, line number, sample number and position.
-"""
+"""Ancestral sampling. The random numbers depend only on decoding.seed, line number, sample number and position."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
