@@ -25,9 +25,10 @@ def main(arguments: argparse.Namespace) -> None:
             f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
         )
     config, target = load_file(arguments.config, arguments.overrides), parse_target(arguments.device)
-    from scripts.planning import lengths, oom, rendering
+    from scripts.planning import lengths, rendering
     from scripts.planning.compilers import find_devices
     from scripts.planning.estimate import estimate
+    from scripts.planning.memory import explain
 
     devices = find_devices(target)
     if arguments.workdir is None:
@@ -42,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
             print(line)
     largest = estimated.largest
     if not largest.memory.fits:
-        raise UserError(oom.explain(config, target, str(largest.bucket), largest.memory))
+        raise UserError(explain(config, target, str(largest.bucket), largest.memory))
 
 
 def make_parser() -> cli.Parser:
