@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -53,26 +53,17 @@ def measure(program: Program, compiled: jax.stages.Compiled, state: TrainState, 
     used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
     trees = {title: jax.tree.leaves(getattr(state, name)) for name, title in PARTS.items()}
     parts = {title: sum(map(_shard_bytes, leaves)) for title, leaves in trees.items() if leaves}
-    largest = sorted([*_state_arrays(state), *_temporaries(program)], key=lambda arrays: -arrays.bytes)[:TOP]
-    return Memory(used, available, parts, used - sum(parts.values()), largest)
-
-
-def _state_arrays(state: TrainState) -> Iterator[Arrays]:
-    """Yields the arrays of a state, the part of them that is on one device."""
+    arrays = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         shape = ",".join(map(str, leaf.sharding.shard_shape(leaf.shape)))
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        yield Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf))
-
-
-def _temporaries(program: Program) -> Iterator[Arrays]:
-    """Yields the arrays that are alive when a program's temporaries take most memory, those of one name together."""
+        arrays.append(Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf)))
     groups: dict[tuple[str, str], list[int]] = {}
     for buffer in largest_together(program):
-        key = (describe(buffer.instruction), str(buffer.shape))
-        groups.setdefault(key, []).append(buffer.shape.bytes)
-    for key, sizes in groups.items():
-        yield Arrays(*key, len(sizes), sum(sizes))
+        groups.setdefault((describe(buffer.instruction), str(buffer.shape)), []).append(buffer.shape.bytes)
+    arrays += [Arrays(*key, len(sizes), sum(sizes)) for key, sizes in groups.items()]
+    largest = sorted(arrays, key=lambda arrays: -arrays.bytes)[:TOP]
+    return Memory(used, available, parts, used - sum(parts.values()), largest)
 
 
 def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
