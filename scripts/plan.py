@@ -20,14 +20,11 @@ from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.lengths is not None and arguments.workdir is not None:
-        raise UserError(
-            f"--lengths={arguments.lengths} --workdir={arguments.workdir}: give lengths, or a run with data"
-        )
     config, target = load_file(arguments.config, arguments.overrides), parse_target(arguments.device)
-    from scripts.planning import lengths, oom, rendering
+    from scripts.planning import lengths, rendering
     from scripts.planning.compilers import find_devices
     from scripts.planning.estimate import estimate
+    from scripts.planning.memory import explain
 
     devices = find_devices(target)
     if arguments.workdir is None:
@@ -42,15 +39,16 @@ def main(arguments: argparse.Namespace) -> None:
             print(line)
     largest = estimated.largest
     if not largest.memory.fits:
-        raise UserError(oom.explain(config, target, str(largest.bucket), largest.memory))
+        raise UserError(explain(config, target, str(largest.bucket), largest.memory))
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.plan", __doc__, overrides="config")
     parser.add_argument("--config", required=True, metavar="FILE[:ARG]", help="a file of configs/, or a config.json")
     parser.add_argument("--device", required=True, metavar="NAME[:SIZE]", help="the devices: h100:8, v5e:4x4")
-    parser.add_argument("--workdir", metavar="DIR", help="a run whose data and vocabulary count")
-    parser.add_argument(
+    data = parser.add_mutually_exclusive_group()
+    data.add_argument("--workdir", metavar="DIR", help="a run whose data and vocabulary count")
+    data.add_argument(
         "--lengths", metavar="PAIRS:SOURCE:TARGET", help="training pairs, mean tokens of both sides (WMT14 en-de)"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")

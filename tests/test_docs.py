@@ -12,8 +12,7 @@ from scripts.sweeping import description
 from tests import tutorial
 from tests.checkpoints.workdirs import make_workdir
 from transformer.config import loading
-from transformer.config.checking import checked
-from transformer.config.keys import declared_keys, flatten
+from transformer.config.keys import checked, declared_keys, flatten
 
 PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

@@ -7,6 +7,7 @@ an interruption is one line and exit code 130. Only a bug shows a traceback, wit
 import argparse
 import errno
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -74,8 +75,13 @@ class Parser(argparse.ArgumentParser):
                     raise UserError(f"{word}: needs a value, {word}=VALUE")
                 overrides.append((name.removeprefix("--").removeprefix("config."), text))
             elif name.startswith("--") and name not in flags:
-                is_data = name.startswith("--config.data.")
-                advice = moved_data("DIR") if is_data else nearest(name, [*flags, *self._override_flags()])
+                if name == "--device":
+                    advice = "; python -m scripts.plan estimates a run on other devices"
+                elif name.startswith("--config.data."):
+                    advice = moved_data("DIR")
+                else:
+                    keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
+                    advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
             else:
                 plain.append(word)
@@ -88,12 +94,8 @@ class Parser(argparse.ArgumentParser):
         """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`."""
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
-        self.add_argument(
-            "--checkpoint", metavar="best|last|STEP", default="best", help="the checkpoint to load (best)"
-        )
-        self.add_argument(
-            "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to that one (1)"
-        )
+        self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
+        self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
 
     def add_process_flags(self) -> None:
         """Adds the flags that launch a run on several processes."""
@@ -108,10 +110,6 @@ class Parser(argparse.ArgumentParser):
     def _is_override(self, name: str) -> bool:
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
 
-    def _override_flags(self) -> list[str]:
-        keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
-        return [flag for flag in keys if self._is_override(flag)]
-
 
 def moved_data(workdir: Path | str) -> str:
     """Returns the advice, for the end of a message, on how to record the new place of a run's data."""
@@ -122,8 +120,12 @@ def moved_data(workdir: Path | str) -> str:
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
     runtime.set_up()
+
+    def terminate(number: int, frame: object) -> NoReturn:
+        raise Terminated(f"terminated by signal {number}")
+
     # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGTERM, terminate)
     code = execute(parser, main, sys.argv[1:])
     gc.freeze()  # else the exit searches all modules for garbage: half a second with JAX
     sys.exit(code)
@@ -151,7 +153,10 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
             logging.exception("unexpected %s; this is a bug", type(error).__name__)
             return 1
         finally:
-            runtime.end_output()
+            try:
+                sys.stdout.flush()
+            except OSError:  # without a redirection the interpreter fails again at its exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:
@@ -169,7 +174,3 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
             return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
         error = error.__cause__ or error.__context__
     return None
-
-
-def _raise_terminated(number: int, frame: object) -> NoReturn:
-    raise Terminated(f"terminated by signal {number}")

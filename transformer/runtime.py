@@ -43,26 +43,15 @@ def keep_freed_memory() -> None:
     threads reuse each other's memory; running threads keep theirs. In return the process keeps its largest size: 2.8 GB
     there instead of 1.3.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not _computes_on_cpu():
-        return
-    for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_ARENA_MAX, 1)):
-        mallopt(option, value)
-
-
-def _computes_on_cpu() -> bool:
-    """Predicts whether JAX's default backend is the CPU. Asking JAX would start the backend, and with it threads."""
+    # JAX's default backend is predicted: asking JAX would start the backend, and with it threads.
     if platforms := os.environ.get("JAX_PLATFORMS"):
-        return platforms.split(",")[0] == "cpu"
-    return not importlib.metadata.entry_points(group="jax_plugins") and importlib.util.find_spec("libtpu") is None
-
-
-def end_output() -> None:
-    """Flushes standard output. If that fails, redirects it, so that the interpreter does not fail again at its exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        is_cpu = platforms.split(",")[0] == "cpu"
+    else:
+        is_cpu = not importlib.metadata.entry_points(group="jax_plugins") and not importlib.util.find_spec("libtpu")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if is_cpu and mallopt is not None:
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_ARENA_MAX, 1)):
+            mallopt(option, value)
 
 
 def _ignore_closed_event_loop(unraisable: Any) -> None:

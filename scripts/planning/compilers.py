@@ -46,8 +46,14 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     # The cache cannot load programs for absent devices.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        with _silence() if platform == "tpu" else contextlib.nullcontext():
-            return _topology(target).devices
+        if platform == "tpu":
+            for name, value in LIBTPU.items():
+                os.environ.setdefault(name, value)
+            with _silence():
+                return topologies.get_topology_desc(platform="tpu", topology_name=target.text).devices
+        hosts, gpus = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
+        topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
+        return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
@@ -77,16 +83,6 @@ class Compiler:
                     raise
         self.note = "all products by cuBLAS"
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
-
-
-def _topology(target: Target) -> topologies.TopologyDescription:
-    if target.kind.platform == "tpu":
-        for name, value in LIBTPU.items():
-            os.environ.setdefault(name, value)
-        return topologies.get_topology_desc(platform="tpu", topology_name=target.text)
-    hosts, gpus = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
-    topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
-    return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology)
 
 
 def target_config(kind: Accelerator) -> str:

@@ -11,8 +11,7 @@ from absl import logging
 from scripts.planning import hlo, roofline
 from scripts.planning.compilers import Compiler
 from scripts.planning.devices import Target
-from scripts.planning.memory import Memory, measure
-from scripts.planning.oom import explain_compiler
+from scripts.planning.memory import Memory, explain_compiler, measure
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats
 from transformer.data.batches.loader import PLANS
@@ -86,7 +85,10 @@ def estimate(
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiler = Compiler()
     compiled = [compile_shape(step, state, bucket, target, compiler) for bucket in dict.fromkeys([largest, typical])]
-    seconds = [interpolated_seconds(shape.bucket, compiled) for shape in stats]
+    points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
+    widths, per_position = zip(*points, strict=True)
+    buckets = [shape.bucket for shape in stats]
+    seconds = [float(np.interp(bucket.width, widths, per_position)) * bucket.positions for bucket in buckets]
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
     return Estimate(parameters, stats, seconds, compiled)
 
@@ -121,10 +123,3 @@ def lower(step: TrainStep, state: TrainState, bucket: Bucket) -> list[tuple[jax.
         (step.accumulate.lower(state, batch, 0, totals, step.seed), accumulation),
         (step.apply_gradients.lower(state, totals, step.abstract_rate(state)), 1),
     ]
-
-
-def interpolated_seconds(bucket: Bucket, compiled: Sequence[CompiledShape]) -> float:
-    """Returns the time of a step with batches of this shape, interpolated in the time per position of the compiled."""
-    points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
-    widths, per_position = zip(*points, strict=True)
-    return float(np.interp(bucket.width, widths, per_position)) * bucket.positions

@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 BYTES = {"f64": 8, "s64": 8, "u64": 8, "c64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 BYTES |= {"s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1}  # other types, such as tokens, take no memory
-
 COPIES = {"copy", "copy-start", "copy-done", "slice-start", "slice-done", "get-tuple-element", "bitcast"}
-
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
@@ -30,22 +28,18 @@ class Shape:
     @property
     def bytes(self) -> int:
         """The bytes that the array occupies, with the padding of TPUs' tiles."""
-        return BYTES.get(self.dtype, 0) * math.prod(self._padded())
+        dims, (order, _, rest) = self.dims, self.layout.partition(":")
+        if dims and (tile := re.match(r"T\(([\d,]+)\)", rest)):
+            dims = [dims[axis] for axis in _integers(order)]  # the most minor first
+            for axis, size in zip(range(len(dims)), reversed(_integers(tile[1])), strict=False):
+                dims[axis] = -(-dims[axis] // size) * size
+        return BYTES.get(self.dtype, 0) * math.prod(dims)
 
     @property
     def memory_space(self) -> int:
         """0: the device's main memory; others, on TPUs: vector memory (1), scalar memory, semaphores."""
         space = re.search(r"S\((\d+)\)", self.layout)
         return int(space[1]) if space else 0
-
-    def _padded(self) -> Sequence[int]:
-        order, _, rest = self.layout.partition(":")
-        tile = re.match(r"T\(([\d,]+)\)", rest)
-        if not tile or not self.dims:
-            return self.dims
-        dims = [self.dims[axis] for axis in _integers(order)]  # the most minor first
-        padded = [-(-dim // size) * size for dim, size in zip(dims, reversed(_integers(tile[1])), strict=False)]
-        return padded + dims[len(padded) :]
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"

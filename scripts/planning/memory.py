@@ -1,18 +1,22 @@
-"""The memory of a device while a program runs, and the arrays that take it."""
+"""The memory of a device while a program runs, the arrays that take it, and messages about steps that do not fit."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
+from scripts.planning.devices import Target
 from scripts.planning.hlo import Computation, Instruction, Program, Shape
-from scripts.planning.kernels import TOP, describe
+from scripts.planning.roofline import TOP, describe
+from transformer.config_types import Config
 from transformer.training.memory import bytes_used
 from transformer.training.state import TrainState
 
 GIB = 2**30
+SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
 # Instructions whose results are in the memory of their operands. A loop updates its operand in place.
 ALIASES = {"bitcast", "tuple", "optimization-barrier", "add-dependency", "while"}
@@ -49,26 +53,17 @@ def measure(program: Program, compiled: jax.stages.Compiled, state: TrainState, 
     used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
     trees = {title: jax.tree.leaves(getattr(state, name)) for name, title in PARTS.items()}
     parts = {title: sum(map(_shard_bytes, leaves)) for title, leaves in trees.items() if leaves}
-    largest = sorted([*_state_arrays(state), *_temporaries(program)], key=lambda arrays: -arrays.bytes)[:TOP]
-    return Memory(used, available, parts, used - sum(parts.values()), largest)
-
-
-def _state_arrays(state: TrainState) -> Iterator[Arrays]:
-    """Yields the arrays of a state, the part of them that is on one device."""
+    arrays = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         shape = ",".join(map(str, leaf.sharding.shard_shape(leaf.shape)))
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        yield Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf))
-
-
-def _temporaries(program: Program) -> Iterator[Arrays]:
-    """Yields the arrays that are alive when a program's temporaries take most memory, those of one name together."""
+        arrays.append(Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf)))
     groups: dict[tuple[str, str], list[int]] = {}
     for buffer in largest_together(program):
-        key = (describe(buffer.instruction), str(buffer.shape))
-        groups.setdefault(key, []).append(buffer.shape.bytes)
-    for key, sizes in groups.items():
-        yield Arrays(*key, len(sizes), sum(sizes))
+        groups.setdefault((describe(buffer.instruction), str(buffer.shape)), []).append(buffer.shape.bytes)
+    arrays += [Arrays(*key, len(sizes), sum(sizes)) for key, sizes in groups.items()]
+    largest = sorted(arrays, key=lambda arrays: -arrays.bytes)[:TOP]
+    return Memory(used, available, parts, used - sum(parts.values()), largest)
 
 
 def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
@@ -138,3 +133,38 @@ def _leaves(instruction: Instruction, operands: list[list[Buffer]], place: int) 
     return [
         [Buffer(instruction, shape, place, place)] if shape.memory_space == 0 else [] for shape in instruction.shapes
     ]
+
+
+def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
+    """Returns the message for a step that needs more than a device has."""
+    parts = [f"{name} {size / GIB:.1f} GiB" for name, size in memory.state.items()]
+    parts.append(f"activations, gradients and other temporaries {memory.temporaries / GIB:.1f} GiB")
+    most = memory.largest_arrays[0]
+    largest = f"the largest array is {most.shape} of {most.name}" + (f", {most.count} times" if most.count > 1 else "")
+    needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device"
+    is_state = sum(memory.state.values()) > memory.temporaries
+    return (
+        f"--device={target.text}: a step of {shape} {needs}: {', '.join(parts)} ({largest}); {advice(config, is_state)}"
+    )
+
+
+def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
+    """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
+    needs = "does not fit the memory"
+    if sizes := re.search(rf"temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)", message):
+        needs = "needs {} {}iB of {} {}iB per device for activations, gradients and other temporaries"
+    elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
+        needs = "needs {} {}iB of {} {}iB per device"
+    needs = needs.format(*sizes.groups()) if sizes else needs
+    array = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
+    largest = f" (the largest array is {array[3]}, {array[1]} {array[2]}iB)" if array else ""
+    return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
+
+
+def advice(config: Config, is_state: bool) -> str:
+    """Returns which keys reduce the memory of the state of training, or of a batch."""
+    split = "raise config.mesh.fsdp (with more devices), which splits parameters and optimizer state"
+    if is_state:
+        return f"{split}, or use config.optimizer.name=adafactor or a smaller model"
+    batch = f"lower config.batch.tokens={config.batch.tokens} and raise config.training.accumulation in return"
+    return f"{batch}, lower config.data.max_length, or {split} as well as the batch"

@@ -8,7 +8,7 @@ import numpy as np
 
 from scripts.planning.devices import GPU_FRACTION, Target
 from scripts.planning.estimate import Estimate
-from scripts.planning.memory import GIB, Arrays
+from scripts.planning.memory import GIB
 from transformer.config_types import Config
 
 REALISTIC = 0.7  # of the roofline's speed, which well-tuned programs come near
@@ -72,13 +72,7 @@ def to_lines(config: Config, target: Target, estimated: Estimate, lengths: str) 
     )
     yield f"lengths     {lengths}"
     yield f"parameters  {estimated.parameters:,}"
-    yield from _memory_lines(target, estimated)
-    yield from _step_lines(target, estimated)
-    yield from _run_lines(config, target, estimated)
-
-
-def _memory_lines(target: Target, estimated: Estimate) -> Iterator[str]:
-    kind, memory = target.kind, estimated.largest.memory
+    memory = estimated.largest.memory
     verdict = "fits" if memory.fits else "does not fit"
     if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * kind.memory:
         verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_FRACTION}"
@@ -88,13 +82,12 @@ def _memory_lines(target: Target, estimated: Estimate) -> Iterator[str]:
     )
     state = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in memory.state.items())
     yield f"memory      {state}; activations, gradients and other temporaries {memory.temporaries / GIB:.2f} GiB"
-    yield from (f"array       {_array_text(arrays)}" for arrays in memory.largest_arrays)
-
-
-def _array_text(arrays: Arrays) -> str:
-    count = f"{arrays.count} x " if arrays.count > 1 else ""
-    size = f"{arrays.bytes / GIB:.2f} GiB" if arrays.bytes >= GIB / 10 else f"{arrays.bytes / MIB:.1f} MiB"
-    return f"{size}, {count}{arrays.shape}: {arrays.name}"
+    for arrays in memory.largest_arrays:
+        count = f"{arrays.count} x " if arrays.count > 1 else ""
+        size = f"{arrays.bytes / GIB:.2f} GiB" if arrays.bytes >= GIB / 10 else f"{arrays.bytes / MIB:.1f} MiB"
+        yield f"array       {size}, {count}{arrays.shape}: {arrays.name}"
+    yield from _step_lines(target, estimated)
+    yield from _run_lines(config, target, estimated)
 
 
 def _step_lines(target: Target, estimated: Estimate) -> Iterator[str]:

@@ -2,12 +2,85 @@
 
 import collections
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from scripts.planning.devices import Target
-from scripts.planning.hlo import Program
-from scripts.planning.kernels import TOP, Kernel, describe, kernels
+from scripts.planning.hlo import Computation, Instruction, Program
+from scripts.planning.instructions import Collective, Flops, bytes_moved, find_collective, flops, has_target
+
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
+FREE |= {"optimization-barrier", "add-dependency"}
+FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
+TOP = 10  # kernels and arrays in a report
+STEP, MODEL = "TrainStep.", "Transformer."  # what calls the model, and the outermost module, are the same everywhere
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel, launched `times` a step; bytes in main memory and FLOPs of products are those of one launch.
+
+    Attributes:
+      is_async: a copy or collective that runs beside other kernels.
+    """
+
+    instruction: Instruction
+    times: int
+    bytes: int
+    flops: Flops
+    collective: Collective | None
+    is_async: bool
+
+    @property
+    def is_uncounted(self) -> bool:
+        """True if the program does not state the FLOPs of the kernel, such as one of Pallas."""
+        return self.instruction.opcode == "custom-call" and not self.flops.total
+
+
+def describe(instruction: Instruction) -> str:
+    """Returns the modules and the operation that an instruction belongs to.
+
+    For instance "Decoder/FeedForward/Linear dot_general (backward)". An instruction without a source has its own name.
+    """
+    functions = [name.removesuffix(".__call__") for name in instruction.functions]
+    calls = [place for place, name in enumerate(functions) if name.startswith(STEP)]
+    inner = functions[calls[-1] + 1 :] if calls else functions
+    methods = [name for name in inner if name[:1].isupper() and "<" not in name and not f"{name}.".startswith(MODEL)]
+    methods = list(dict.fromkeys(methods))
+    path = [*methods[:1], *methods[1:][-2:]] or [functions[place].split(".<")[0] for place in calls[-1:]]
+    prefix = ["copy of"] * instruction.opcode.startswith(("copy-", "slice-")) + ["/".join(path)] * bool(path)
+    suffix = ["(backward)"] * ("transpose(jvp" in instruction.op_name)
+    return " ".join([*prefix, instruction.op_name.rpartition("/")[2] or instruction.opcode, *suffix])
+
+
+def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
+    """Yields the kernels of a computation that runs `times`; bodies of loops run as often as is known."""
+    for instruction in computation.instructions:
+        if instruction.opcode == "while":
+            yield from kernels(instruction.called[0], times * instruction.trip_count)
+        elif instruction.opcode == "conditional":
+            branches = [list(kernels(branch, times)) for branch in instruction.called]
+            yield from max(branches, key=lambda branch: sum(kernel.bytes for kernel in branch), default=[])
+        elif instruction.opcode in ("call", "async-start"):
+            for called in instruction.called:
+                yield from kernels(called, times)
+        elif not _is_free(instruction):
+            yield Kernel(
+                instruction,
+                times,
+                bytes_moved(instruction),
+                flops(instruction),
+                find_collective(instruction),
+                instruction.opcode.endswith("-start") or has_target(instruction, "AsyncCollectiveStart"),
+            )
+
+
+def _is_free(instruction: Instruction) -> bool:
+    if instruction.opcode in FREE or instruction.opcode.endswith(("-done", "-update")):
+        return True
+    if instruction.opcode == "fusion":
+        return has_target(instruction, "AsyncCollectiveDone")
+    # The scalar unit of a TPU works on scalar memory, beside the other units.
+    return all(shape.memory_space > 1 for shape in instruction.shapes) or instruction.target in FREE_TARGETS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +139,17 @@ class Cost:
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     """Returns the cost of programs and how often each runs."""
     launched = [(kernel, times * kernel.times) for program, times in programs for kernel in kernels(program.entry)]
-    costs, sent = [], []
+    sums, sent = collections.defaultdict(collections.Counter), collections.defaultdict(collections.Counter)
     for kernel, times in launched:
+        launch = {"launches": 1, "seconds": seconds(kernel, target), "bytes": kernel.bytes}
+        launch |= {"flops": kernel.flops.total, "float32_flops": kernel.flops.float32}
         result = str(kernel.instruction.shapes[0]) if kernel.instruction.shapes else ""
-        values = (1, seconds(kernel, target), kernel.bytes, *kernel.flops)
-        costs.append(KernelCost(describe(kernel.instruction), result, *(times * value for value in values)))
+        sums[describe(kernel.instruction), result].update({name: times * value for name, value in launch.items()})
         if (collective := kernel.collective) is not None:
-            sizes = (times * collective.bytes, times * collective.wire_bytes)
-            sent.append(CollectiveCost(collective.kind, collective.devices, times, *sizes))
+            sizes = {"bytes": times * collective.bytes, "wire_bytes": times * collective.wire_bytes}
+            sent[collective.kind, collective.devices].update({"launches": times, **sizes})
+    costs = [KernelCost(*key, **values) for key, values in sums.items()]
+    collectives = [CollectiveCost(*key, **values) for key, values in sent.items()]
     moved = sum(cost.bytes for cost in costs)
     return Cost(
         flops=sum(cost.flops for cost in costs),
@@ -83,9 +159,9 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
         kernels_without_flops=sum(times for kernel, times in launched if kernel.is_uncounted),
         kernel_seconds=sum(times * seconds(kernel, target) for kernel, times in launched if not kernel.is_async),
         memory_seconds=moved / target.kind.bandwidth,
-        wire_seconds=sum(cost.wire_bytes for cost in sent) / target.interconnect,
-        costliest_kernels=sorted(_merged(costs), key=lambda cost: -cost.seconds)[:TOP],
-        collectives=sorted(_merged(sent), key=lambda cost: -cost.wire_bytes),
+        wire_seconds=sum(cost.wire_bytes for cost in collectives) / target.interconnect,
+        costliest_kernels=sorted(costs, key=lambda cost: -cost.seconds)[:TOP],
+        collectives=sorted(collectives, key=lambda cost: -cost.wire_bytes),
     )
 
 
@@ -94,12 +170,3 @@ def seconds(kernel: Kernel, target: Target) -> float:
     kind, flops = target.kind, kernel.flops
     products = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
     return max(kernel.bytes / kind.bandwidth, products) + kind.launch_seconds
-
-
-def _merged(costs: Sequence[Any]) -> list[Any]:
-    """Returns one cost for all that have the same first two fields; its other fields are their sums."""
-    groups = collections.defaultdict(list)
-    for cost in costs:
-        values = dataclasses.astuple(cost)
-        groups[values[:2]].append(values[2:])
-    return [type(costs[0])(*key, *map(sum, zip(*values, strict=True))) for key, values in groups.items()]

@@ -12,8 +12,7 @@ from scripts.sweeping.description import TEACHER_FORCED, Sweep, Values, extremes
 from scripts.sweeping.folder import Folder
 from transformer.checkpoints import restore
 from transformer.config import loading
-from transformer.config.checking import check_for_training
-from transformer.config.keys import flatten, keys_of, show
+from transformer.config.keys import check_for_training, flatten, keys_of, show
 from transformer.config_types import Config
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError

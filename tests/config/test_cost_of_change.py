@@ -29,8 +29,7 @@ from tests.model.models import cross_entropy
 from tests.training import tiny
 from transformer import cli, evaluate
 from transformer.config import loading
-from transformer.config.checking import checked
-from transformer.config.keys import declared_keys, flatten
+from transformer.config.keys import checked, declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import training as tokenizers

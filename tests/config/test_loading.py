@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from configs import base
 from transformer.config import loading
-from transformer.config.checking import checked
-from transformer.config.keys import flatten
+from transformer.config.keys import checked, flatten
 from transformer.errors import UserError
 
 BASE = flatten(base.get_config())

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from configs import base, rules
-from transformer.config.checking import COMBINATIONS, checked
-from transformer.config.keys import declared_keys, flatten
+from transformer.config.keys import COMBINATIONS, checked, declared_keys, flatten
 from transformer.errors import UserError
 
 BASE = flatten(base.get_config())

@@ -13,8 +13,7 @@ from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
 from transformer import evaluate, train, translate
 from transformer.config import loading
-from transformer.config.checking import checked
-from transformer.config.keys import flatten
+from transformer.config.keys import checked, flatten
 from transformer.train import read_config
 from transformer.workdir import open_existing
 

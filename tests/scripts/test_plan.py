@@ -171,7 +171,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
         ([flag.replace("h100", "h1000") for flag in TINY], r"--device=h1000: no such device; .*; did you mean h100\?"),
         ([*WITHOUT_LENGTHS, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
         ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),
-        ([*TINY, "--workdir=x"], r"--lengths=20000:10:11 --workdir=x: give lengths, or a run with data"),
+        ([*TINY, "--workdir=x"], r"argument --workdir: not allowed with argument --lengths"),
         ([*WITHOUT_LENGTHS, "--workdir=x"], r"--workdir=x: no such folder"),
         (["--config=configs/base.py"], r"the following arguments are required: --device"),
     ],

@@ -13,7 +13,7 @@ from absl import logging
 from flax.nnx import statelib
 
 from transformer.checkpoints import checksums
-from transformer.config.checking import checked
+from transformer.config.keys import checked
 from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.errors import UNREADABLE, UserError, first_of

@@ -1,22 +1,20 @@
 """Combinations of values that no run can have, although each value is allowed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from configs.rules import implementations
 from transformer.config_types import Config, head_widths
+
+OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
 
 def _implementation(c: Config) -> str:
     return c.model.attention_implementation
 
 
-def _objectives() -> Mapping[str, Any]:
-    return implementations("transformer.training.objectives:OBJECTIVES")
-
-
 def _objective(c: Config) -> Any:
-    return _objectives()[c.training.objective]
+    return implementations(OBJECTIVES)[c.training.objective]
 
 
 def _lacks(c: Config, option: str) -> bool:
@@ -24,7 +22,7 @@ def _lacks(c: Config, option: str) -> bool:
 
 
 def _is_wrong_strategy(c: Config) -> bool:
-    reserved = {objective.strategy for objective in _objectives().values()} - {None}
+    reserved = {objective.strategy for objective in implementations(OBJECTIVES).values()} - {None}
     needed = _objective(c).strategy
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
 
@@ -38,10 +36,8 @@ def _longest_bucket(c: Config) -> int:
     return -(-c.data.max_length // c.batch.length_multiple) * c.batch.length_multiple
 
 
-Condition = Callable[[Config], bool]
-
 # Conditions under which no run is possible, by the advice that ends the error message.
-COMBINATIONS: dict[str, Condition] = {
+COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "d_model must be divisible by num_heads, or set both d_k and d_v": (
         lambda c: c.model.d_model % c.model.num_heads != 0 and None in (c.model.d_k, c.model.d_v)
     ),

@@ -17,8 +17,7 @@ import ml_collections
 from configs import base
 from configs.rules import Key, UnknownName
 from transformer import files
-from transformer.config.checking import check_for_training, checked, coerce_types, fit_to_steps
-from transformer.config.keys import declared_keys, flatten, nearest, show, type_name, unknown_key, whole_number
+from transformer.config import keys
 from transformer.config_types import Config
 from transformer.errors import MALFORMED, UserError
 
@@ -40,7 +39,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     path = present_or_installed(name)
     if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
-        raise UserError(f"--config={name}: no such file{nearest(name, present)}")
+        raise UserError(f"--config={name}: no such file{keys.nearest(name, present)}")
     if path.suffix == ".json":
         config = load(path)
     elif path.suffix == ".py":
@@ -49,8 +48,9 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    config = checked(fit_to_steps(coerce_types(flatten(config) | parse_overrides(overrides, "--config."))))
-    check_for_training(config)
+    values = keys.flatten(config) | parse_overrides(overrides, "--config.")
+    config = keys.checked(keys.fit_to_steps(keys.coerce_types(values)))
+    keys.check_for_training(config)
     return config
 
 
@@ -86,11 +86,11 @@ def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
 
     Raises UserError for an unknown key or a value of another type. The message begins with `flag` and the key.
     """
-    values, keys = {}, declared_keys()
+    values, declared = {}, keys.declared_keys()
     for name, text in overrides:
-        if name not in keys:
-            raise unknown_key(f"{flag}{name}={text}", name)
-        values[name] = _parse(name, text, keys[name], flag)
+        if name not in declared:
+            raise keys.unknown_key(f"{flag}{name}={text}", name)
+        values[name] = _parse(name, text, declared[name], flag)
     return values
 
 
@@ -101,7 +101,7 @@ def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfi
 
 def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
     """Returns the configuration with other values for some keys. Raises UserError if it is not allowed."""
-    return checked(flatten(config) | dict(values))
+    return keys.checked(keys.flatten(config) | dict(values))
 
 
 def save(config: Config, workdir: Path) -> None:
@@ -120,7 +120,7 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
         version = nested.pop("schema_version")
         if version != SCHEMA_VERSION:
             raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-        return checked(flatten(ml_collections.ConfigDict(nested)))
+        return keys.checked(keys.flatten(ml_collections.ConfigDict(nested)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except OSError as error:
@@ -131,8 +131,8 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
 
 def difference(old: Config, new: Config) -> dict[str, str]:
     """Returns the keys whose values differ, each with "OLD -> NEW"."""
-    before, after = flatten(old), flatten(new)
-    return {key: f"{show(before[key])} -> {show(after[key])}" for key in before if before[key] != after[key]}
+    before, after = keys.flatten(old), keys.flatten(new)
+    return {key: f"{keys.show(before[key])} -> {keys.show(after[key])}" for key in before if before[key] != after[key]}
 
 
 def _parse(name: str, text: str, key: Key, flag: str) -> Any:
@@ -142,7 +142,7 @@ def _parse(name: str, text: str, key: Key, flag: str) -> Any:
         if key.type is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         if key.type is int:
-            return whole_number(text)
+            return keys.whole_number(text)
         return ast.literal_eval(text) if key.type is tuple else key.type(text)
     except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise UserError(f"{flag}{name}={text}: must be {type_name(key)}") from None
+        raise UserError(f"{flag}{name}={text}: must be {keys.type_name(key)}") from None

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.planning import compilers, lengths
 from scripts.planning.devices import ACCELERATORS, parse_target
-from scripts.planning.oom import explain_compiler
+from scripts.planning.memory import explain_compiler
 from tests.training import tiny
 from transformer.errors import UserError
 

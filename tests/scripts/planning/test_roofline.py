@@ -2,9 +2,9 @@
 
 import pytest
 
-from scripts.planning import hlo, kernels, memory, roofline
+from scripts.planning import hlo, memory, roofline
 from scripts.planning.devices import parse_target
-from scripts.planning.traffic import Collective
+from scripts.planning.instructions import Collective
 
 GPU = """
 %region (a: f32[], b: f32[]) -> f32[] {
@@ -74,8 +74,8 @@ def program() -> hlo.Program:
     return hlo.parse(GPU)
 
 
-def by_name(program: hlo.Program) -> dict[str, kernels.Kernel]:
-    return {kernel.instruction.name: kernel for kernel in kernels.kernels(program.entry)}
+def by_name(program: hlo.Program) -> dict[str, roofline.Kernel]:
+    return {kernel.instruction.name: kernel for kernel in roofline.kernels(program.entry)}
 
 
 def test_kernels_of_loops_count_as_often_as_they_run(program):
@@ -103,7 +103,7 @@ def test_slices_count_instead_of_the_arrays_they_are_of(program):
 
 
 def test_what_a_ring_sends(program):
-    (collective,) = (kernel.collective for kernel in kernels.kernels(program.entry) if kernel.collective)
+    (collective,) = (kernel.collective for kernel in roofline.kernels(program.entry) if kernel.collective)
     assert collective == Collective("all-gather", 8, 4000) and collective.wire_bytes == 7 * 4000
 
 
@@ -142,7 +142,7 @@ def test_bytes_over_the_wire(line, kind, sent):
         for name in ("all-reduce-scatter.1", "async_collective_fusion.1")
     )
     text = f"{called}ENTRY %main (x: f32[100]) -> f32[100] {{\n  %x = f32[100]{{0}} parameter(0)\n"
-    (kernel,) = kernels.kernels(hlo.parse(f"{text}  ROOT %y = f32[100]{{0}} {line}\n}}\n").entry)
+    (kernel,) = roofline.kernels(hlo.parse(f"{text}  ROOT %y = f32[100]{{0}} {line}\n}}\n").entry)
     assert (kernel.collective and kernel.collective.kind) == kind
     assert (kernel.collective.wire_bytes if kernel.collective else 0) == sent * 400
 
@@ -215,9 +215,9 @@ ENTRY %main (x: f32[1024,128]) -> f32[256,128] {
 }
 """  # noqa: E501
     program = hlo.parse(text)
-    (fetch,) = kernels.kernels(program.entry)
+    (fetch,) = roofline.kernels(program.entry)
     assert fetch.bytes == 4 * 256 * 128 and fetch.is_async
-    assert kernels.describe(fetch.instruction) == "copy of state.parameters"
+    assert roofline.describe(fetch.instruction) == "copy of state.parameters"
 
 
 def test_names_are_those_of_modules():
@@ -229,7 +229,7 @@ def test_names_are_those_of_modules():
     def name(frame: int, op_name: str) -> str:
         metadata = f', metadata={{op_name="{op_name}" stack_frame_id={frame}}}'
         main = ["ENTRY %main () -> f32[] {", f"  ROOT %a = f32[] custom-call(){metadata}", "}"]
-        return kernels.describe(hlo.parse("\n".join([*lines, *main])).entry.instructions[0])
+        return roofline.describe(hlo.parse("\n".join([*lines, *main])).entry.instructions[0])
 
     backward = "jit(_update)/transpose(jvp())/dot_general"
     assert name(len(FUNCTIONS), backward) == "Encoder/FeedForward/Linear dot_general (backward)"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scripts.planning import hlo, products
+from scripts.planning import hlo, instructions
 
 ENTRY = """
 %inner (a: bf16[16,8], b: bf16[8,4]) -> f32[16,4] {{
@@ -22,9 +22,9 @@ ENTRY %main (x: {left}, y: {right}) -> f32[] {{
 """
 
 
-def flops(left: str, right: str, line: str) -> products.Flops:
+def flops(left: str, right: str, line: str) -> instructions.Flops:
     program = hlo.parse(ENTRY.format(left=left, right=right, line=line))
-    return products.flops(program.entry.instructions[2])
+    return instructions.flops(program.entry.instructions[2])
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_the_products_of_a_compiled_program_are_counted():
         return jnp.sum((x @ w) ** 2)
 
     compiled = jax.jit(jax.grad(loss)).lower(jnp.ones((64, 32)), jnp.ones((128, 64))).compile()
-    instructions = hlo.parse(compiled.as_text()).entry.instructions
-    total = sum(products.flops(instruction).total for instruction in instructions)
+    entry = hlo.parse(compiled.as_text()).entry
+    total = sum(instructions.flops(instruction).total for instruction in entry.instructions)
     assert total == 2 * 2 * 128 * 64 * 32
