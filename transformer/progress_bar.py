@@ -19,17 +19,10 @@ Bar = TypeVar("Bar", bound=progress.Progress)
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar during the block. Yields the function that advances it, and tells waiting processes.
-
-    If standard error is no terminal, logs a line every `LOG_SECONDS` instead.
-    """
+    """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
     next_report, next_line, done = 0.0, time.monotonic() + LOG_SECONDS, 0
-    with make_bar(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-    ) as shown:
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    with make_bar(progress.TextColumn("{task.description}"), *columns) as shown:
         task = shown.add_task(description, total=total)
 
         def advance(count: int) -> None:

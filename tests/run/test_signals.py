@@ -140,7 +140,11 @@ def test_training_ends_when_validations_stop_improving(straight, tmp_path, monke
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
     settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
     assert run(tmp_path / "run", **settings) == 0
-    assert capsys.readouterr().err.splitlines()[-1].endswith("Done: 8 steps; the best loss was at step 4.")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("Done: 8 steps; the best checkpoint is step 4, by checkpoint.best_metric=loss.")
+    )
     assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
     assert choose_step(tmp_path / "run", "best") == 4
     assert choose_step(tmp_path / "run", "last") == 8

@@ -42,14 +42,11 @@ def has_item(folder: Path, item: str) -> bool:
 
 
 def remove_item(folder: Path, item: str) -> None:
-    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed.
-
-    Raises as `read` does.
-    """
+    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed."""
     if has_item(folder, item):
         record = read(folder) | {"digest": digest(folder)}
-        others = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
-        write(folder, record, others)
+        rest = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
+        write(folder, record, rest)
     shutil.rmtree(folder / item, ignore_errors=True)
 
 

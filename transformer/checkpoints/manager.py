@@ -21,10 +21,9 @@ from transformer.workdir import Workdir
 
 
 class Checkpoints(AbstractContextManager):
-    """Saves and restores the checkpoints of a run, in a `with` statement whose end waits for the last save.
+    """Saves the checkpoints of a run in the background, and restores them. Leaving the context waits for the last save.
 
-    Saving runs in the background. Orbax writes a checkpoint to a temporary folder and renames it once it is complete
-    and has its checksums.
+    Orbax writes a checkpoint to a temporary folder, and renames it once it is complete and has its checksums.
     """
 
     def __init__(self, workdir: Workdir, config: Config):
@@ -60,10 +59,10 @@ class Checkpoints(AbstractContextManager):
         self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
-        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract` says.
+        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract`; None without any.
 
-        None if there is no checkpoint yet. Renames damaged checkpoints, with a warning. Raises UserError if none is
-        left, or if the one to restore has other arrays or another schema version.
+        Renames damaged ones, with a warning. Raises UserError if all are, or if other arrays or another schema version
+        are saved.
         """
         step = self._find(retention.newest_resumable)
         if step is None:
@@ -105,15 +104,16 @@ class Checkpoints(AbstractContextManager):
 
     def _replace_progress(self, progress: Progress) -> None:
         """Saves a step again whose validation was interrupted: only the progress has changed since."""
-        folder, steps = self.folder / str(progress.step), self.manager.all_steps()
+        steps = self.manager.all_steps()
         if jax.process_index() == 0:
+            folder = self.folder / str(progress.step)
             checksums.write(folder, self._contents(progress), checksums.read(folder)["files"])
         for step in sorted(set(steps) - self.retention.kept(steps)):
             self.manager.delete(step)
 
     def _contents(self, progress: Progress) -> dict[str, Any]:
-        described = {"schema_version": SCHEMA_VERSION, "progress": dataclasses.asdict(progress)}
-        return described | {"config": flatten(self.config)}
+        facts = {"schema_version": SCHEMA_VERSION, "progress": dataclasses.asdict(progress)}
+        return facts | {"config": flatten(self.config)}
 
 
 def _items(state: TrainState) -> dict[str, Any]:

@@ -27,8 +27,8 @@ OPTIMIZER = "optimizer"  # the item of a checkpoint that only training reads
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
     """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
-    Before reading an array, compares all shapes with `expected`, the abstract parameters of the model. Raises UserError
-    if they differ, or a checkpoint cannot be read.
+    Raises UserError if a checkpoint cannot be read, or before reading an array if the shapes differ from `expected`,
+    the abstract parameters of the model.
     """
     folders = [Workdir(workdir).checkpoints / str(step) for step in steps]
     for folder in folders:
@@ -79,7 +79,12 @@ def choose_step(workdir: Path, which: str) -> int:
         if which not in map(str, steps):
             raise UserError(f"--checkpoint={which}: must be best, last or one of the steps {listed}")
         return int(which)
-    last = _newest_undamaged(folder)
+    for last in reversed(steps):
+        if (damage := checksums.damage(folder / str(last))) is None:
+            break
+        logging.warning("%s: %s; using the previous checkpoint.", folder / str(last), damage)
+    else:
+        raise UserError(f"{folder}: all checkpoints are damaged")
     best = read_progress(folder / str(last)).best_step
     if which == "last" or best is None:
         return last
@@ -88,20 +93,8 @@ def choose_step(workdir: Path, which: str) -> int:
     return best
 
 
-def _newest_undamaged(folder: Path) -> int:
-    for step in reversed(steps_in(folder)):
-        damage = checksums.damage(folder / str(step))
-        if damage is None:
-            return step
-        logging.warning("%s: %s; using the previous checkpoint.", folder / str(step), damage)
-    raise UserError(f"{folder}: all checkpoints are damaged")
-
-
 def read_parameters(folder: Path) -> dict:
-    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays.
-
-    Raises UserError if the checkpoint is damaged or has another schema version.
-    """
+    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays. Raises UserError if damaged."""
     with readable(folder, "try another"):
         if damage := checksums.damage(folder):
             raise ValueError(damage)
@@ -122,16 +115,12 @@ def read_arrays(folder: Path, item: str) -> Any:
 
 
 def read_progress(folder: Path) -> Progress:
-    """Returns the progress that a checkpoint records.
-
-    Raises UserError if the record cannot be read or has another schema version.
-    """
+    """Returns the recorded progress. Raises UserError if it cannot be read or has another schema version."""
     with readable(folder, "try another"):
         record = checksums.read(folder)
         if (version := record["schema_version"]) != SCHEMA_VERSION:
-            raise UserError(
-                f"{folder}: schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
-            )
+            required = f"must be {SCHEMA_VERSION}; use the commit that made the run"
+            raise UserError(f"{folder}: schema_version={version}, {required}")
         return Progress(**record["progress"])
 
 
@@ -144,7 +133,7 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
     differing = [
         f"{item}.{name}: {shapes}"
         for item, tree in expected.items()
-        for name, shapes in differing_shapes(read_shapes(folder, item), tree).items()
+        for name, shapes in differing_shapes(folder, item, tree).items()
     ]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
@@ -155,22 +144,17 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
         )
 
 
-def read_shapes(folder: Path, item: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of an item's arrays by name, from its metadata."""
-    leaves = named_leaves(ocp.PyTreeCheckpointHandler().metadata(folder / item).tree)
-    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
-
-
-def differing_shapes(saved: Mapping[str, tuple[int, ...]], expected: Any) -> dict[str, str]:
-    """Compares the shapes that `read_shapes` returns with the tree `expected`.
+def differing_shapes(folder: Path, item: str, expected: Any) -> dict[str, str]:
+    """Compares the shapes in an item's metadata with the tree `expected`.
 
     Returns the names of the arrays whose shapes differ, or that are missing on one side, with both shapes as text.
     """
-    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(expected).items()}
+    trees = ocp.PyTreeCheckpointHandler().metadata(folder / item).tree, expected
+    saved, wanted = ({name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()} for tree in trees)
     return {
-        name: f"found {saved.get(name, 'none')}, expected {shapes.get(name, 'none')}"
-        for name in sorted(saved | shapes)
-        if saved.get(name) != shapes.get(name)
+        name: f"found {saved.get(name, 'none')}, expected {wanted.get(name, 'none')}"
+        for name in sorted(saved | wanted)
+        if saved.get(name) != wanted.get(name)
     }
 
 

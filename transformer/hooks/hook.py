@@ -1,14 +1,18 @@
 """The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
 
+from __future__ import annotations  # the types import JAX, which a watchdog does not need
+
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from transformer.data.batches.epoch_plan import Bucket
-from transformer.training.metrics import Record
-from transformer.training.progress import Progress
-from transformer.training.state import TrainState
-from transformer.training.validation import Sample
+if TYPE_CHECKING:
+    from transformer.data.batches.epoch_plan import Bucket
+    from transformer.training.metrics import Record
+    from transformer.training.progress import Progress
+    from transformer.training.state import TrainState
+    from transformer.training.validation import Sample
 
 
 class Hook(AbstractContextManager):
@@ -50,7 +54,7 @@ class Hook(AbstractContextManager):
 def _all(method: str) -> Callable[..., None]:
     """Returns a method of Hooks that calls the method of this name of all hooks."""
 
-    def call(hooks: "Hooks", *arguments: object) -> None:
+    def call(hooks: Hooks, *arguments: object) -> None:
         for hook in hooks._hooks:
             getattr(hook, method)(*arguments)
 
@@ -63,7 +67,7 @@ class Hooks(Hook):
     def __init__(self, *hooks: Hook) -> None:
         self._hooks, self._contexts = hooks, contextlib.ExitStack()
 
-    def __enter__(self) -> "Hooks":
+    def __enter__(self) -> Hooks:
         for hook in self._hooks:
             self._contexts.enter_context(hook)
         return self

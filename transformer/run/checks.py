@@ -24,8 +24,7 @@ from transformer.model.kernels import FLOAT32, product_dtype
 
 def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
-    environment = describe_environment()
-    ignored = keys_of(HOST)
+    environment, ignored = describe_environment(), keys_of(HOST)
     settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
@@ -37,8 +36,7 @@ def process_facts(config: Config) -> dict[str, Any]:
 
 def check_attention(config: Config, device: jax.Device) -> None:
     """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
-    needed = missing_devices(config.attention_implementation, device)
-    if needed:
+    if needed := missing_devices(config.attention_implementation, device):
         raise UserError(
             f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
             f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
@@ -54,8 +52,8 @@ def warn_about_dtype(name: str) -> None:
 def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
     """Logs what looks like a mistake in the data, and whether the test split is missing.
 
-    Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
-    training split are unknown.
+    Compares only hashes of the test split, and counts its unknown characters. Raises UserError if most characters of
+    the training split are unknown.
     """
     for line in _data_mistakes(config, vocabulary, train, valid):
         logging.warning("%s", line)

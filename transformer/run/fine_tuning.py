@@ -33,20 +33,15 @@ EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
 @dataclass(frozen=True)
 class Parent:
-    """The checkpoint from which a run takes its initial parameters, with its workdir and tokenizer."""
+    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration and tokenizer."""
 
     workdir: Workdir
-    config: Config  # of the parent
+    config: Config
     tokenizer: Tokenizer
     step: int
     checksum: str
     item: str  # the parameters, or their moving average if the parent is evaluated with it
-    shapes: dict[str, tuple[int, ...]]  # of the item's arrays, by name
     run_config: Config  # of the run that starts from it
-
-    @property
-    def objective(self) -> str:
-        return self.config.training.objective
 
     @property
     def skipped(self) -> list[str]:
@@ -60,11 +55,11 @@ class Parent:
     def origins(self) -> dict[str, str]:
         """The names of the run's parameters that are taken, with their names in the parent.
 
-        A parent of another objective gives the parameters that a model of both objectives has. The only embedding of
-        a model belongs to the decoder if there is one, else to the encoder.
+        A parent of another objective gives what models of both objectives have. The only embedding of a model belongs
+        to the decoder if there is one, else to the encoder.
         """
         own = parameter_names(self.run_config, self.run_config.training.objective)
-        parents = parameter_names(self.run_config, self.objective)
+        parents = parameter_names(self.run_config, self.config.training.objective)
         origins = {name: name for name in own if name in parents and self.takes(name)}
         own_tables, parent_tables = ([name for name in EMBEDDINGS if name in names] for names in (own, parents))
         if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
@@ -91,12 +86,11 @@ class Parent:
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
-        taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
-        average = " (moving average)" if self.item == "ema_parameters" else ""
-        absent = [f"what training.objective={self.objective} does not have"]
-        skipped = self.skipped if self.objective == self.run_config.training.objective else absent + self.skipped
+        taken, average = sum(sizes[name] for name in self.origins), " (moving average)" * (self.item != "parameters")
+        is_other = self.config.training.objective != self.run_config.training.objective
+        skipped = [f"what training.objective={self.config.training.objective} does not have"] * is_other + self.skipped
         source = f"from {self.workdir.path}, step {self.step}{average}"
-        return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
+        return f"{source}: {taken:,} of {sum(sizes.values()):,}; not taken: {', '.join(skipped) or 'none'}"
 
     def model_difference(self) -> str:
         """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
@@ -106,17 +100,14 @@ class Parent:
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
-    """Returns the parent of a run that has no checkpoint yet, whose parameters fit the run.
+    """Returns the parent of a run that has no checkpoint yet. Raises UserError if it does not fit the run.
 
-    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one. Raises
-    UserError if the parent cannot be used.
+    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one.
     """
-    if not config.training.init_from:
-        return None
     names = tokenizer.model_names(config)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
     has_checkpoint = bool(restore.steps_in(workdir.checkpoints))
-    if has_checkpoint and not missing:
+    if not config.training.init_from or (has_checkpoint and not missing):
         return None
     parent = open_parent(config, workdir)
     _check_parameters(parent, _check_vocabularies(parent))
@@ -127,10 +118,7 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
 
 
 def open_parent(config: Config, workdir: Workdir) -> Parent:
-    """Opens the parent of the run in `workdir`.
-
-    Raises UserError if there is none, or its checkpoint is damaged or has changed since the run began.
-    """
+    """Opens a run's parent. Raises UserError if it is missing, damaged, or has changed since the run began."""
     name, which = config.training.init_from, "best"
     if not files.expanded(name).is_dir() and (suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)):
         name, which = suffix.groups()
@@ -147,15 +135,14 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         with restore.readable(checkpoint, "name another step"):
             if damage := checksums.damage(checkpoint):
                 raise ValueError(damage)
-            item, checksum = restore.eval_item(checkpoint), checksums.digest(checkpoint)
-            shapes = restore.read_shapes(checkpoint, item)
+            checksum = checksums.digest(checkpoint)
         if recorded and recorded["checksum"] != checksum:
             raise UserError(f"{checkpoint} has changed since this run began; start again in another --workdir")
     except UserError as error:
         # Names the key instead of the flag of another command.
         message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
         raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error
-    return Parent(opened, parent_config, vocabularies, step, checksum, item, shapes, run_config=config)
+    return Parent(opened, parent_config, vocabularies, step, checksum, restore.eval_item(checkpoint), config)
 
 
 def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
@@ -163,8 +150,8 @@ def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
     training = parent.run_config.training
     own = named_leaves(abstract_parameters(parent.run_config, *vocab_sizes))
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
-    differing = restore.differing_shapes(parent.shapes, wanted)
-    if parent.objective != training.objective:
+    differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
+    if parent.config.training.objective != training.objective:
         differing = {name: shapes for name, shapes in differing.items() if name in wanted}
     names = own | differing
     for prefix in parent.skipped:
@@ -191,7 +178,7 @@ def _check_vocabularies(parent: Parent) -> tuple[int, int]:
     """
     settings, taken = parent.run_config.tokenizer, parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
-    keys = ("kind", "shared") if OBJECTIVES[parent.objective].translates else ("kind",)
+    keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
     differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
     if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
@@ -210,16 +197,10 @@ def record(workdir: Workdir, parent: Parent) -> None:
     """Writes `parent.json`, unless the run has begun with it. Warns if the model computes something else."""
     if _read_record(workdir) is None:
         environment = read_environment(parent.workdir.environment)
-        facts = {
-            "workdir": str(parent.workdir.path.resolve()),
-            "step": parent.step,
-            "item": parent.item,
-            "checksum": parent.checksum,
-            "objective": parent.objective,
-            "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
-            "not_taken": parent.skipped,
-        }
-        files.write_json(workdir.parent, facts)
+        facts = {"workdir": str(parent.workdir.path.resolve()), "step": parent.step, "item": parent.item}
+        facts |= {"checksum": parent.checksum, "objective": parent.config.training.objective}
+        facts["commit"] = environment and [environment, *environment["resumed"]][-1]["commit"]
+        files.write_json(workdir.parent, facts | {"not_taken": parent.skipped})
     if differing := parent.model_difference():
         logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
 
@@ -232,9 +213,8 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
         facts = json.loads(workdir.parent.read_bytes())
         return {key: facts[key] for key in ("step", "checksum")}
     except MALFORMED as error:
-        raise UserError(
-            f"{workdir.parent}: damaged ({type(error).__name__}); start again in another --workdir"
-        ) from error
+        advice = "start again in another --workdir"
+        raise UserError(f"{workdir.parent}: damaged ({type(error).__name__}); {advice}") from error
 
 
 def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
