@@ -4,6 +4,7 @@ import contextlib
 import logging as standard_logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,9 +52,8 @@ class _StandardErrorHandler(standard_logging.StreamHandler):
     def format(self, record: standard_logging.LogRecord) -> str:
         if record.levelno >= standard_logging.ERROR:
             return f"error: {super().format(record)}"
-        time = standard_logging.Formatter().formatTime(record, "%H:%M:%S")
         level = "warning: " if record.levelno >= standard_logging.WARNING else ""
-        return f"{time} {level}{super().format(record)}"
+        return f"{time.strftime('%H:%M:%S')} {level}{super().format(record)}"
 
 
 class _FileHandler(standard_logging.FileHandler):
@@ -68,10 +68,7 @@ class _FileHandler(standard_logging.FileHandler):
 
 
 def _is_relevant(record: standard_logging.LogRecord) -> bool:
-    """Selects the project's own lines and the warnings of libraries, except Orbax's.
-
-    Orbax raises the errors that it logs, and warns of nothing that a user can act on.
-    """
+    """Selects the project's own lines and the warnings of libraries except Orbax, which raises what it logs."""
     if record.pathname.startswith(OWN_CODE):
         return True
     return record.levelno >= standard_logging.WARNING and ORBAX not in record.pathname

@@ -40,11 +40,8 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
         given = read_config(arguments)
         with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (workdir, config):
-            if arguments.profile and arguments.profile[0] > (length := config.training.steps):
-                first, last = arguments.profile
-                raise UserError(
-                    f"--profile={first}:{last}: the run ends at config.training.steps={length}; name earlier ones"
-                )
+            if arguments.profile and arguments.profile[0] > (steps := config.training.steps):
+                raise UserError(f"--profile: the run ends at config.training.steps={steps}; name earlier steps")
             if arguments.plan:
                 for line in describe(prepare(config, workdir)):
                     coordination.on_process_zero(functools.partial(print, line, flush=True))

@@ -69,4 +69,4 @@ def test_a_plan_has_no_steps_to_trace(tmp_path, capsys):
 
 def test_steps_after_the_last_one_are_refused(tmp_path, capsys):
     line = error(capsys, tmp_path / "run", "9:12", training__steps=8)
-    assert line.endswith("--profile=9:12: the run ends at config.training.steps=8; name earlier ones")
+    assert line.endswith("--profile: the run ends at config.training.steps=8; name earlier steps")

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,24 +46,23 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[int]:
-    """Returns the steps of `average` consecutive checkpoints, in ascending order.
+    """Returns the steps of `average` consecutive checkpoints up to `which`, in ascending order.
 
-    The last is the checkpoint `which`. Before it, only multiples of `every` (`checkpoint.every`) count: the best
-    checkpoint and those of interruptions may lie between them. Raises UserError if one is missing.
+    Before it, only multiples of `every` (`checkpoint.every`) count: the best checkpoint and those of interruptions may
+    lie between them. Raises UserError if one is missing.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
-    last = choose_step(workdir, which)
-    steps = [*range((last - 1) // every * every, 0, -every)[: average - 1][::-1], last]
-    saved = steps_in(Workdir(workdir).checkpoints)
-    if len(steps) < average or not set(steps) <= set(saved):
-        consecutive = next((n for n, step in enumerate(reversed(steps)) if step not in saved), len(steps))
+    last, saved = choose_step(workdir, which), steps_in(Workdir(workdir).checkpoints)
+    steps = [last, *range((last - 1) // every * every, 0, -every)]
+    consecutive = list(itertools.takewhile(saved.__contains__, steps))
+    if len(consecutive) < average:
         raise UserError(
             f"--average={average}: takes consecutive checkpoints, every {every} steps up to {last}; {workdir} has "
-            f"{', '.join(map(str, saved))}: average at most {consecutive}, or train with a higher "
+            f"{', '.join(map(str, saved))}: average at most {len(consecutive)}, or train with a higher "
             "config.checkpoint.keep"
         )
-    return steps
+    return consecutive[:average][::-1]
 
 
 def choose_step(workdir: Path, which: str) -> int:
@@ -125,10 +125,9 @@ def read_progress(folder: Path) -> Progress:
 
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
-    """Compares the shapes in a checkpoint's metadata with `expected`, abstract trees by item. Reads no array.
+    """Raises UserError if the shapes in a checkpoint's metadata differ from `expected`, abstract trees by item.
 
-    Raises UserError if they differ. The message names the first arrays, and the keys in which the checkpoint's
-    configuration differs from `config`.
+    The message also names the keys in which the checkpoint's configuration differs from `config`.
     """
     differing = [
         f"{item}.{name}: {shapes}"

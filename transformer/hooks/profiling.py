@@ -12,8 +12,6 @@ from transformer.hooks.hook import Hook
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 
-STEP_NAME = "train"  # by which TensorBoard recognizes the steps
-
 
 class Profile(Hook):
     """Traces the steps from `first` to `last`, or to the end of the run, and writes the trace into `folder`.
@@ -43,10 +41,10 @@ class Profile(Hook):
             options.python_tracer_level = 0  # would slow the steps down by an event for each call
             jax.profiler.start_trace(self.folder, profiler_options=options)
             self.is_tracing = True
-        self._annotation = jax.profiler.StepTraceAnnotation(STEP_NAME, step_num=step)
+        self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)  # for TensorBoard's page of steps
         self._annotation.__enter__()
 
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
+    def after_step(self, state: TrainState, progress: Progress, metrics: dict) -> None:
         """Ends the trace after the last of the steps, once the devices have computed it."""
         self._annotation.__exit__(None, None, None)
         if self.is_tracing and progress.step >= self.steps[-1]:

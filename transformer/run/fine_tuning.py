@@ -12,12 +12,10 @@ from absl import logging
 
 from transformer import files, fingerprints
 from transformer.checkpoints import checksums, restore
-from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import nearest, show
 from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import read_environment
 from transformer.errors import MALFORMED, UserError, first_of
 from transformer.special_tokens import SPECIAL
@@ -37,7 +35,7 @@ class Parent:
 
     workdir: Workdir
     config: Config
-    tokenizer: Tokenizer
+    tokenizer: tokenizer.Tokenizer
     step: int
     checksum: str
     item: str  # the parameters, or their moving average if the parent is evaluated with it
@@ -75,9 +73,9 @@ class Parent:
     def initial_parameters(self, parameters: dict) -> dict:
         """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
         expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
-        loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
+        loaded = restore.named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
         logging.info("Initial parameters %s.", self.describe(parameters))
-        leaves = named_leaves(parameters)
+        leaves = restore.named_leaves(parameters)
         for name, origin in self.origins.items():
             random, taken = leaves[name], loaded[origin]
             leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
@@ -85,7 +83,7 @@ class Parent:
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
-        sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
+        sizes = {name: leaf.size for name, leaf in restore.named_leaves(parameters).items()}
         taken, average = sum(sizes[name] for name in self.origins), " (moving average)" * (self.item != "parameters")
         is_other = self.config.training.objective != self.run_config.training.objective
         skipped = [f"what training.objective={self.config.training.objective} does not have"] * is_other + self.skipped
@@ -110,7 +108,8 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
     if not config.training.init_from or (has_checkpoint and not missing):
         return None
     parent = open_parent(config, workdir)
-    _check_parameters(parent, _check_vocabularies(parent))
+    _check_vocabularies(parent)
+    _check_parameters(parent)
     if not config.tokenizer.model_file:
         for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
@@ -124,10 +123,8 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         name, which = suffix.groups()
     path, recorded = files.expanded(name), _read_record(workdir)
     try:
-        if path.resolve() == workdir.path.resolve():
-            raise UserError("is the --workdir itself; name another run, or another --workdir")
         opened, parent_config = open_existing(path)
-        vocabularies = Tokenizer.load(path, parent_config)
+        vocabularies = tokenizer.Tokenizer.load(path, parent_config)
         fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
         # A restart takes the same step, although another one may be the best by then.
         step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
@@ -145,37 +142,8 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     return Parent(opened, parent_config, vocabularies, step, checksum, restore.eval_item(checkpoint), config)
 
 
-def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
-    """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
-    training = parent.run_config.training
-    own = named_leaves(abstract_parameters(parent.run_config, *vocab_sizes))
-    wanted = {origin: own[name] for name, origin in parent.origins.items()}
-    differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
-    if parent.config.training.objective != training.objective:
-        differing = {name: shapes for name, shapes in differing.items() if name in wanted}
-    names = own | differing
-    for prefix in parent.skipped:
-        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
-            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
-            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
-            raise UserError(
-                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
-                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
-            )
-    unfit = [f"{name}: {shapes}" for name, shapes in differing.items() if name in wanted or parent.takes(name)]
-    if unfit:
-        raise UserError(
-            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
-            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
-            "taken in config.training.init_skip"
-        )
-
-
-def _check_vocabularies(parent: Parent) -> tuple[int, int]:
-    """Returns the vocabulary sizes of the run, as far as they are known: a vocabulary to be trained has the parent's.
-
-    Raises UserError if parameters are taken that belong to another vocabulary.
-    """
+def _check_vocabularies(parent: Parent) -> None:
+    """Raises UserError if parameters are taken that belong to another vocabulary."""
     settings, taken = parent.run_config.tokenizer, parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
     keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
@@ -189,8 +157,34 @@ def _check_vocabularies(parent: Parent) -> tuple[int, int]:
             "tokenizer, so its embeddings would get other tokens; take that run's tokenizer, or set "
             f"config.training.init_skip={','.join([*parent.skipped, *taken])}"
         )
-    source, target = own.vocab_sizes
-    return source, source if settings.shared else target
+
+
+def _check_parameters(parent: Parent) -> None:
+    """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
+    training = parent.run_config.training
+    source, target = parent.tokenizer.vocab_sizes  # the run's, as far as its embeddings are taken
+    target = source if parent.run_config.tokenizer.shared else target
+    own = restore.named_leaves(abstract_parameters(parent.run_config, source, target))
+    wanted = {origin: own[name] for name, origin in parent.origins.items()}
+    differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
+    names = own | differing
+    for prefix in parent.skipped:
+        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
+            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
+            raise UserError(
+                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
+                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
+            )
+    # A parent of another objective may have more parameters than the run.
+    is_alike = parent.config.training.objective == training.objective
+    required = wanted.keys() | {name for name in differing if is_alike and parent.takes(name)}
+    if unfit := [f"{name}: {shapes}" for name, shapes in differing.items() if name in required]:
+        raise UserError(
+            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
+            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
+            "taken in config.training.init_skip"
+        )
 
 
 def record(workdir: Workdir, parent: Parent) -> None:
@@ -221,4 +215,4 @@ def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     """Returns the names of the parameters that the model has if it is trained for `objective`."""
     changed = ml_collections.ConfigDict(config)
     changed.training.objective = objective
-    return tuple(named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))
+    return tuple(restore.named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))

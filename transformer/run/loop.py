@@ -24,7 +24,7 @@ from transformer.hooks.warm_up import WarmUp
 from transformer.hooks.watchdog import Watchdog
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
-from transformer.run.rollback import Diverged, DivergenceCheck, roll_back
+from transformer.run.rollback import Diverged, roll_back
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
@@ -46,7 +46,6 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         *([Recorder(run.workdir)] if is_first else []),
         WarmUp(run.train_step, run.validation, run.initializer.abstract_state, poll=lambda: hooks.poll()),
         Status(run.config),  # after the warm-up, since its clock starts with the first step
-        DivergenceCheck(training),
     )
     with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
         state, progress = run.restore_or_initialize(checkpoints)
@@ -64,9 +63,9 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         best = f"step {progress.best_step}, by checkpoint.best_metric={run.config.checkpoint.best_metric}"
         logging.info("Done: %d steps; the best checkpoint is %s.", progress.step, best)
         return
-    saved = f"; step {progress.step} is saved: run the same command to resume"
-    again = " before the first step: run the same command to start again"
-    message = f"interrupted{saved if progress.step else again}"
+    message = "interrupted before the first step: run the same command to start again"
+    if progress.step:
+        message = f"interrupted; step {progress.step} is saved: run the same command to resume"
     if interruption.signal == signal.SIGINT:
         raise KeyboardInterrupt(message)
     logging.info("%s", message.capitalize())
@@ -101,9 +100,11 @@ def loop(
                 positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
             state, metrics = run.train_step(state, batches)
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
-            hooks.after_step(state, progress, metrics, batches)
-            window.add(metrics, stats)
+            hooks.after_step(state, progress, metrics)
             is_logged = due(progress.step, training.log_every, training.steps)
+            if is_logged and int(state.skipped) >= training.max_skipped:  # only here the loop waits for the device
+                raise Diverged(state, progress, batches)
+            window.add(metrics, stats)
             if is_logged and (values := window.summary(loader.data_wait_seconds)):
                 hooks.on_log(progress, values)
                 window = TrainingWindow({}, loader.data_wait_seconds)

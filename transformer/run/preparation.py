@@ -14,16 +14,13 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
 from transformer.config_types import Config
 from transformer.data.corpus import corpus
-from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, continuation, fine_tuning
-from transformer.run.fine_tuning import Parent
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
@@ -40,16 +37,16 @@ class Run:
 
     config: Config
     workdir: Workdir
-    tokenizer: Tokenizer
-    corpus: Corpus
+    tokenizer: tokenizer.Tokenizer
+    corpus: corpus.Corpus
     initializer: Initializer
     train_step: TrainStep
     validation: Validation
-    parent: Parent | None  # None if the run needs none: it starts from random parameters, or resumes
+    parent: fine_tuning.Parent | None  # None if the run needs none: it starts from random parameters, or resumes
 
     @property
     def padding_note(self) -> str:
-        """The end of a report of the padding: with subword sampling, batches also reserve length for samples."""
+        """The end of a report of the padding, to which subword sampling adds."""
         return " besides the length reserved for samples" if self.corpus.sampler is not None else ""
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
@@ -85,12 +82,11 @@ def open_workdir(
         else:
             coordination.on_process_zero(Workdir(path).check_own)
             stack.enter_context(coordination.on_process_zero(lock_workdir, path))
-        with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
-            if not is_plan:
+            with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
                 coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
             if not Workdir(path).config.exists():
                 raise UserError(
-                    f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
+                    f"--workdir={path}: is not what process 0 sees; all processes must share the file system"
                 )
         length = loading.load(path).training.steps
         if extend is None and config.training.steps != length:
@@ -112,8 +108,7 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
 def prepare(config: Config, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
-    Raises UserError if data, mesh, pretrained embeddings or the run of `training.init_from` cannot be used, or if the
-    data differs between processes or from that at the start of the run.
+    Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
@@ -145,7 +140,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
         *(f"{size:,}", *vocabulary.vocab_sizes, product_dtype(config.model.dtype), mesh.size),
     )
-    checks.warn_about_dtype(config.model.dtype)
     return Run(
         config=config,
         workdir=workdir,

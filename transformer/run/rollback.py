@@ -11,12 +11,10 @@ from absl import logging
 
 from transformer import files
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config_types import Config
 from transformer.distributed import coordination
 from transformer.errors import UserError
-from transformer.hooks.hook import Hook
 from transformer.run.preparation import Run
-from transformer.training.progress import Progress, due
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 
 MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
@@ -27,18 +25,6 @@ class Diverged(Exception):
 
     def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
         self.state, self.progress, self.batches = state, progress, batches
-
-
-class DivergenceCheck(Hook):
-    """Raises Diverged at the steps that are logged; only there the loop waits for the device."""
-
-    def __init__(self, training: Config) -> None:
-        self.training = training
-
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
-        is_logged = due(progress.step, self.training.log_every, self.training.steps)
-        if is_logged and int(state.skipped) >= self.training.max_skipped:
-            raise Diverged(state, progress, batches)
 
 
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:

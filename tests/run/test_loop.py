@@ -15,7 +15,6 @@ from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer.checkpoints.restore import choose_step, read_progress
-from transformer.hooks.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
 
 
@@ -193,29 +192,6 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
     assert "before the first step" in errors.splitlines()[-1]
     assert len([line for line in errors.lower().splitlines() if "interrupted" in line or "terminated" in line]) == 1
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_requests_a_stop_and_a_second_ctrl_c_stops_at_once(number):
-    def earlier(*_) -> None:
-        raise AssertionError("the handler from before the block")
-
-    before = signal.signal(number, earlier)
-    try:
-        with Interruption() as interruption:
-            assert not interruption.stop_requested()
-            interruption.poll()
-            signal.raise_signal(number)
-            assert interruption.stop_requested() and interruption.signal == number
-            with pytest.raises(Interrupted):
-                interruption.poll()
-            signal.raise_signal(signal.SIGTERM)  # a machine that shuts down may send several
-            assert interruption.signal == number
-            with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
-                signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(number) is earlier
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
