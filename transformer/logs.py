@@ -30,13 +30,15 @@ def to_standard_error() -> Iterator[None]:
     finally:
         standard_logging.captureWarnings(False)
         for handler in set(root.handlers) - set(earlier):
-            handler.close()
+            with contextlib.suppress(OSError):  # the disk is full
+                handler.close()
         root.handlers[:] = earlier
 
 
 def to_file(path: Path) -> None:
     """Appends log lines to a file as well, until the end of the `to_standard_error` block."""
-    handler = _FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.handleError = lambda record: None  # if the disk is full: all lines are on standard error too
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(_is_relevant)
     standard_logging.getLogger().addHandler(handler)
@@ -54,17 +56,6 @@ class _StandardErrorHandler(standard_logging.StreamHandler):
             return f"error: {super().format(record)}"
         level = "warning: " if record.levelno >= standard_logging.WARNING else ""
         return f"{time.strftime('%H:%M:%S')} {level}{super().format(record)}"
-
-
-class _FileHandler(standard_logging.FileHandler):
-    """A log file that ignores a full disk: all lines are on standard error too."""
-
-    def handleError(self, record: standard_logging.LogRecord) -> None:
-        pass
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            super().close()
 
 
 def _is_relevant(record: standard_logging.LogRecord) -> bool:

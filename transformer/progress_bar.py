@@ -19,6 +19,7 @@ LOG_SECONDS = 10.0
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
     next_report, next_line = 0.0, time.monotonic() + LOG_SECONDS
+    is_logged = threading.current_thread() is threading.main_thread() and not sys.stderr.isatty()
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     with make_bar(progress.TextColumn("{task.description}"), *columns) as shown:
         task = shown.add_task(description, total=total)
@@ -26,7 +27,7 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         def advance(count: int) -> None:
             nonlocal next_report, next_line
             shown.advance(task, count)
-            if time.monotonic() > next_line and not sys.stderr.isatty() and _in_main_thread():
+            if is_logged and time.monotonic() > next_line:
                 next_line = time.monotonic() + LOG_SECONDS
                 logging.info("%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}")
             if time.monotonic() > next_report:
@@ -39,9 +40,5 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
 def make_bar(*columns: progress.ProgressColumn, kind: type = progress.Progress) -> progress.Progress:
     """Returns a bar with these columns that disappears at its end."""
     # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
-    hidden = not sys.stderr.isatty() or not _in_main_thread() or not logging.level_info()
-    return kind(*columns, console=Console(stderr=True), transient=True, disable=hidden)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    is_shown = sys.stderr.isatty() and threading.current_thread() is threading.main_thread() and logging.level_info()
+    return kind(*columns, console=Console(stderr=True), transient=True, disable=not is_shown)

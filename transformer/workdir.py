@@ -46,7 +46,7 @@ class Workdir:
         self.lock = path / ".lock"
         self.contents = path / fingerprints.FILE_NAME
         self.tokenizers = [path / name for name in TOKENIZERS]
-        self.inode = _inode(path)
+        self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 
     @property
     def written(self) -> list[Path]:
@@ -56,7 +56,7 @@ class Workdir:
 
     def check_in_place(self, cause: Exception | None = None) -> None:
         """Raises UserError, from `cause`, if another folder or none is at the path now, where no run may write."""
-        if self.inode not in (None, _inode(self.path)):
+        if self.inode not in (None, Workdir(self.path).inode):
             raise UserError(
                 f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; to resume, run the "
                 "same command with the new name of the folder"
@@ -172,9 +172,3 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def _inode(path: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        return path.stat().st_ino
-    return None

@@ -1,13 +1,11 @@
 """A trace of some steps of a run, `transformer.train --profile=FROM:TO`, for TensorBoard or Perfetto."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
 from absl import logging
 
-from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks.hook import Hook
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -26,13 +24,6 @@ class Profile(Hook):
     def __exit__(self, *_: object) -> None:
         if self.is_tracing:
             self._stop()
-
-    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        if self.steps and self.steps[-1] <= progress.step:
-            logging.warning(
-                "--profile=%d:%d: nothing is traced, since the run has already done step %d.",
-                *(self.steps[0], self.steps[-1], progress.step),
-            )
 
     def before_step(self, step: int) -> None:
         """Begins the trace before the first of the steps, and names what happens until `after_step` as this step."""

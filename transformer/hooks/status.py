@@ -118,8 +118,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """Returns a curve of at most `width` block characters, each for the mean of about equally many values."""
     groups = np.array_split(np.asarray(values, float), min(width, len(values)))
     means = np.array([group.mean() for group in groups])
-    low, high = means.min(), means.max()
-    heights = np.zeros(len(means)) if high == low else (means - low) / (high - low)
+    heights = (means - means.min()) / (np.ptp(means) or 1.0)
     return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
 
 

@@ -39,7 +39,7 @@ class WarmUp(Hook):
         self.in_background = jax.process_count() == 1 and train_step.mesh.devices.flat[0].platform == "cpu"
         self._pool, self._stopped = ThreadPoolExecutor(1, "warm-up"), threading.Event()
         self._is_done = False  # what precedes the first step
-        self._background: Future | None = None  # until its result has been taken
+        self._background: Future | None = None  # None once its programs are compiled
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
@@ -64,7 +64,8 @@ class WarmUp(Hook):
     def after_step(self, state: TrainState, *_: object) -> None:
         """Runs the validation's largest batch once its program is compiled. Raises an error of the compilation."""
         if self._background is not None and self._background.done():
-            self._take_result()
+            self._background.result()
+            self._background = None
             self.validation.warm_up(state.eval_parameters)
 
     @contextlib.contextmanager
@@ -75,12 +76,9 @@ class WarmUp(Hook):
                 if activity == "validating":
                     self._poll()
                 concurrent.futures.wait([self._background], POLL_SECONDS)
-            self._take_result()
+            self._background.result()
+            self._background = None
         yield
-
-    def _take_result(self) -> None:
-        self._background, background = None, self._background
-        background.result()
 
     def _compile_validation(self) -> None:
         def check_not_stopped() -> None:

@@ -68,13 +68,12 @@ def record_start(workdir: Workdir, config: Config) -> None:
     """
     if not workdir.has_begun():
         return
-    recorded, record = loading.load(workdir.path), _read_environment(workdir)
-    difference, steps = loading.difference(recorded, config), steps_in(workdir.checkpoints)
-    changes = {key: [flatten(recorded)[key], flatten(config)[key]] for key in difference}
+    recorded, record, steps = loading.load(workdir.path), _read_environment(workdir), steps_in(workdir.checkpoints)
+    before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
+    changes = {key: [before[key], after[key]] for key in difference}
     start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
     if STEPS in changes:
-        length = config.training.steps
-        start["schedule"] = f"{config.optimizer.schedule} of {length} steps from update {start['step'] + 1} on"
+        start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
     diffs = [earlier.get("diff") for earlier in (record, *record["resumed"])]
     if "diff" in start and start["diff"] in diffs:
         start["diff"] = f"that of start {diffs.index(start['diff'])}, where 0 is the first"

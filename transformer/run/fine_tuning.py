@@ -84,11 +84,13 @@ class Parent:
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in restore.named_leaves(parameters).items()}
-        taken, average = sum(sizes[name] for name in self.origins), " (moving average)" * (self.item != "parameters")
-        is_other = self.config.training.objective != self.run_config.training.objective
-        skipped = [f"what training.objective={self.config.training.objective} does not have"] * is_other + self.skipped
+        taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
+        average = " (moving average)" if self.item == "ema_parameters" else ""
+        skipped, objective = self.skipped, self.config.training.objective
+        if objective != self.run_config.training.objective:
+            skipped = [f"what training.objective={objective} does not have", *skipped]
         source = f"from {self.workdir.path}, step {self.step}{average}"
-        return f"{source}: {taken:,} of {sum(sizes.values()):,}; not taken: {', '.join(skipped) or 'none'}"
+        return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
 
     def model_difference(self) -> str:
         """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""

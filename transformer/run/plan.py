@@ -71,7 +71,7 @@ def num_bytes(tree: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-def mebibytes(count: float) -> str:
+def mebibytes(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count / 2**20:.2g} MiB"
 
 
@@ -90,10 +90,10 @@ def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
     arrays = place(loader.pairs, loader.plan[number], run.train_step.mesh)
     batches = [arrays] * run.config.training.accumulation
-    for step in range(1 + MEASURED_STEPS):
+    state, _ = run.train_step(state, batches)
+    jax.block_until_ready(state)
+    began = time.perf_counter()
+    for _ in range(MEASURED_STEPS):
         state, _ = run.train_step(state, batches)
-        if step == 0:  # loads or compiles its program
-            jax.block_until_ready(state)
-            began = time.perf_counter()
     jax.block_until_ready(state)
     return (time.perf_counter() - began) / MEASURED_STEPS / (len(batches) * largest.positions)
