@@ -11,7 +11,6 @@ from pathlib import Path
 from absl import logging
 
 OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
-ORBAX = f"{os.sep}orbax{os.sep}"
 
 
 @contextlib.contextmanager
@@ -62,4 +61,4 @@ def _is_relevant(record: standard_logging.LogRecord) -> bool:
     """Selects the project's own lines and the warnings of libraries except Orbax, which raises what it logs."""
     if record.pathname.startswith(OWN_CODE):
         return True
-    return record.levelno >= standard_logging.WARNING and ORBAX not in record.pathname
+    return record.levelno >= standard_logging.WARNING and f"{os.sep}orbax{os.sep}" not in record.pathname

@@ -57,10 +57,7 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """Returns the configuration of --config, or of the run in --workdir, with overrides and the length of --extend.
-
-    Raises UserError if there is neither, or the configuration is not allowed.
-    """
+    """Returns the configuration of --config, or of the run that --extend continues. Raises UserError if unusable."""
     if arguments.extend is None:
         if arguments.config is None:
             raise UserError("--config: is required, except with --extend (--help lists the flags)")

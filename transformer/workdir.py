@@ -103,10 +103,7 @@ class Workdir:
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates the workdir of a run, or replaces what a start that never began training has left, also its tokenizer.
-
-    Raises UserError if `path` cannot be a folder, or has files that no run wrote.
-    """
+    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an unusable path."""
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
     workdir.check_own()

@@ -66,10 +66,7 @@ def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[in
 
 
 def choose_step(workdir: Path, which: str) -> int:
-    """Returns the step of the checkpoint that "best", "last" or a number names. "last" skips damaged checkpoints.
-
-    Raises UserError if there is no such checkpoint.
-    """
+    """Returns the step that "best", "last" (undamaged) or a number names. Raises UserError if it does not exist."""
     folder = Workdir(workdir).checkpoints
     steps = steps_in(folder)
     if not steps:
@@ -144,10 +141,7 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
 
 
 def differing_shapes(folder: Path, item: str, expected: Any) -> dict[str, str]:
-    """Compares the shapes in an item's metadata with the tree `expected`.
-
-    Returns the names of the arrays whose shapes differ, or that are missing on one side, with both shapes as text.
-    """
+    """Returns the names of an item's arrays whose shapes differ from the tree `expected`, with both shapes as text."""
     trees = ocp.PyTreeCheckpointHandler().metadata(folder / item).tree, expected
     saved, wanted = ({name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()} for tree in trees)
     return {

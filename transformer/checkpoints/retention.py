@@ -68,8 +68,7 @@ def remove_optimizer_states(folder: Path, best: int | None) -> None:
 def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
     """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there is no checkpoint.
 
-    With `without_skips`, it must also follow no skipped update. Renames damaged checkpoints, with a warning. Raises
-    UserError if there are checkpoints, but none can be used.
+    `without_skips` requires also that it follows no skipped update. Renames damaged ones. Raises UserError if all are.
     """
     folder = workdir.checkpoints
     for step in reversed(steps_in(folder)):

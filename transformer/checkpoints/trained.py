@@ -46,9 +46,8 @@ class Trained:
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
     """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
 
-    `which` is "best", "last" or a step; with `average` it chooses the checkpoints of each workdir, as `choose_steps`
-    says. `overrides` are decoding keys and their values, as typed, applied to the first workdir's configuration. Raises
-    UserError if that fails.
+    `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides` are decoding keys and
+    values, as typed, for the first workdir's configuration. Raises UserError if they cannot be loaded.
     """
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]

@@ -12,10 +12,7 @@ from transformer.training.state import TrainState
 
 
 class Profile(Hook):
-    """Traces the steps from `first` to `last`, or to the end of the run, and writes the trace into `folder`.
-
-    It traces this process and its devices. Steps that a resumed run has done are not traced.
-    """
+    """Traces this process and its devices in the steps from `first` to `last`, as far as this start takes them."""
 
     def __init__(self, folder: Path, first: int, last: int):
         self.folder, self.steps = folder, range(first, last + 1)  # no steps once they are traced

@@ -28,10 +28,7 @@ CURVE_WIDTH = 48  # characters
 
 
 class Status(Hook):
-    """Logs losses and scores. A terminal also shows a progress bar with the activity, loss, speed and time left.
-
-    Below it are the curves of loss and scores since this start, and a sample of the last validation.
-    """
+    """Logs losses and scores. A terminal also shows a progress bar, curves since this start, and a translation."""
 
     def __init__(self, config: Config) -> None:
         self.steps, self.step, self.first_step, self.started = config.training.steps, 0, 0, 0.0

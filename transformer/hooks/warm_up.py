@@ -20,7 +20,6 @@ from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 
-POLL_SECONDS = 0.1
 MIN_LOGGED_SECONDS = 1.0  # of a compilation
 
 
@@ -75,7 +74,7 @@ class WarmUp(Hook):
             while not self._background.done():
                 if activity == "validating":
                     self._poll()
-                concurrent.futures.wait([self._background], POLL_SECONDS)
+                concurrent.futures.wait([self._background], timeout=0.1)
             self._background.result()
             self._background = None
         yield
@@ -90,10 +89,7 @@ class WarmUp(Hook):
 
 
 def compile_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None]) -> None:
-    """Compiles one program a job, by `call_all`, and logs the time.
-
-    The first error is raised, so the program that needs most memory belongs first.
-    """
+    """Compiles one program a job and logs the time. Raises the first error, so the largest program belongs first."""
     started = time.perf_counter()
     call_all(jobs, after_job)
     if (seconds := time.perf_counter() - started) >= MIN_LOGGED_SECONDS:

@@ -42,10 +42,9 @@ def check_attention(config: Config, device: jax.Device) -> None:
 
 
 def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
-    """Logs what looks like a mistake in the data, and whether the test split is missing.
+    """Logs apparent mistakes in the data. Raises UserError if most characters of the training split are unknown.
 
-    Compares only hashes of the test split, and counts its unknown characters. Raises UserError if most characters of
-    the training split are unknown.
+    Compares only hashes of the test split, and counts its unknown characters.
     """
 
     def warn(lines: Iterable[str]) -> None:

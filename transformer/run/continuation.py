@@ -19,10 +19,7 @@ STEPS = "training.steps"
 
 
 def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
-    """Raises UserError if the run in the workdir cannot continue with this configuration, whose length is `extend`.
-
-    Without `extend`, `training.steps` may also be an earlier length.
-    """
+    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of --extend."""
     if workdir.averaged.exists():
         raise UserError(
             f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "

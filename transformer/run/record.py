@@ -41,10 +41,7 @@ class Recorder(Hook):
             self._events.close()
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        """Removes the lines after the checkpoint with this progress, here and in TensorBoard.
-
-        These may include the validation of the checkpoint's step, which is then repeated.
-        """
+        """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
         for line in read_record(self.path):

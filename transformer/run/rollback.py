@@ -28,10 +28,7 @@ class Diverged(Exception):
 
 
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
-    """Returns the state and progress of the last good checkpoint, with its epoch restarted in another order.
-
-    Raises UserError if the run has been rolled back `training.max_rollbacks` times already.
-    """
+    """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
     step, rollbacks, limit = diverged.progress.step, diverged.progress.rollbacks, run.config.training.max_rollbacks
     if len(rollbacks) >= limit:
         give_up(run, diverged)
