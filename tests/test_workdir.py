@@ -248,7 +248,7 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"])
+@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations"])
 def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(tmp_path, name):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -267,13 +267,6 @@ def test_other_files_of_the_user_stay_in_a_workdir(tmp_path):
         with lock_workdir(tmp_path):
             create_workdir(tmp_path, CONFIG)
     assert (tmp_path / "tokenizer_news.model").read_text() == "mine"
-
-
-def test_a_start_that_was_killed_at_once_is_resumed(tmp_path):
-    for content in ("", "process 1 on a, started"):
-        (tmp_path / ".lock").write_text(content)
-        with lock_workdir(tmp_path):
-            pass
 
 
 def test_a_plan_works_on_links_to_the_files_of_a_run(begun):

@@ -4,13 +4,13 @@ import contextlib
 import logging as standard_logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from absl import logging
 
 OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
-ORBAX = f"{os.sep}orbax{os.sep}"
 
 
 @contextlib.contextmanager
@@ -29,13 +29,15 @@ def to_standard_error() -> Iterator[None]:
     finally:
         standard_logging.captureWarnings(False)
         for handler in set(root.handlers) - set(earlier):
-            handler.close()
+            with contextlib.suppress(OSError):  # the disk is full
+                handler.close()
         root.handlers[:] = earlier
 
 
 def to_file(path: Path) -> None:
     """Appends log lines to a file as well, until the end of the `to_standard_error` block."""
-    handler = _FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.handleError = lambda record: None  # if the disk is full: all lines are on standard error too
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(_is_relevant)
     standard_logging.getLogger().addHandler(handler)
@@ -51,27 +53,12 @@ class _StandardErrorHandler(standard_logging.StreamHandler):
     def format(self, record: standard_logging.LogRecord) -> str:
         if record.levelno >= standard_logging.ERROR:
             return f"error: {super().format(record)}"
-        time = standard_logging.Formatter().formatTime(record, "%H:%M:%S")
         level = "warning: " if record.levelno >= standard_logging.WARNING else ""
-        return f"{time} {level}{super().format(record)}"
-
-
-class _FileHandler(standard_logging.FileHandler):
-    """A log file that ignores a full disk: all lines are on standard error too."""
-
-    def handleError(self, record: standard_logging.LogRecord) -> None:
-        pass
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            super().close()
+        return f"{time.strftime('%H:%M:%S')} {level}{super().format(record)}"
 
 
 def _is_relevant(record: standard_logging.LogRecord) -> bool:
-    """Selects the project's own lines and the warnings of libraries, except Orbax's.
-
-    Orbax raises the errors that it logs, and warns of nothing that a user can act on.
-    """
+    """Selects the project's own lines and the warnings of libraries except Orbax, which raises what it logs."""
     if record.pathname.startswith(OWN_CODE):
         return True
-    return record.levelno >= standard_logging.WARNING and ORBAX not in record.pathname
+    return record.levelno >= standard_logging.WARNING and f"{os.sep}orbax{os.sep}" not in record.pathname

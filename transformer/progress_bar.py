@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from absl import logging
 from rich import progress
@@ -14,31 +13,23 @@ from rich.console import Console
 from transformer import locks
 
 LOG_SECONDS = 10.0
-Bar = TypeVar("Bar", bound=progress.Progress)
 
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar during the block. Yields the function that advances it, and tells waiting processes.
-
-    If standard error is no terminal, logs a line every `LOG_SECONDS` instead.
-    """
-    next_report, next_line, done = 0.0, time.monotonic() + LOG_SECONDS, 0
-    with make_bar(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-    ) as shown:
+    """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
+    next_report, next_line = 0.0, time.monotonic() + LOG_SECONDS
+    is_logged = threading.current_thread() is threading.main_thread() and not sys.stderr.isatty()
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    with make_bar(progress.TextColumn("{task.description}"), *columns) as shown:
         task = shown.add_task(description, total=total)
 
         def advance(count: int) -> None:
-            nonlocal next_report, next_line, done
+            nonlocal next_report, next_line
             shown.advance(task, count)
-            done += count
-            if time.monotonic() > next_line and not sys.stderr.isatty() and _in_main_thread():
+            if is_logged and time.monotonic() > next_line:
                 next_line = time.monotonic() + LOG_SECONDS
-                logging.info("%s: %s of %s.", description, f"{done:,}", f"{total:,}")
+                logging.info("%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}")
             if time.monotonic() > next_report:
                 next_report = time.monotonic() + locks.REPORT_SECONDS
                 locks.report_progress()
@@ -46,12 +37,8 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         yield advance
 
 
-def make_bar(*columns: progress.ProgressColumn, kind: type[Bar] = progress.Progress) -> Bar:
+def make_bar(*columns: progress.ProgressColumn, kind: type = progress.Progress) -> progress.Progress:
     """Returns a bar with these columns that disappears at its end."""
     # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
-    hidden = not sys.stderr.isatty() or not _in_main_thread() or not logging.level_info()
-    return kind(*columns, console=Console(stderr=True), transient=True, disable=hidden)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    is_shown = sys.stderr.isatty() and threading.current_thread() is threading.main_thread() and logging.level_info()
+    return kind(*columns, console=Console(stderr=True), transient=True, disable=not is_shown)

@@ -7,6 +7,7 @@ python -m transformer.train --workdir=DIR --extend=STEPS
 
 import argparse
 import functools
+import re
 import shlex
 from pathlib import Path
 from typing import NoReturn
@@ -14,10 +15,10 @@ from typing import NoReturn
 from absl import logging
 
 from transformer import cli, logs
-from transformer.config.keys import whole_number
 from transformer.config.loading import load_file
 from transformer.config_types import Config
 from transformer.errors import UserError
+from transformer.workdir import open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -39,13 +40,14 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
     with distributed_run(arguments):
         given = read_config(arguments)
         with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (workdir, config):
-            if not arguments.plan:
-                coordination.on_process_zero(logs.to_file, workdir.log)
-            run = prepare(config, workdir)
+            if arguments.profile and arguments.profile[0] > (steps := config.training.steps):
+                raise UserError(f"--profile: the run ends at config.training.steps={steps}; name earlier steps")
             if arguments.plan:
-                for line in describe(run):
+                for line in describe(prepare(config, workdir)):
                     coordination.on_process_zero(functools.partial(print, line, flush=True))
                 return
+            coordination.on_process_zero(logs.to_file, workdir.log)
+            run = prepare(config, workdir)
             coordination.on_process_zero(continuation.record_start, workdir, config)
             if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
                 command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
@@ -55,54 +57,38 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """Returns the configuration of --config with its overrides, or of the run that --extend continues."""
-    from transformer.run import continuation
-
-    if arguments.extend is not None:
-        return continuation.extended_config(arguments)
-    if arguments.config is None:
-        raise UserError("--config: is required, except with --extend (--help lists the flags)")
-    return load_file(arguments.config, arguments.overrides)
+    """Returns the configuration of --config, or of the run that --extend continues. Raises UserError if unusable."""
+    if arguments.extend is None:
+        if arguments.config is None:
+            raise UserError("--config: is required, except with --extend (--help lists the flags)")
+        return load_file(arguments.config, arguments.overrides)
+    if "training.steps" in dict(arguments.overrides):
+        raise UserError(f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps")
+    workdir, recorded = open_existing(Path(arguments.workdir))
+    # `load_file` reduces warm-up and intervals to a shorter length, which `continuation.check` then refuses.
+    length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
+    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
-    parser.add_argument(
-        "--extend",
-        metavar="STEPS",
-        type=number_of_steps,
-        help="continue a complete or interrupted run until step STEPS",
-    )
-    parser.add_argument(
-        "--profile",
-        metavar="FROM:TO",
-        type=profiled_steps,
-        help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
-    )
+    extend = "continue a complete or interrupted run until step STEPS"
+    parser.add_argument("--extend", metavar="STEPS", type=int, help=extend)
+    profile = "trace these steps into the workdir's folder profile, for TensorBoard or Perfetto"
+    parser.add_argument("--profile", metavar="FROM:TO", type=profiled_steps, help=profile)
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
     parser.add_process_flags()
     return parser
 
 
-def number_of_steps(text: str) -> int:
-    try:
-        return whole_number(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} must be an integer, the step to continue to") from None
-
-
 def profiled_steps(text: str) -> tuple[int, int]:
     """Returns the first and the last step of FROM:TO. Raises ArgumentTypeError if they are not such steps."""
-    first, _, last = text.partition(":")
-    try:
-        steps = whole_number(first), whole_number(last)
-    except ValueError:
-        steps = 0, 0
-    if not 1 <= steps[0] <= steps[1]:
+    steps = re.fullmatch(r"([0-9]+):([0-9]+)", text)
+    if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
         raise argparse.ArgumentTypeError(f"{text} must be FROM:TO, the first and the last step, such as 100:105")
-    return steps
+    return int(steps[1]), int(steps[2])
 
 
 def command() -> NoReturn:

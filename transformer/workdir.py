@@ -46,7 +46,7 @@ class Workdir:
         self.lock = path / ".lock"
         self.contents = path / fingerprints.FILE_NAME
         self.tokenizers = [path / name for name in TOKENIZERS]
-        self.inode = _inode(path)
+        self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 
     @property
     def written(self) -> list[Path]:
@@ -55,28 +55,19 @@ class Workdir:
         return [path for path in paths if path not in (self.path, self.lock)]
 
     def check_in_place(self, cause: Exception | None = None) -> None:
-        """Raises UserError, from `cause`, if another folder or none is at the path now.
-
-        To be called before writing what would make the folder again, or would belong to another run.
-        """
-        if self.inode not in (None, _inode(self.path)):
+        """Raises UserError, from `cause`, if another folder or none is at the path now, where no run may write."""
+        if self.inode not in (None, Workdir(self.path).inode):
             raise UserError(
                 f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; to resume, run the "
                 "same command with the new name of the folder"
             ) from cause
 
     def check_own(self) -> None:
-        """Raises UserError if the folder has a file or folder that a run would write, but no `config.json` of a run.
-
-        A start writes `config.json` before all else but its lock.
-        """
+        """Raises UserError if the folder has files that a run would write, but no `config.json`, its first one."""
         with contextlib.suppress(*UNREADABLE):
             if {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes())):
                 return
         foreign = [path for path in self.written if os.path.lexists(path)]
-        # Empty, or with the name of a process, if a start was killed at once.
-        if self.lock.exists() and (content := self.lock.read_bytes()) and not content.startswith(b"process "):
-            foreign.append(self.lock)
         if foreign:
             raise UserError(
                 f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "
@@ -112,11 +103,7 @@ class Workdir:
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates the workdir of a run, or replaces what a start that never began training has left there.
-
-    That includes the tokenizer, which then comes from the cache or the parent again. Raises UserError if `path` cannot
-    be a folder, or has files that no run wrote.
-    """
+    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an unusable path."""
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
     workdir.check_own()
@@ -129,11 +116,10 @@ def create_workdir(path: Path, config: Config) -> Workdir:
 
 @contextlib.contextmanager
 def lock_workdir(path: Path) -> Iterator[None]:
-    """Locks the workdir during the block. The lock of a process ends when the process dies.
+    """Locks the workdir during the block, or until the process dies.
 
-    What a run has written in a folder made here is deleted if the block raises UserError before the training loop.
-    Raises InUse, naming the process, if another one holds the lock, and UserError if the block fails because the
-    folder is no longer at its path.
+    Deletes what a run has written in a new folder if the block raises UserError before the training loop. Raises InUse
+    if another process holds the lock, and UserError if the block fails because the folder is no longer at its path.
     """
     is_new = not path.exists()
     files.make_folder(path, "--workdir")
@@ -149,24 +135,22 @@ def lock_workdir(path: Path) -> Iterator[None]:
             yield
         except Exception as error:
             workdir.check_in_place(error)
-            has_trained = workdir.tensorboard.exists()  # the loop creates it first
-            if isinstance(error, UserError) and is_new and not has_trained:
+            if isinstance(error, UserError) and is_new and not workdir.tensorboard.exists():  # which the loop creates
                 workdir.delete()
             raise
 
 
 @contextlib.contextmanager
 def shadow(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder for a plan, which must not change the workdir: with links to the files of its run.
+    """Yields a temporary folder for a plan, which must not change the workdir, with links to the files of its run.
 
-    Writing a file replaces its link. The folder of the plans of epochs is not linked, since its contents change.
     Raises UserError, naming the workdir, if the block does, or if it has files that no run wrote.
     """
     Workdir(path).check_own()
     with tempfile.TemporaryDirectory() as folder:
         if Workdir(path).has_begun():
             for entry in path.iterdir():
-                if entry.name not in ("plans", ".lock"):
+                if entry.name not in ("plans", ".lock"):  # plan and run write into them; other files are replaced
                     (Path(folder) / entry.name).symlink_to(entry.resolve())
         try:
             yield Path(folder)
@@ -185,9 +169,3 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def _inode(path: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        return path.stat().st_ino
-    return None

@@ -80,10 +80,13 @@ def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, mo
         assert part in text
 
 
-def test_log_lines_fit_in_80_columns(caplog):
+def test_log_lines_fit_in_80_columns(clock, caplog):
+    shown = started(0, 2)
+    clock[0] += 24 * 3600.0 - 1
+    shown.after_step()
     with caplog.at_level("INFO"):
-        status.log_training(Progress(step=99_999), VALUES, "23h59m")
-        status.log_validation(Progress(step=99_999, best_step=99_999), VALUES | {"bleu": 41.666})
+        shown.on_log(Progress(step=99_999), VALUES)
+        shown.on_validation(Progress(step=99_999, best_step=99_999), VALUES | {"bleu": 41.666}, [])
     lines = [entry.getMessage() for entry in caplog.records]
     assert max(len("12:34:56 " + line) for line in lines) <= 80
     assert lines == [

@@ -97,6 +97,7 @@ def test_progress_of_another_thread_does_not_start_a_stopped_timer(timer):
 def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypatch):
     extended, waits = [], []
     monkeypatch.setattr(Watchdog, "extend", lambda watchdog: extended.append(watchdog.seconds))
+    monkeypatch.setattr(Watchdog, "start", lambda watchdog: None)
     monkeypatch.setattr(Watchdog, "poll", lambda watchdog: None)
     following = Loader.__next__
 

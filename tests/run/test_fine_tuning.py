@@ -342,11 +342,6 @@ def test_another_vocabulary_is_refused_unless_its_embeddings_are_skipped(tmp_pat
     prepared(tmp_path / "ids", child(parent, training__init_skip="decoder.embedding"))
 
 
-def test_the_workdir_itself_is_refused(copied):
-    with pytest.raises(UserError, match=f"config.training.init_from={copied}: is the --workdir itself; name another"):
-        open_parent(child(copied), Workdir(copied))
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_refused(copied, tmp_path, damage):
     DAMAGES[damage](copied / "checkpoints" / "20")

@@ -64,6 +64,7 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
     assert re.search(r"largest     [\d,]+ MiB per device, [\d.]+ GFLOP", plan)
     assert "checkpoints at most 2, " in plan and " MiB in 2 of them for the optimizer, " in plan  # of steps 2 and 4
+    assert " 0 MiB" not in plan  # sizes below 1 MiB have two digits
     assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,6 @@ from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
 from transformer.errors import UserError
-from transformer.model import kernels
 from transformer.run import checks, preparation
 from transformer.workdir import Workdir
 
@@ -73,19 +72,6 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
         missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
     )
     assert all(record.levelname == "WARNING" for record in caplog.records)
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs may lack bfloat16")
-def test_a_dtype_that_the_processor_emulates_is_a_warning(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(kernels, "PROCESSOR", tmp_path / "none")
-    kernels.computes_bfloat16.cache_clear()
-    caplog.set_level("WARNING", logger="absl")
-    caplog.clear()
-    for name in ("auto", "float32", "bfloat16"):
-        checks.warn_about_dtype(name)
-    kernels.computes_bfloat16.cache_clear()
-    (warning,) = caplog.messages
-    assert warning.startswith("config.model.dtype=bfloat16: this processor has no instructions for it")
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the device has one of the kernels")

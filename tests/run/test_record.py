@@ -15,8 +15,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.batches.loader import BatchStats
 from transformer.decoding.forced_decoding import Attention
-from transformer.run.record import Recorder
-from transformer.run.tensorboard import CELL, GAP
+from transformer.run.record import CELL, GAP, Recorder
 from transformer.training.loss import LossSums
 from transformer.training.metrics import TrainingWindow, means
 from transformer.training.progress import Progress
@@ -130,14 +129,13 @@ def test_samples_become_text_and_a_picture_of_all_heads(workdir):
     attention = Attention(("a",) * 5, ("b",) * 4, ("b",) * 4, encoder, decoder, weights)
     samples = [Sample("*source*", "a reference", "a translation", attention), Sample("2", "3", "4", None)]
     with recording(workdir, Progress()) as recorder:
-        for number, sample in enumerate(samples, start=1):
-            recorder.tensorboard.add_sample(7, number, sample)
+        recorder.on_validation(Progress(step=7), {}, samples)
     (path,) = workdir.tensorboard.iterdir()
     found = {value.tag: value for event in events(path) if event.step == 7 for value in event.summary.value}
     assert found.keys() == {"sample 1/text_summary", "cross-attention 1", "sample 2/text_summary"}
     text = found["sample 1/text_summary"].tensor.string_val[0].decode()
     assert text == "    source      *source*\n    reference   a reference\n    translation a translation\n"
-    picture = np.asarray(Image.open(io.BytesIO(found["cross-attention 1"].image.encoded_image_string)))
+    picture = np.asarray(Image.open(io.BytesIO(found["cross-attention 1"].image.encoded_image_string)))[:, :, 0]
     height, width = 4 * CELL + GAP, 5 * CELL + GAP
     assert picture.shape == (2 * height, 3 * width)
     black = np.argwhere(picture == 0)

@@ -1,5 +1,6 @@
 """The record of a checkpoint: its progress and configuration, and a checksum of every file."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -42,36 +43,26 @@ def has_item(folder: Path, item: str) -> bool:
 
 
 def remove_item(folder: Path, item: str) -> None:
-    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed.
-
-    Raises as `read` does.
-    """
+    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed."""
     if has_item(folder, item):
         record = read(folder) | {"digest": digest(folder)}
-        others = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
-        write(folder, record, others)
+        rest = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
+        write(folder, record, rest)
     shutil.rmtree(folder / item, ignore_errors=True)
 
 
 def damage(folder: Path) -> str | None:
     """Describes the first damaged file of a checkpoint. None if all files match their checksums."""
     try:
-        recorded = read(folder)["files"]
-        if fault := _fault(folder, recorded):
-            # The run may have removed an item since.
-            return fault if (now := read(folder)["files"]) == recorded else _fault(folder, now)
+        for name, checksum in read(folder)["files"].items():
+            with contextlib.suppress(FileNotFoundError):
+                if _checksum(folder / name) == checksum:
+                    continue
+            if name in read(folder)["files"]:  # else the run has removed this item since
+                fault = "does not match its checksum" if (folder / name).exists() else "is missing"
+                return f"damaged: {name} {fault}"
     except UNREADABLE as error:
         return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
-    return None
-
-
-def _fault(folder: Path, recorded: Mapping[str, Any]) -> str | None:
-    for name, checksum in recorded.items():
-        try:
-            if _checksum(folder / name) != checksum:
-                return f"damaged: {name} does not match its checksum"
-        except FileNotFoundError:
-            return f"damaged: {name} is missing"
     return None
 
 

@@ -1,7 +1,6 @@
 """The checkpoints of a run: saved by Orbax in the background, and restored."""
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,10 +20,9 @@ from transformer.workdir import Workdir
 
 
 class Checkpoints(AbstractContextManager):
-    """Saves and restores the checkpoints of a run, in a `with` statement whose end waits for the last save.
+    """Saves the checkpoints of a run in the background, and restores them. Leaving the context waits for the last save.
 
-    Saving runs in the background. Orbax writes a checkpoint to a temporary folder and renames it once it is complete
-    and has its checksums.
+    Orbax writes a checkpoint to a temporary folder, and renames it once it is complete and has its checksums.
     """
 
     def __init__(self, workdir: Workdir, config: Config):
@@ -60,12 +58,11 @@ class Checkpoints(AbstractContextManager):
         self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
-        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract` says.
+        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract`; None without any.
 
-        None if there is no checkpoint yet. Renames damaged checkpoints, with a warning. Raises UserError if none is
-        left, or if the one to restore has other arrays or another schema version.
+        Renames damaged ones. Raises UserError if all are damaged, or it has other arrays or another schema version.
         """
-        step = self._find(retention.newest_resumable)
+        step = self._newest_resumable()
         if step is None:
             return None
         expected, folder = _items(abstract), self.folder / str(step)
@@ -76,20 +73,21 @@ class Checkpoints(AbstractContextManager):
             restored = self.manager.restore(step, args=ocp.args.Composite(**items))
         self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
         self.retention.best = progress.best_step
-        self.retention.rollback = step if progress.skipped == 0 else self._find(retention.newest_without_skips)
-        counts = (_scalar(value, abstract.step.sharding) for value in (step, progress.skipped))
-        state = TrainState(*counts, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
+        self.retention.rollback = step if progress.skipped == 0 else self._newest_resumable(without_skips=True)
+        counts, place = np.array([step, progress.skipped], np.int32), abstract.step.sharding
+        scalars = (jax.make_array_from_callback((), place, count.__getitem__) for count in counts)
+        state = TrainState(*scalars, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
         return state, progress
 
     def delete_diverged(self) -> None:
         """Deletes the checkpoints after the newest one that follows no skipped update."""
         self.manager.wait_until_finished()
-        self._delete_after(self._find(retention.newest_without_skips) or 0)
+        self._delete_after(self._newest_resumable(without_skips=True) or 0)
 
-    def _find(self, find: Callable[[Workdir], int | None]) -> int | None:
-        """Calls the function in process 0, which may rename checkpoints, and returns its result in all processes."""
-        step = coordination.broadcast(coordination.on_process_zero(find, self.workdir), self.config.data.wait_seconds)
-        self.manager.reload()
+    def _newest_resumable(self, without_skips: bool = False) -> int | None:
+        step = coordination.on_process_zero(retention.newest_resumable, self.workdir, without_skips)
+        step = coordination.broadcast(step, self.config.data.wait_seconds)
+        self.manager.reload()  # damaged checkpoints may have been renamed
         return step
 
     def _delete_after(self, newest: int) -> None:
@@ -105,22 +103,19 @@ class Checkpoints(AbstractContextManager):
 
     def _replace_progress(self, progress: Progress) -> None:
         """Saves a step again whose validation was interrupted: only the progress has changed since."""
-        folder, steps = self.folder / str(progress.step), self.manager.all_steps()
+        steps = self.manager.all_steps()
         if jax.process_index() == 0:
+            folder = self.folder / str(progress.step)
             checksums.write(folder, self._contents(progress), checksums.read(folder)["files"])
         for step in sorted(set(steps) - self.retention.kept(steps)):
             self.manager.delete(step)
 
     def _contents(self, progress: Progress) -> dict[str, Any]:
-        described = {"schema_version": SCHEMA_VERSION, "progress": dataclasses.asdict(progress)}
-        return described | {"config": flatten(self.config)}
+        facts = {"schema_version": SCHEMA_VERSION, "progress": dataclasses.asdict(progress)}
+        return facts | {"config": flatten(self.config)}
 
 
 def _items(state: TrainState) -> dict[str, Any]:
     """Returns the trees of a state by the names of their items. The other two fields are in the progress."""
     items = {"parameters": state.parameters, OPTIMIZER: state.optimizer_state, "ema_parameters": state.ema_parameters}
     return {name: tree for name, tree in items.items() if tree is not None}
-
-
-def _scalar(value: int, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.make_array_from_callback((), sharding, lambda _: np.int32(value))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ OPTIMIZER = "optimizer"  # the item of a checkpoint that only training reads
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
     """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
-    Before reading an array, compares all shapes with `expected`, the abstract parameters of the model. Raises UserError
-    if they differ, or a checkpoint cannot be read.
+    Raises UserError if a checkpoint cannot be read, or before reading an array if the shapes differ from `expected`,
+    the abstract parameters of the model.
     """
     folders = [Workdir(workdir).checkpoints / str(step) for step in steps]
     for folder in folders:
@@ -45,31 +46,27 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[int]:
-    """Returns the steps of `average` consecutive checkpoints, in ascending order.
+    """Returns the steps of `average` consecutive checkpoints up to `which`, in ascending order.
 
-    The last is the checkpoint `which`. Before it, only multiples of `every` (`checkpoint.every`) count: the best
-    checkpoint and those of interruptions may lie between them. Raises UserError if one is missing.
+    Before it, only multiples of `every` (`checkpoint.every`) count: the best checkpoint and those of interruptions may
+    lie between them. Raises UserError if one is missing.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
-    last = choose_step(workdir, which)
-    steps = [*range((last - 1) // every * every, 0, -every)[: average - 1][::-1], last]
-    saved = steps_in(Workdir(workdir).checkpoints)
-    if len(steps) < average or not set(steps) <= set(saved):
-        consecutive = next((n for n, step in enumerate(reversed(steps)) if step not in saved), len(steps))
+    last, saved = choose_step(workdir, which), steps_in(Workdir(workdir).checkpoints)
+    steps = [last, *range((last - 1) // every * every, 0, -every)]
+    consecutive = list(itertools.takewhile(saved.__contains__, steps))
+    if len(consecutive) < average:
         raise UserError(
             f"--average={average}: takes consecutive checkpoints, every {every} steps up to {last}; {workdir} has "
-            f"{', '.join(map(str, saved))}: average at most {consecutive}, or train with a higher "
+            f"{', '.join(map(str, saved))}: average at most {len(consecutive)}, or train with a higher "
             "config.checkpoint.keep"
         )
-    return steps
+    return consecutive[:average][::-1]
 
 
 def choose_step(workdir: Path, which: str) -> int:
-    """Returns the step of the checkpoint that "best", "last" or a number names. "last" skips damaged checkpoints.
-
-    Raises UserError if there is no such checkpoint.
-    """
+    """Returns the step that "best", "last" (undamaged) or a number names. Raises UserError if it does not exist."""
     folder = Workdir(workdir).checkpoints
     steps = steps_in(folder)
     if not steps:
@@ -79,7 +76,12 @@ def choose_step(workdir: Path, which: str) -> int:
         if which not in map(str, steps):
             raise UserError(f"--checkpoint={which}: must be best, last or one of the steps {listed}")
         return int(which)
-    last = _newest_undamaged(folder)
+    for last in reversed(steps):
+        if (damage := checksums.damage(folder / str(last))) is None:
+            break
+        logging.warning("%s: %s; using the previous checkpoint.", folder / str(last), damage)
+    else:
+        raise UserError(f"{folder}: all checkpoints are damaged")
     best = read_progress(folder / str(last)).best_step
     if which == "last" or best is None:
         return last
@@ -88,20 +90,8 @@ def choose_step(workdir: Path, which: str) -> int:
     return best
 
 
-def _newest_undamaged(folder: Path) -> int:
-    for step in reversed(steps_in(folder)):
-        damage = checksums.damage(folder / str(step))
-        if damage is None:
-            return step
-        logging.warning("%s: %s; using the previous checkpoint.", folder / str(step), damage)
-    raise UserError(f"{folder}: all checkpoints are damaged")
-
-
 def read_parameters(folder: Path) -> dict:
-    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays.
-
-    Raises UserError if the checkpoint is damaged or has another schema version.
-    """
+    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays. Raises UserError if damaged."""
     with readable(folder, "try another"):
         if damage := checksums.damage(folder):
             raise ValueError(damage)
@@ -122,29 +112,24 @@ def read_arrays(folder: Path, item: str) -> Any:
 
 
 def read_progress(folder: Path) -> Progress:
-    """Returns the progress that a checkpoint records.
-
-    Raises UserError if the record cannot be read or has another schema version.
-    """
+    """Returns the recorded progress. Raises UserError if it cannot be read or has another schema version."""
     with readable(folder, "try another"):
         record = checksums.read(folder)
         if (version := record["schema_version"]) != SCHEMA_VERSION:
-            raise UserError(
-                f"{folder}: schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
-            )
+            required = f"must be {SCHEMA_VERSION}; use the commit that made the run"
+            raise UserError(f"{folder}: schema_version={version}, {required}")
         return Progress(**record["progress"])
 
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
-    """Compares the shapes in a checkpoint's metadata with `expected`, abstract trees by item. Reads no array.
+    """Raises UserError if the shapes in a checkpoint's metadata differ from `expected`, abstract trees by item.
 
-    Raises UserError if they differ. The message names the first arrays, and the keys in which the checkpoint's
-    configuration differs from `config`.
+    The message also names the keys in which the checkpoint's configuration differs from `config`.
     """
     differing = [
         f"{item}.{name}: {shapes}"
         for item, tree in expected.items()
-        for name, shapes in differing_shapes(read_shapes(folder, item), tree).items()
+        for name, shapes in differing_shapes(folder, item, tree).items()
     ]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
@@ -155,22 +140,14 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
         )
 
 
-def read_shapes(folder: Path, item: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of an item's arrays by name, from its metadata."""
-    leaves = named_leaves(ocp.PyTreeCheckpointHandler().metadata(folder / item).tree)
-    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
-
-
-def differing_shapes(saved: Mapping[str, tuple[int, ...]], expected: Any) -> dict[str, str]:
-    """Compares the shapes that `read_shapes` returns with the tree `expected`.
-
-    Returns the names of the arrays whose shapes differ, or that are missing on one side, with both shapes as text.
-    """
-    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(expected).items()}
+def differing_shapes(folder: Path, item: str, expected: Any) -> dict[str, str]:
+    """Returns the names of an item's arrays whose shapes differ from the tree `expected`, with both shapes as text."""
+    trees = ocp.PyTreeCheckpointHandler().metadata(folder / item).tree, expected
+    saved, wanted = ({name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()} for tree in trees)
     return {
-        name: f"found {saved.get(name, 'none')}, expected {shapes.get(name, 'none')}"
-        for name in sorted(saved | shapes)
-        if saved.get(name) != shapes.get(name)
+        name: f"found {saved.get(name, 'none')}, expected {wanted.get(name, 'none')}"
+        for name in sorted(saved | wanted)
+        if saved.get(name) != wanted.get(name)
     }
 
 

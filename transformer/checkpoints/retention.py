@@ -1,7 +1,7 @@
 """Retention: which checkpoints of a run stay, which keep the optimizer's state, and which can be resumed from."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +65,22 @@ def remove_optimizer_states(folder: Path, best: int | None) -> None:
                 checksums.remove_item(folder / str(step), OPTIMIZER)
 
 
-def newest_resumable(workdir: Workdir) -> int | None:
+def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
     """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there is no checkpoint.
 
-    Renames damaged checkpoints, with a warning. Raises UserError if no checkpoint can be used.
+    `without_skips` requires also that it follows no skipped update. Renames damaged ones. Raises UserError if all are.
     """
     folder = workdir.checkpoints
-    for step in _resumable(folder):
-        return step
+    for step in reversed(steps_in(folder)):
+        checkpoint = folder / str(step)
+        if damage := checksums.damage(checkpoint):
+            number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
+            renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
+            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
+        elif checksums.has_item(checkpoint, OPTIMIZER) and not (without_skips and read_progress(checkpoint).skipped):
+            return step
+    if without_skips:
+        return None
     if steps_in(folder):
         raise UserError(
             f"{folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
@@ -81,20 +89,3 @@ def newest_resumable(workdir: Workdir) -> int | None:
     if damaged := sorted(folder.glob("damaged-*")):
         raise UserError(f"{folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
     return None
-
-
-def newest_without_skips(workdir: Workdir) -> int | None:
-    """Returns the newest such checkpoint that follows no skipped update; None if there is none."""
-    folder = workdir.checkpoints
-    return next((step for step in _resumable(folder) if read_progress(folder / str(step)).skipped == 0), None)
-
-
-def _resumable(folder: Path) -> Iterator[int]:
-    for step in reversed(steps_in(folder)):
-        checkpoint = folder / str(step)
-        if damage := checksums.damage(checkpoint):
-            number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
-            renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
-            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
-        elif checksums.has_item(checkpoint, OPTIMIZER):
-            yield step

@@ -32,9 +32,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration, tokenizer and shortlist of the first one.
+    """Models with the workdir, configuration, tokenizer and, with `decoding.shortlist`, shortlist of the first one.
 
-    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them. Without `decoding.shortlist` there is none.
+    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them.
     """
 
     workdir: Workdir
@@ -52,13 +52,10 @@ class Trained:
 
 
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
-    """Loads the model of one workdir, or those of several workdirs as an ensemble. Raises UserError if that fails.
+    """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
 
-    Args:
-      workdirs: of one run, or of several runs with the same tokenizer.
-      which: "best", "last" or a step, in each workdir.
-      average: the number of checkpoints to average in each workdir: see `choose_steps`.
-      overrides: decoding keys and their values, as typed, applied to the first workdir's configuration.
+    `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides` are decoding keys and
+    values, as typed, for the first workdir's configuration. Raises UserError if they cannot be loaded.
     """
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]

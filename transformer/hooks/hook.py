@@ -1,21 +1,23 @@
 """The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from __future__ import annotations  # the types import JAX, which a watchdog does not need
 
-from transformer.data.batches.epoch_plan import Bucket
-from transformer.training.metrics import Record
-from transformer.training.progress import Progress
-from transformer.training.state import TrainState
-from transformer.training.validation import Sample
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformer.data.batches.epoch_plan import Bucket
+    from transformer.training.metrics import Record
+    from transformer.training.progress import Progress
+    from transformer.training.state import TrainState
+    from transformer.training.validation import Sample
 
 
 class Hook(AbstractContextManager):
-    """A participant of the training loop. A subclass overrides the methods that it needs; here they do nothing.
-
-    The loop calls them in the main thread, between entering and leaving the hook as a context.
-    """
+    """A participant of the training loop, which calls these methods in the main thread. Here they do nothing."""
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -26,7 +28,7 @@ class Hook(AbstractContextManager):
     def before_step(self, step: int) -> None:
         """Is called before the batches of this step are fetched."""
 
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
+    def after_step(self, state: TrainState, progress: Progress, metrics: dict) -> None:
         """Is called once the step has been dispatched; the devices may not have computed it yet."""
 
     def on_log(self, progress: Progress, values: Record) -> None:
@@ -47,23 +49,15 @@ class Hook(AbstractContextManager):
         return False
 
 
-def _all(method: str) -> Callable[..., None]:
-    """Returns a method of Hooks that calls the method of this name of all hooks."""
-
-    def call(hooks: "Hooks", *arguments: object) -> None:
-        for hook in hooks._hooks:
-            getattr(hook, method)(*arguments)
-
-    return call
-
-
 class Hooks(Hook):
     """Several hooks as one, called in their order."""
 
     def __init__(self, *hooks: Hook) -> None:
         self._hooks, self._contexts = hooks, contextlib.ExitStack()
+        for method in ("on_start", "before_step", "after_step", "on_log", "on_validation", "poll"):
+            setattr(self, method, functools.partial(self._call, method))
 
-    def __enter__(self) -> "Hooks":
+    def __enter__(self) -> Hooks:
         for hook in self._hooks:
             self._contexts.enter_context(hook)
         return self
@@ -71,12 +65,9 @@ class Hooks(Hook):
     def __exit__(self, *error: object) -> None:
         self._contexts.__exit__(*error)
 
-    on_start = _all("on_start")
-    before_step = _all("before_step")
-    after_step = _all("after_step")
-    on_log = _all("on_log")
-    on_validation = _all("on_validation")
-    poll = _all("poll")
+    def _call(self, method: str, *arguments: object) -> None:
+        for hook in self._hooks:
+            getattr(hook, method)(*arguments)
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:

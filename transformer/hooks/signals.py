@@ -1,7 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the run finishes its step, saves and stops. A second Ctrl-C stops at once.
-
-A second SIGTERM changes nothing, since a machine that shuts down, or a sweep that ends, may send several.
-"""
+"""Ctrl-C and SIGTERM during training: the run finishes its step, saves and stops. A second Ctrl-C stops at once."""
 
 import signal
 
@@ -20,12 +17,10 @@ class Interruption(Hook):
 
     def __init__(self) -> None:
         self.signal: int | None = None  # the first that this process received
-        self._handlers = {}
         self._any_process = coordination.AnyProcess()
 
     def __enter__(self) -> "Interruption":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, self._record)
+        self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,8 +40,6 @@ class Interruption(Hook):
         if self.signal is None:
             self.signal = number
             if number == signal.SIGINT:
-                logging.info(
-                    "Interrupted: stopping after this step or compilation. Press Ctrl-C again to stop at once."
-                )
-        elif number == signal.SIGINT:
+                logging.info("Interrupted: stopping after this step or compilation; press Ctrl-C again to stop at once")
+        elif number == signal.SIGINT:  # a second SIGTERM changes nothing: a machine that shuts down may send several
             raise KeyboardInterrupt("interrupted twice: stopped without saving")

@@ -25,27 +25,15 @@ from transformer.training.validation import Sample
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters
-ZERO_BLEU = (
-    "step %d: validation BLEU is still 0, so the best checkpoint is the one of the lowest loss. BLEU counts sequences "
-    "of four tokens: if outputs are shorter or their script has no spaces, resume with "
-    "--config.data.bleu_tokenizer=char, or start another run with --config.checkpoint.best_metric=loss."
-)
 
 
 class Status(Hook):
-    """Logs losses and scores, and shows activity, loss, speed and time left if standard error is a terminal.
-
-    Below a progress bar, the terminal has the curves of loss and scores since this start, and a sample of the last
-    validation.
-    """
+    """Logs losses and scores. A terminal also shows a progress bar, curves since this start, and a translation."""
 
     def __init__(self, config: Config) -> None:
-        self.steps, self.best_metric = config.training.steps, config.checkpoint.best_metric
-        self.step, self.first_step, self.started, self.has_best = 0, 0, 0.0, False
+        self.steps, self.step, self.first_step, self.started = config.training.steps, 0, 0, 0.0
         self.bar = make_bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=14),
-            MofNCompleteColumn(),
+            *(TextColumn("{task.description}"), BarColumn(bar_width=14), MofNCompleteColumn()),
             TextColumn("{task.fields[scores]}{task.fields[left]}"),
             kind=Panel,
         )
@@ -57,7 +45,7 @@ class Status(Hook):
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
         self.step = self.first_step = progress.step
-        self.started, self.has_best = time.perf_counter(), progress.best_step is not None
+        self.started = time.perf_counter()
         self.bar.update(self.task, completed=self.step, left="")
         self.bar.start()
 
@@ -66,25 +54,29 @@ class Status(Hook):
         self.bar.update(self.task, completed=self.step, left=f"{self.time_left} left")
 
     def on_log(self, progress: Progress, values: Record) -> None:
-        self.bar.update(
-            self.task, scores=f"loss {values['loss']:.3f}  {values['tokens_per_second'] / 1000:.1f}k tok/s  "
-        )
+        loss, speed = f"loss {values['loss']:.3f}", f"{values['tokens_per_second'] / 1000:.1f}k tok/s"
+        self.bar.update(self.task, scores=f"{loss}  {speed}  ")
         self._extend("loss", values["loss"])
-        log_training(progress, values, self.time_left)
+        waiting, skipped = values["waiting_fraction"], values["skipped"]
+        notes = f"  ({waiting:.0%} waiting for data)" if waiting >= 0.05 else ""
+        notes += f"  ({skipped} updates skipped: not finite)" if skipped else ""
+        logging.info(
+            "step %d  %s  ppl %.4g  lr %.1e  %s  %s left%s",
+            *(progress.step, loss, values["perplexity"], values["learning_rate"], speed, self.time_left, notes),
+        )
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
-        """Shows the curves of the scores in `values`, and the last sample with its translation."""
         for name in metrics_in("log"):
             if name in values:
                 self._extend(METRICS[name].label, values[name])
         if samples:
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
-        log_validation(progress, values)
-        if self.best_metric == "bleu" and self.has_best and progress.best_score == 0:
-            # Once in a process: a run that resumes says it again.
-            logging.log_first_n(logging.WARNING, ZERO_BLEU, 1, progress.step)
-        self.has_best = True
+        scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
+        logging.info(
+            "step %d  validation  loss %.3f  ppl %.4g%s%s",
+            *(progress.step, values["loss"], values["perplexity"], scores, "  (best)" if progress.is_best else ""),
+        )
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
@@ -94,19 +86,14 @@ class Status(Hook):
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step, such as "3h07m".
-
-        It follows from the mean duration of the steps since the start of the loop, validations and checkpoints
-        included. At least one step must have been done.
-        """
+        """The estimated time to the last step, at the mean speed since the first one, validations included."""
         seconds = time.perf_counter() - self.started
         return format_duration(seconds / (self.step - self.first_step) * (self.steps - self.step))
 
     def _extend(self, name: str, value: float) -> None:
-        if not math.isfinite(value):
-            return
-        self.curves[name].append(value)
-        self._show_line(name, f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}")
+        if math.isfinite(value):
+            self.curves[name].append(value)
+            self._show_line(name, f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}")
 
     def _show_line(self, name: str, text: str) -> None:
         # A new dictionary, since the thread that draws the panel may be reading the old one.
@@ -124,31 +111,11 @@ class Panel(ProgressBar):
             yield Text(f"{name:12}{line}", no_wrap=True, overflow="ellipsis")
 
 
-def log_training(progress: Progress, values: Record, time_left: str) -> None:
-    waiting = f"  ({values['waiting_fraction']:.0%} waiting for data)" if values["waiting_fraction"] >= 0.05 else ""
-    skipped = f"  ({values['skipped']} updates skipped: not finite)" if values["skipped"] else ""
-    logging.info(
-        "step %d  loss %.3f  ppl %.4g  lr %.1e  %.1fk tok/s  %s left%s%s",
-        *(progress.step, values["loss"], values["perplexity"], values["learning_rate"]),
-        *(values["tokens_per_second"] / 1000, time_left, waiting, skipped),
-    )
-
-
-def log_validation(progress: Progress, values: Record) -> None:
-    scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
-    best = "  (best)" if progress.is_best else ""
-    logging.info(
-        "step %d  validation  loss %.3f  ppl %.4g%s%s",
-        *(progress.step, values["loss"], values["perplexity"], scores, best),
-    )
-
-
 def sparkline(values: Sequence[float], width: int) -> str:
     """Returns a curve of at most `width` block characters, each for the mean of about equally many values."""
     groups = np.array_split(np.asarray(values, float), min(width, len(values)))
     means = np.array([group.mean() for group in groups])
-    low, high = means.min(), means.max()
-    heights = np.zeros(len(means)) if high == low else (means - low) / (high - low)
+    heights = (means - means.min()) / (np.ptp(means) or 1.0)
     return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
 
 

@@ -39,23 +39,16 @@ class Watchdog(Hook):
         return locks.progress_reported_to(self.extend) if activity == "wait for data" else contextlib.nullcontext()
 
     def start(self) -> None:
-        """Starts the timer, or restarts it."""
-        with self._lock:
-            self._is_running = True
-            self._restart()
+        self._is_running = self.seconds > 0
+        self.extend()
 
     def extend(self) -> None:
         """Restarts the timer if it is running. Another thread may call this when it makes progress."""
         with self._lock:
             if self._is_running:
-                self._restart()
+                faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
 
     def stop(self) -> None:
         with self._lock:
             self._is_running = False
-            if self.seconds > 0:
-                faulthandler.cancel_dump_traceback_later()
-
-    def _restart(self) -> None:
-        if self.seconds > 0:
-            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
+            faulthandler.cancel_dump_traceback_later()

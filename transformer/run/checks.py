@@ -1,7 +1,7 @@
 """Checks before a run starts: that its processes agree, its devices suit it, and its data has no apparent mistakes."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +19,42 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment
 from transformer.errors import UserError
 from transformer.model.fused_attention import missing_devices
-from transformer.model.kernels import FLOAT32, product_dtype
 
 
 def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
-    environment = describe_environment()
-    ignored = keys_of(HOST)
+    environment, ignored = describe_environment(), keys_of(HOST)
     settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    versions = {f"the version of {name}": version for name, version in environment["packages"].items()}
     code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
-    return settings | code | versions
+    return settings | code | {f"the version of {name}": value for name, value in environment["packages"].items()}
 
 
 def check_attention(config: Config, device: jax.Device) -> None:
     """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
-    needed = missing_devices(config.attention_implementation, device)
-    if needed:
+    if needed := missing_devices(config.attention_implementation, device):
         raise UserError(
             f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
             f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
         )
 
 
-def warn_about_dtype(name: str) -> None:
-    """Logs that this processor emulates the dtype that `model.dtype` names, if it does."""
-    if product_dtype(name) != product_dtype("auto") == FLOAT32:
-        logging.warning("config.model.dtype=%s: this processor has no instructions for it; float32 is faster", name)
-
-
 def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
-    """Logs what looks like a mistake in the data, and whether the test split is missing.
+    """Logs apparent mistakes in the data. Raises UserError if most characters of the training split are unknown.
 
-    Of the test split it compares hashes and counts unknown characters only. Raises UserError if most characters of the
-    training split are unknown.
+    Compares only hashes of the test split, and counts its unknown characters.
     """
-    for line in _data_mistakes(config, vocabulary, train, valid):
-        logging.warning("%s", line)
 
+    def warn(lines: Iterable[str]) -> None:
+        for line in lines:
+            logging.warning("%s", line)
 
-def _data_mistakes(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> Iterator[str]:
-    yield from sanity_checks.find_mistakes(config, vocabulary, train)
+    warn(sanity_checks.find_mistakes(config, vocabulary, train))
     for split, corpus in (("train", train), ("valid", valid)):
         name = open_source(config.data, split).name
-        yield from sanity_checks.find_losses(config, vocabulary, name, corpus.report["losses"], split == "train")
+        warn(sanity_checks.find_losses(config, vocabulary, name, corpus.report["losses"], split == "train"))
     if config.data.source == "synthetic":  # its splits have no sentence in common
         return
     for split in ("valid", "test"):
@@ -73,13 +62,13 @@ def _data_mistakes(config: Config, vocabulary: Tokenizer, train: Corpus, valid: 
             source = open_source(config.data, split)
             texts = list(decoded(source)) if len(source) else []
         except UserError as error:
-            yield f"{error}; training does not need it, but transformer.evaluate --split={split} does"
+            logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
             continue
         if texts:
-            yield from sanity_checks.find_shared(train, source, texts)
+            warn(sanity_checks.find_shared(train, source, texts))
         if texts and split == "test" and config.data.source != "ids":
             losses = []
             for encoder, column in zip(vocabulary.sides, zip(*texts, strict=True), strict=True):
                 sentences = [text.strip() for text in column]
                 losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
-            yield from sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False)
+            warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))

@@ -1,7 +1,5 @@
 """Continuing a run: with more steps, or with other settings that do not change what it computes."""
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -14,44 +12,25 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
-from transformer.training.optimizer import count_updates, make_schedule
 from transformer.training.progress import Progress
-from transformer.training.state import TrainState
-from transformer.workdir import Workdir, open_existing
+from transformer.workdir import Workdir
 
 STEPS = "training.steps"
 
 
-def extended_config(arguments: argparse.Namespace) -> Config:
-    """Returns the configuration of --config, else that of the run in --workdir, with overrides and the new length.
-
-    Raises UserError if there is no run, or the configuration is not allowed.
-    """
-    if STEPS in dict(arguments.overrides):
-        raise UserError(f"--extend={arguments.extend}: becomes config.{STEPS}; remove --config.{STEPS}")
-    workdir, recorded = open_existing(Path(arguments.workdir))
-    # `load_file` reduces warm-up and intervals to a shorter length, which `check` then refuses.
-    steps = max(arguments.extend, recorded.training.steps)
-    return loading.load_file(arguments.config or str(workdir.config), [*arguments.overrides, (STEPS, str(steps))])
-
-
 def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
-    """Raises UserError if the run in the workdir cannot continue with this configuration.
-
-    Without `extend`, the length that --extend names, `training.steps` may also be an earlier length.
-    """
+    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of --extend."""
     if workdir.averaged.exists():
         raise UserError(
             f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "
             f"--workdir with --config.training.init_from={workdir.path}"
         )
     recorded = loading.load(workdir.path)
-    changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
-    earlier_lengths = [changed[STEPS][0] for changed in changes if STEPS in changed]
     if extend is not None:
         _check_extension(workdir, config, extend, recorded.training.steps)
     refused = {key: values for key, values in loading.difference(recorded, config).items() if key in keys_of(RESULT)}
-    if extend is not None or config.training.steps in earlier_lengths:
+    changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
+    if extend is not None or config.training.steps in [change[STEPS][0] for change in changes if STEPS in change]:
         refused.pop(STEPS, None)
     if refused:
         listed = [f"{key}: {values}" for key, values in refused.items()]
@@ -65,7 +44,6 @@ def check(workdir: Workdir, config: Config, extend: int | None = None) -> None:
 
 
 def _check_extension(workdir: Workdir, config: Config, extend: int, length: int) -> None:
-    """Raises UserError if `extend` is less than the run's length or the steps done, or its patience is exhausted."""
     progress = _last_progress(workdir)
     least = max(progress.step, length)
     if extend < least:
@@ -83,16 +61,13 @@ def _check_extension(workdir: Workdir, config: Config, extend: int, length: int)
 def record_start(workdir: Workdir, config: Config) -> None:
     """Records a new start of a run that has begun, with the settings that it changes, also in `config.json`.
 
-    A run whose new settings give it more to do is no longer complete. A kill between two writes is harmless:
-    `config.json` decides which settings a run has, and the next start removes the mark of a complete run.
+    A run whose new settings give it more to do is no longer complete. A kill between two writes is harmless.
     """
     if not workdir.has_begun():
         return
-    recorded = loading.load(workdir.path)
+    recorded, record, steps = loading.load(workdir.path), _read_environment(workdir), steps_in(workdir.checkpoints)
     before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
     changes = {key: [before[key], after[key]] for key in difference}
-    steps = steps_in(workdir.checkpoints)
-    record = _read_environment(workdir)
     start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
     if STEPS in changes:
         start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
@@ -106,20 +81,6 @@ def record_start(workdir: Workdir, config: Config) -> None:
         loading.save(config, workdir.path)
     if workdir.is_complete() and steps and not _last_progress(workdir).is_finished(config.training):
         workdir.complete.unlink()
-
-
-def log_extension(workdir: Workdir, config: Config, state: TrainState) -> None:
-    """Logs how the learning rate continues if the start that `record_start` has recorded extends the run."""
-    changes = _read_environment(workdir)["resumed"][-1]["changes"]
-    if STEPS not in changes:
-        return
-    updates, lengths = int(count_updates(state.optimizer_state)), changes[STEPS]
-    before, after = (make_schedule(config.optimizer, config.model.d_model, steps) for steps in lengths)
-    logging.info(
-        "Extended from %d to %d steps: the learning rate follows the %s schedule of the new length, "
-        "%.3g at the last update and %.3g at the next.",
-        *(*lengths, config.optimizer.schedule, before(updates - 1), after(updates)),
-    )
 
 
 def _last_progress(workdir: Workdir) -> Progress:

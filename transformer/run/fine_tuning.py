@@ -12,12 +12,10 @@ from absl import logging
 
 from transformer import files, fingerprints
 from transformer.checkpoints import checksums, restore
-from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import nearest, show
 from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import read_environment
 from transformer.errors import MALFORMED, UserError, first_of
 from transformer.special_tokens import SPECIAL
@@ -33,20 +31,15 @@ EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
 @dataclass(frozen=True)
 class Parent:
-    """The checkpoint from which a run takes its initial parameters, with its workdir and tokenizer."""
+    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration and tokenizer."""
 
     workdir: Workdir
-    config: Config  # of the parent
-    tokenizer: Tokenizer
+    config: Config
+    tokenizer: tokenizer.Tokenizer
     step: int
     checksum: str
     item: str  # the parameters, or their moving average if the parent is evaluated with it
-    shapes: dict[str, tuple[int, ...]]  # of the item's arrays, by name
     run_config: Config  # of the run that starts from it
-
-    @property
-    def objective(self) -> str:
-        return self.config.training.objective
 
     @property
     def skipped(self) -> list[str]:
@@ -60,11 +53,11 @@ class Parent:
     def origins(self) -> dict[str, str]:
         """The names of the run's parameters that are taken, with their names in the parent.
 
-        A parent of another objective gives the parameters that a model of both objectives has. The only embedding of
-        a model belongs to the decoder if there is one, else to the encoder.
+        A parent of another objective gives what models of both objectives have. The only embedding of a model belongs
+        to the decoder if there is one, else to the encoder.
         """
         own = parameter_names(self.run_config, self.run_config.training.objective)
-        parents = parameter_names(self.run_config, self.objective)
+        parents = parameter_names(self.run_config, self.config.training.objective)
         origins = {name: name for name in own if name in parents and self.takes(name)}
         own_tables, parent_tables = ([name for name in EMBEDDINGS if name in names] for names in (own, parents))
         if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
@@ -80,9 +73,9 @@ class Parent:
     def initial_parameters(self, parameters: dict) -> dict:
         """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
         expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
-        loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
+        loaded = restore.named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
         logging.info("Initial parameters %s.", self.describe(parameters))
-        leaves = named_leaves(parameters)
+        leaves = restore.named_leaves(parameters)
         for name, origin in self.origins.items():
             random, taken = leaves[name], loaded[origin]
             leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
@@ -90,11 +83,12 @@ class Parent:
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
-        sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
+        sizes = {name: leaf.size for name, leaf in restore.named_leaves(parameters).items()}
         taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
         average = " (moving average)" if self.item == "ema_parameters" else ""
-        absent = [f"what training.objective={self.objective} does not have"]
-        skipped = self.skipped if self.objective == self.run_config.training.objective else absent + self.skipped
+        skipped, objective = self.skipped, self.config.training.objective
+        if objective != self.run_config.training.objective:
+            skipped = [f"what training.objective={objective} does not have", *skipped]
         source = f"from {self.workdir.path}, step {self.step}{average}"
         return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
 
@@ -106,20 +100,18 @@ class Parent:
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
-    """Returns the parent of a run that has no checkpoint yet, whose parameters fit the run.
+    """Returns the parent of a run that has no checkpoint yet. Raises UserError if it does not fit the run.
 
-    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one. Raises
-    UserError if the parent cannot be used.
+    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one.
     """
-    if not config.training.init_from:
-        return None
     names = tokenizer.model_names(config)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
     has_checkpoint = bool(restore.steps_in(workdir.checkpoints))
-    if has_checkpoint and not missing:
+    if not config.training.init_from or (has_checkpoint and not missing):
         return None
     parent = open_parent(config, workdir)
-    _check_parameters(parent, _check_vocabularies(parent))
+    _check_vocabularies(parent)
+    _check_parameters(parent)
     if not config.tokenizer.model_file:
         for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
@@ -127,19 +119,14 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
 
 
 def open_parent(config: Config, workdir: Workdir) -> Parent:
-    """Opens the parent of the run in `workdir`.
-
-    Raises UserError if there is none, or its checkpoint is damaged or has changed since the run began.
-    """
+    """Opens a run's parent. Raises UserError if it is missing, damaged, or has changed since the run began."""
     name, which = config.training.init_from, "best"
     if not files.expanded(name).is_dir() and (suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)):
         name, which = suffix.groups()
     path, recorded = files.expanded(name), _read_record(workdir)
     try:
-        if path.resolve() == workdir.path.resolve():
-            raise UserError("is the --workdir itself; name another run, or another --workdir")
         opened, parent_config = open_existing(path)
-        vocabularies = Tokenizer.load(path, parent_config)
+        vocabularies = tokenizer.Tokenizer.load(path, parent_config)
         fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
         # A restart takes the same step, although another one may be the best by then.
         step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
@@ -147,51 +134,21 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         with restore.readable(checkpoint, "name another step"):
             if damage := checksums.damage(checkpoint):
                 raise ValueError(damage)
-            item, checksum = restore.eval_item(checkpoint), checksums.digest(checkpoint)
-            shapes = restore.read_shapes(checkpoint, item)
+            checksum = checksums.digest(checkpoint)
         if recorded and recorded["checksum"] != checksum:
             raise UserError(f"{checkpoint} has changed since this run began; start again in another --workdir")
     except UserError as error:
         # Names the key instead of the flag of another command.
         message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
         raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error
-    return Parent(opened, parent_config, vocabularies, step, checksum, item, shapes, run_config=config)
+    return Parent(opened, parent_config, vocabularies, step, checksum, restore.eval_item(checkpoint), config)
 
 
-def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
-    """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
-    training = parent.run_config.training
-    own = named_leaves(abstract_parameters(parent.run_config, *vocab_sizes))
-    wanted = {origin: own[name] for name, origin in parent.origins.items()}
-    differing = restore.differing_shapes(parent.shapes, wanted)
-    if parent.objective != training.objective:
-        differing = {name: shapes for name, shapes in differing.items() if name in wanted}
-    names = own | differing
-    for prefix in parent.skipped:
-        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
-            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
-            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
-            raise UserError(
-                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
-                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
-            )
-    unfit = [f"{name}: {shapes}" for name, shapes in differing.items() if name in wanted or parent.takes(name)]
-    if unfit:
-        raise UserError(
-            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
-            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
-            "taken in config.training.init_skip"
-        )
-
-
-def _check_vocabularies(parent: Parent) -> tuple[int, int]:
-    """Returns the vocabulary sizes of the run, as far as they are known: a vocabulary to be trained has the parent's.
-
-    Raises UserError if parameters are taken that belong to another vocabulary.
-    """
+def _check_vocabularies(parent: Parent) -> None:
+    """Raises UserError if parameters are taken that belong to another vocabulary."""
     settings, taken = parent.run_config.tokenizer, parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
-    keys = ("kind", "shared") if OBJECTIVES[parent.objective].translates else ("kind",)
+    keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
     differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
     if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
@@ -202,24 +159,44 @@ def _check_vocabularies(parent: Parent) -> tuple[int, int]:
             "tokenizer, so its embeddings would get other tokens; take that run's tokenizer, or set "
             f"config.training.init_skip={','.join([*parent.skipped, *taken])}"
         )
-    source, target = own.vocab_sizes
-    return source, source if settings.shared else target
+
+
+def _check_parameters(parent: Parent) -> None:
+    """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
+    training = parent.run_config.training
+    source, target = parent.tokenizer.vocab_sizes  # the run's, as far as its embeddings are taken
+    target = source if parent.run_config.tokenizer.shared else target
+    own = restore.named_leaves(abstract_parameters(parent.run_config, source, target))
+    wanted = {origin: own[name] for name, origin in parent.origins.items()}
+    differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
+    names = own | differing
+    for prefix in parent.skipped:
+        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
+            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
+            raise UserError(
+                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
+                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
+            )
+    # A parent of another objective may have more parameters than the run.
+    is_alike = parent.config.training.objective == training.objective
+    required = wanted.keys() | {name for name in differing if is_alike and parent.takes(name)}
+    if unfit := [f"{name}: {shapes}" for name, shapes in differing.items() if name in required]:
+        raise UserError(
+            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
+            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
+            "taken in config.training.init_skip"
+        )
 
 
 def record(workdir: Workdir, parent: Parent) -> None:
     """Writes `parent.json`, unless the run has begun with it. Warns if the model computes something else."""
     if _read_record(workdir) is None:
         environment = read_environment(parent.workdir.environment)
-        facts = {
-            "workdir": str(parent.workdir.path.resolve()),
-            "step": parent.step,
-            "item": parent.item,
-            "checksum": parent.checksum,
-            "objective": parent.objective,
-            "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
-            "not_taken": parent.skipped,
-        }
-        files.write_json(workdir.parent, facts)
+        facts = {"workdir": str(parent.workdir.path.resolve()), "step": parent.step, "item": parent.item}
+        facts |= {"checksum": parent.checksum, "objective": parent.config.training.objective}
+        facts["commit"] = environment and [environment, *environment["resumed"]][-1]["commit"]
+        files.write_json(workdir.parent, facts | {"not_taken": parent.skipped})
     if differing := parent.model_difference():
         logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
 
@@ -232,13 +209,12 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
         facts = json.loads(workdir.parent.read_bytes())
         return {key: facts[key] for key in ("step", "checksum")}
     except MALFORMED as error:
-        raise UserError(
-            f"{workdir.parent}: damaged ({type(error).__name__}); start again in another --workdir"
-        ) from error
+        advice = "start again in another --workdir"
+        raise UserError(f"{workdir.parent}: damaged ({type(error).__name__}); {advice}") from error
 
 
 def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     """Returns the names of the parameters that the model has if it is trained for `objective`."""
     changed = ml_collections.ConfigDict(config)
     changed.training.objective = objective
-    return tuple(named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))
+    return tuple(restore.named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))

@@ -22,10 +22,9 @@ from transformer.hooks.signals import Interrupted, Interruption
 from transformer.hooks.status import Status
 from transformer.hooks.warm_up import WarmUp
 from transformer.hooks.watchdog import Watchdog
-from transformer.run import continuation
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
-from transformer.run.rollback import Diverged, DivergenceCheck, roll_back
+from transformer.run.rollback import Diverged, roll_back
 from transformer.training.metrics import TrainingWindow
 from transformer.training.progress import Progress, due
 from transformer.training.state import TrainState
@@ -34,28 +33,24 @@ from transformer.training.state import TrainState
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
 
-    The steps from `profiled[0]` to `profiled[1]` are traced.
-
-    A signal ends it early: the run is saved and not marked complete. After Ctrl-C it raises KeyboardInterrupt. Raises
-    UserError if training diverged and rolling back did not help.
+    The steps from `profiled[0]` to `profiled[1]` are traced. A signal ends it early: the run is saved and not marked
+    complete. Raises KeyboardInterrupt after Ctrl-C, and UserError if training diverges in spite of rollbacks.
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)
-    training, interruption = run.config.training, Interruption()
+    training, interruption, is_first = run.config.training, Interruption(), jax.process_index() == 0
     hooks = Hooks(
         interruption,
         Watchdog(training.stall_seconds),
-        Profile(run.workdir.profile, profiled, training.steps),
-        *([Recorder(run.workdir)] if jax.process_index() == 0 else []),
+        *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
+        *([Recorder(run.workdir)] if is_first else []),
         WarmUp(run.train_step, run.validation, run.initializer.abstract_state, poll=lambda: hooks.poll()),
         Status(run.config),  # after the warm-up, since its clock starts with the first step
-        DivergenceCheck(training),
     )
     with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
         state, progress = run.restore_or_initialize(checkpoints)
         if progress.step:
             logging.info("Resuming from the checkpoint of step %d.", progress.step)
-            coordination.on_process_zero(continuation.log_extension, run.workdir, run.config, state)
         while True:
             try:
                 progress = train_from(state, progress, run, checkpoints, hooks)
@@ -65,22 +60,19 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
                     state, progress = roll_back(run, checkpoints, diverged)
     if progress.is_finished(training):
         coordination.on_process_zero(run.workdir.mark_complete, progress.step)
-        metric, best = run.config.checkpoint.best_metric, progress.best_step
-        logging.info("Done: %d steps; the best %s was at step %s.", progress.step, metric, best)
+        best = f"step {progress.best_step}, by checkpoint.best_metric={run.config.checkpoint.best_metric}"
+        logging.info("Done: %d steps; the best checkpoint is %s.", progress.step, best)
         return
-    message = f"interrupted; step {progress.step} is saved: run the same command to resume"
-    if not progress.step:
-        message = "interrupted before the first step: run the same command to start again"
+    message = "interrupted before the first step: run the same command to start again"
+    if progress.step:
+        message = f"interrupted; step {progress.step} is saved: run the same command to resume"
     if interruption.signal == signal.SIGINT:
         raise KeyboardInterrupt(message)
     logging.info("%s", message.capitalize())
 
 
 def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Checkpoints, hooks: Hooks) -> Progress:
-    """Trains until the run is finished or interrupted, and returns the progress in the last checkpoint.
-
-    Raises Diverged if too many updates in a row were skipped.
-    """
+    """Trains until the run is finished or interrupted, or raises Diverged. Returns the last checkpoint's progress."""
     if progress.is_finished(run.config.training):
         return progress
     with Loader(run.corpus, run.config, progress.position, run.train_step.mesh, run.workdir.plans) as loader:
@@ -108,9 +100,11 @@ def loop(
                 positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
             state, metrics = run.train_step(state, batches)
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
-            hooks.after_step(state, progress, metrics, batches)
-            window.add(metrics, stats)
+            hooks.after_step(state, progress, metrics)
             is_logged = due(progress.step, training.log_every, training.steps)
+            if is_logged and int(state.skipped) >= training.max_skipped:  # only here the loop waits for the device
+                raise Diverged(state, progress, batches)
+            window.add(metrics, stats)
             if is_logged and (values := window.summary(loader.data_wait_seconds)):
                 hooks.on_log(progress, values)
                 window = TrainingWindow({}, loader.data_wait_seconds)

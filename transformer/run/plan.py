@@ -24,19 +24,16 @@ def describe(run: Run) -> Iterator[str]:
     """Yields the report's lines. Compiles the largest update and measures a few, on a state that is discarded."""
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=68):
         yield f"pair        {line}"
-    yield from parameter_lines(run.initializer.abstract_state.parameters)
+    parameters = run.initializer.abstract_state.parameters
+    for stack, modules in parameters.items():
+        for name, tree in modules.items():
+            yield f"parameters  {stack}.{name}: {size(tree):,}"
+    yield f"parameters  in all: {size(parameters):,}"
     if run.parent:
-        yield f"parameters  {run.parent.describe(run.initializer.abstract_state.parameters)}"
+        yield f"parameters  {run.parent.describe(parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh, run.workdir.plans) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)
-
-
-def parameter_lines(parameters: dict) -> Iterator[str]:
-    for stack, modules in parameters.items():
-        for name, tree in modules.items():
-            yield f"parameters  {stack}.{name}: {count(tree):,}"
-    yield f"parameters  in all: {count(parameters):,}"
 
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
@@ -55,29 +52,33 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
-    abstract = run.initializer.abstract_state
-    optimizer = mebibytes(abstract.optimizer_state)
-    others, resumable = mebibytes(abstract) - optimizer, min(kept, MAX_OPTIMIZER_STATES)
-    yield (
-        f"checkpoints at most {kept}, {others:,.0f} MiB each, and {optimizer:,.0f} MiB in {resumable} of them for the "
-        f"optimizer, {kept * others + resumable * optimizer:,.0f} MiB of disk"
-    )
-    seconds = seconds_per_position(run, state, loader)
-    per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
-    done = max(steps_in(run.workdir.checkpoints), default=0)
-    batches = config.training.accumulation * (config.training.steps - done)
-    left = timedelta(seconds=round(seconds * per_batch * batches))
+    optimizer, resumable = num_bytes(state.optimizer_state), min(kept, MAX_OPTIMIZER_STATES)
+    rest = num_bytes(state) - optimizer
+    disk = mebibytes(kept * rest + resumable * optimizer)
+    with_optimizer = f"{mebibytes(optimizer)} in {resumable} of them for the optimizer"
+    yield f"checkpoints at most {kept}, {mebibytes(rest)} each, and {with_optimizer}, {disk} of disk"
+    remaining = config.training.steps - max(steps_in(run.workdir.checkpoints), default=0)
+    per_step = config.training.accumulation * sum(use.positions for use in loader.plan.stats) / len(loader.plan)
+    left = timedelta(seconds=round(seconds_per_position(run, state, loader) * per_step * remaining))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
 
 
-def mebibytes(tree: Any) -> float:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / 2**20
+def size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def num_bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count / 2**20:.2g} MiB"
 
 
 def costs(program: jax.stages.Compiled) -> str:
     """Describes the memory and operations of a program on one device, as far as the backend reports them."""
     memory, operations = program.memory_analysis(), program.cost_analysis() or {}
-    parts = [f"{bytes_used(memory) / 2**20:,.0f} MiB per device"] if memory is not None else []
+    parts = [f"{mebibytes(bytes_used(memory))} per device"] if memory is not None else []
     parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"] if "flops" in operations else []
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
@@ -96,7 +97,3 @@ def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
         state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
     return (time.perf_counter() - began) / MEASURED_STEPS / (len(batches) * largest.positions)
-
-
-def count(tree: dict) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))

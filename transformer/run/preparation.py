@@ -14,16 +14,13 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
 from transformer.config_types import Config
 from transformer.data.corpus import corpus
-from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, continuation, fine_tuning
-from transformer.run.fine_tuning import Parent
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
@@ -40,16 +37,16 @@ class Run:
 
     config: Config
     workdir: Workdir
-    tokenizer: Tokenizer
-    corpus: Corpus
+    tokenizer: tokenizer.Tokenizer
+    corpus: corpus.Corpus
     initializer: Initializer
     train_step: TrainStep
     validation: Validation
-    parent: Parent | None  # None if the run needs none: it starts from random parameters, or resumes
+    parent: fine_tuning.Parent | None  # None if the run needs none: it starts from random parameters, or resumes
 
     @property
     def padding_note(self) -> str:
-        """The end of a report of the padding: with subword sampling, batches also reserve length for samples."""
+        """The end of a report of the padding, to which subword sampling adds."""
         return " besides the length reserved for samples" if self.corpus.sampler is not None else ""
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
@@ -57,10 +54,7 @@ class Run:
         return checkpoints.restore(self.initializer.abstract_state) or (self.initial_state(), Progress())
 
     def initial_state(self) -> TrainState:
-        """Returns a state of random parameters, or of those of `training.init_from`, with a fresh optimizer.
-
-        The vectors of `model.source_vectors` and `model.target_vectors` replace the random embeddings of their words.
-        """
+        """Returns a state of random parameters, pretrained word vectors, or the run `training.init_from`."""
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
@@ -76,10 +70,9 @@ def open_workdir(
 ) -> Iterator[tuple[Workdir, Config]]:
     """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
 
-    Yields it with the configuration to train with, whose length is that of an earlier extension, if there was one.
-    With `is_plan`, yields a temporary folder instead that looks like the workdir. `extend` is the new length of the
-    run, which `config` has. Raises UserError if another run uses the workdir, the processes differ in config or code
-    or do not share the file system, or the run there cannot continue with this configuration.
+    Yields it, or with `is_plan` a temporary folder that looks like it, and the configuration with the length of an
+    earlier extension. Raises UserError if another run uses the workdir, the processes differ in config or code or do
+    not share the file system, or the run there cannot continue with this configuration.
     """
     coordination.require_same("config and code", lambda: checks.process_facts(config), config.data.wait_seconds)
     with contextlib.ExitStack() as stack:
@@ -89,12 +82,11 @@ def open_workdir(
         else:
             coordination.on_process_zero(Workdir(path).check_own)
             stack.enter_context(coordination.on_process_zero(lock_workdir, path))
-        with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
-            if not is_plan:
+            with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
                 coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
             if not Workdir(path).config.exists():
                 raise UserError(
-                    f"--workdir={path}: this process does not see what process 0 wrote; all must share the file system"
+                    f"--workdir={path}: is not what process 0 sees; all processes must share the file system"
                 )
         length = loading.load(path).training.steps
         if extend is None and config.training.steps != length:
@@ -107,11 +99,6 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
     if workdir.has_begun() or extend is not None:
         continuation.check(workdir, config, extend)
     else:
-        for name in filter(None, config.tokenizer.model_file.split(",")):
-            if files.expanded(name.strip()).resolve() in [path.resolve() for path in workdir.tokenizers]:
-                raise UserError(
-                    f"config.tokenizer.model_file={name}: is a file that this run writes; move it out of the workdir"
-                )
         made = read_origin(config.data)
         create_workdir(workdir.path, config)
         if made is not None:
@@ -121,8 +108,7 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
 def prepare(config: Config, workdir: Workdir) -> Run:
     """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
 
-    Raises UserError if data, mesh, pretrained embeddings or the run of `training.init_from` cannot be used, or if the
-    data differs between processes or from that at the start of the run.
+    Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
@@ -138,24 +124,22 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         fingerprints.TRAINING_CORPUS: train.report["digest"],
         fingerprints.VALIDATION_CORPUS: valid.report["digest"],
     }
-    initial = {"the initial parameters": parent.checksum} if parent else {}
-    coordination.require_same("the data", lambda: contents | initial, config.data.wait_seconds)
+    facts = contents | {"the initial parameters": parent and parent.checksum}
+    coordination.require_same("the data", lambda: facts, config.data.wait_seconds)
     fingerprints.check(workdir.path, contents)
     coordination.on_process_zero(files.write_json, workdir.contents, contents)
     coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
-    sizes = vocabulary.vocab_sizes
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, sizes)
+    initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
     inputs = inputs_of(config, vocabulary.source.pieces)
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
+    size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
-        *(f"{parameters:,}", *sizes, product_dtype(config.model.dtype), mesh.size),
+        *(f"{size:,}", *vocabulary.vocab_sizes, product_dtype(config.model.dtype), mesh.size),
     )
-    checks.warn_about_dtype(config.model.dtype)
     return Run(
         config=config,
         workdir=workdir,

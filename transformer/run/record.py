@@ -2,14 +2,22 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from transformer import files
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
-from transformer.run.tensorboard import TensorBoardWriter
 from transformer.training.metrics import Record
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -18,32 +26,36 @@ from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
 TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
+CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between two maps, and their grey
 
 
 class Recorder(Hook):
-    """The writer of the record. A resumed run first removes the lines after the checkpoint that it starts from.
-
-    These may include the validation of the checkpoint's step, which is then repeated.
-    """
+    """The writer of the record."""
 
     def __init__(self, workdir: Workdir):
         self.path, self.workdir = workdir.metrics, workdir
-        self.tensorboard: TensorBoardWriter | None = None
+        self._events: EventsWriter | None = None
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._events is not None:
+            self._events.close()
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        """Removes the lines after the checkpoint with this progress, here and in TensorBoard."""
+        """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
         for line in read_record(self.path):
             (kept if line["step"] <= reached[line["split"]] else removed).append(line)
         if self.path.exists():
             files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
+        self.__exit__()  # after a rollback, which starts another file
+        self.workdir.tensorboard.mkdir(exist_ok=True)
+        # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
+        # EventsWriter names files by the second; two may be created in the same one.
+        self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
         first_step = min([progress.step + 1, *(line["step"] for line in removed)])
-        self.close()
-        self.tensorboard = TensorBoardWriter(self.workdir.tensorboard, first_step)
+        self._add(first_step, file_version="brain.Event:2")
+        self._add(first_step, session_log=SessionLog(status=SessionLog.START))  # hides earlier points from this step on
         for line in kept:
             if line["step"] >= first_step:
                 self._draw(line)
@@ -52,9 +64,18 @@ class Recorder(Hook):
         self.write("train", progress, values)
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        """Writes a line, the texts of the samples, and pictures of their cross-attention if they have one."""
         self.write("valid", progress, values)
         for number, sample in enumerate(samples, start=1):
-            self.tensorboard.add_sample(progress.step, number, sample)
+            lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+            # TensorBoard shows Markdown, where lines that begin with four spaces stay unchanged.
+            text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
+            self._add(progress.step, summary=summary.text(f"sample {number}", text))
+            if sample.attention is not None:
+                grey = attention_image(sample.attention.cross)
+                image = summary.make_image(np.stack([grey] * 3, axis=-1))
+                value = Summary.Value(tag=f"cross-attention {number}", image=image)
+                self._add(progress.step, summary=Summary(value=[value]))
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
@@ -65,13 +86,24 @@ class Recorder(Hook):
         files.append_line(self.path, json.dumps(line))
         self._draw(line)
 
-    def close(self) -> None:
-        if self.tensorboard is not None:
-            self.tensorboard.close()
-
     def _draw(self, line: Record) -> None:
-        points = {f"{line['split']}/{name}": value for name, value in line.items() if name not in NOT_DRAWN}
-        self.tensorboard.add(line["step"], points)
+        points = {f"{line['split']}/{name}": float(value) for name, value in line.items() if name not in NOT_DRAWN}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in points.items()]
+        self._add(line["step"], summary=Summary(value=values))
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+        self._events.flush()
+
+
+def attention_image(weights: Float[np.ndarray, "N H Q K"]) -> UInt8[np.ndarray, "height width"]:
+    """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0, black for 1."""
+    layers, heads, queries, keys = weights.shape
+    grey = np.rint(255 * (1 - weights)).astype(np.uint8).repeat(CELL, axis=2).repeat(CELL, axis=3)
+    height, width = queries * CELL + GAP, keys * CELL + GAP
+    framed = np.full((layers, heads, height, width), FRAME, np.uint8)
+    framed[:, :, GAP // 2 : -GAP // 2, GAP // 2 : -GAP // 2] = grey
+    return framed.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
 
 
 def read_record(path: Path) -> list[Record]:

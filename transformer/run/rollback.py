@@ -11,12 +11,10 @@ from absl import logging
 
 from transformer import files
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config_types import Config
 from transformer.distributed import coordination
 from transformer.errors import UserError
-from transformer.hooks.hook import Hook
 from transformer.run.preparation import Run
-from transformer.training.progress import Progress, due
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 
 MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
@@ -26,29 +24,13 @@ class Diverged(Exception):
     """Raised after `training.max_skipped` skipped updates in a row."""
 
     def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
-        super().__init__(f"step {progress.step}")
         self.state, self.progress, self.batches = state, progress, batches
 
 
-class DivergenceCheck(Hook):
-    """Raises Diverged at the steps that are logged; only there the loop waits for the device."""
-
-    def __init__(self, training: Config) -> None:
-        self.training = training
-
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict, batches: Sequence[dict]) -> None:
-        is_logged = due(progress.step, self.training.log_every, self.training.steps)
-        if is_logged and int(state.skipped) >= self.training.max_skipped:
-            raise Diverged(state, progress, batches)
-
-
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
-    """Returns the state and progress of the last good checkpoint, with its epoch restarted in another order.
-
-    Raises UserError if the run has been rolled back `training.max_rollbacks` times already.
-    """
-    step, rollbacks = diverged.progress.step, diverged.progress.rollbacks
-    if len(rollbacks) >= run.config.training.max_rollbacks:
+    """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
+    step, rollbacks, limit = diverged.progress.step, diverged.progress.rollbacks, run.config.training.max_rollbacks
+    if len(rollbacks) >= limit:
         give_up(run, diverged)
     skipped = int(diverged.state.skipped)
     for leaf in jax.tree.leaves(diverged.state):
@@ -59,19 +41,16 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     logging.warning(
         "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",
-        *(step, skipped, progress.step, len(rollbacks), run.config.training.max_rollbacks),
+        *(step, skipped, progress.step, len(rollbacks), limit),
     )
-    coordination.on_process_zero(write_events, run, rollbacks)
-    return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
-
-
-def write_events(run: Run, rollbacks: list[list[int]]) -> None:
-    """Writes all of `events.jsonl`, so that it is right even if the run was killed and has rolled back again."""
+    # All events are written, since a run that was killed may repeat its rollback.
     events = [
         {"event": "rollback", "number": number, "step": step, "to_step": to_step}
         for number, (step, to_step) in enumerate(rollbacks, start=1)
     ]
-    files.write_text(run.workdir.events, "".join(f"{json.dumps(event)}\n" for event in events))
+    text = "".join(f"{json.dumps(event)}\n" for event in events)
+    coordination.on_process_zero(files.write_text, run.workdir.events, text)
+    return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
 
 
 def give_up(run: Run, diverged: Diverged) -> NoReturn:

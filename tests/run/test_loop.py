@@ -15,7 +15,6 @@ from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer.checkpoints.restore import choose_step, read_progress
-from transformer.hooks.signals import Interrupted, Interruption
 from transformer.training.validation import Validation
 
 
@@ -140,7 +139,11 @@ def test_training_ends_when_validations_stop_improving(straight, tmp_path, monke
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
     settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
     assert run(tmp_path / "run", **settings) == 0
-    assert capsys.readouterr().err.splitlines()[-1].endswith("Done: 8 steps; the best loss was at step 4.")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("Done: 8 steps; the best checkpoint is step 4, by checkpoint.best_metric=loss.")
+    )
     assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
     assert choose_step(tmp_path / "run", "best") == 4
     assert choose_step(tmp_path / "run", "last") == 8
@@ -189,29 +192,6 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
     assert "before the first step" in errors.splitlines()[-1]
     assert len([line for line in errors.lower().splitlines() if "interrupted" in line or "terminated" in line]) == 1
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_requests_a_stop_and_a_second_ctrl_c_stops_at_once(number):
-    def earlier(*_) -> None:
-        raise AssertionError("the handler from before the block")
-
-    before = signal.signal(number, earlier)
-    try:
-        with Interruption() as interruption:
-            assert not interruption.stop_requested()
-            interruption.poll()
-            signal.raise_signal(number)
-            assert interruption.stop_requested() and interruption.signal == number
-            with pytest.raises(Interrupted):
-                interruption.poll()
-            signal.raise_signal(signal.SIGTERM)  # a machine that shuts down may send several
-            assert interruption.signal == number
-            with pytest.raises(KeyboardInterrupt, match="stopped without saving"):
-                signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(number) is earlier
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
