@@ -223,18 +223,16 @@ def test_an_unknown_source_has_no_default(data):
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_other_encodings_are_named(tmp_path, name, encoding):
     write(tmp_path / name, "上海的一个男人\n二\n".encode(encoding) * 3000)
-    expected = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
-    with pytest.raises(UserError, match=f"{name}: is {expected}, must be UTF-8; convert it: iconv -f {expected} "):
+    with pytest.raises(UserError, match=f"{name}: is UTF-16, must be UTF-8; convert it: iconv -f UTF-16 "):
         lines.count_lines(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("naïve".encode("latin-1"), "ISO-8859-1"),
         ("“naïve”".encode("cp1252"), "WINDOWS-1252"),
         ("Привет".encode("cp1251"), "older encoding"),
         ("ein Käse, ein Öl".encode()[:-2], "damaged UTF-8"),

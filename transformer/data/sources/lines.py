@@ -1,11 +1,10 @@
 """Text files and standard input as sequences of lines.
 
 A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the start is skipped.
-UTF-16, UTF-32 and lines that end with "\\r" only are refused: they would look like one line, or like damaged ones.
+UTF-16 and lines that end with "\\r" only are refused: they would look like damaged lines, or like one line.
 """
 
 import codecs
-import contextlib
 import gzip
 import io
 import select
@@ -13,7 +12,6 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from absl import logging
 
@@ -22,66 +20,40 @@ from transformer.errors import UserError
 _HEAD = 1 << 16  # bytes that tell the encoding
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # begins with the mark of UTF-16
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a plain or gzip file without their line ends. Raises UserError if it cannot be read."""
-    with _opened(path) as file:
-        for number, line in enumerate(file):
-            yield strip_line_end(line, first=number == 0)
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yields the content of a plain or gzip file in large parts. Raises UserError if it cannot be read."""
-    with _opened(path) as file:
-        while block := file.read(1 << 20):
-            yield block
+    """Yields the lines of a plain or gzip file without their line ends. Raises UserError as `read_whole_lines` does."""
+    for number, line in enumerate(read_whole_lines(path)):
+        yield strip_line_end(line, first=number == 0)
 
 
 def count_lines(path: Path) -> int:
     """Returns how many lines `read_lines` yields, without making them."""
-    count, last = 0, b"\n"
-    for block in read_blocks(path):
-        count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")
+    return sum(1 for _ in read_whole_lines(path))
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def read_whole_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a plain or gzip file with their line ends.
+
+    Raises UserError if the file cannot be read, is damaged or UTF-16, or its lines end with "\\r" only.
+    """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=_HEAD) as file:
-            check_encoding(file.peek(_HEAD), str(path))
-            yield file
+            _check_encoding(file.peek(_HEAD), path)
+            yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); replace it") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
 
 
-def check_encoding(head: bytes, name: str) -> None:
-    """Raises UserError if a file that begins with `head` is UTF-16 or UTF-32, or has no line end but "\\r"."""
-    if encoding := _wide_encoding(head):
-        raise UserError(f"{name}: is {encoding}, must be UTF-8; convert it: iconv -f {encoding} -t UTF-8")
-    if b"\r" in head and b"\n" not in head:
-        raise UserError(f"{name}: its lines end with CR only, must end with LF; convert it: tr '\\r' '\\n'")
-
-
-def _wide_encoding(head: bytes) -> str | None:
-    for mark, encoding in _MARKS.items():
-        if head.startswith(mark):
-            return encoding
-    for encoding in ("UTF-16LE", "UTF-16BE") if b"\0" in head else ():
-        with contextlib.suppress(UnicodeDecodeError):
-            text = codecs.getincrementaldecoder(encoding)().decode(head)  # the head may end within a character
-            if "\n" in text and "\0" not in text:
-                return encoding
-    return None
+def _check_encoding(head: bytes, path: Path) -> None:
+    has_mark, newlines = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)), head.count(b"\n")
+    if has_mark or 2 * max(head.count(b"\n\0"), head.count(b"\0\n")) > newlines:
+        raise UserError(f"{path}: is UTF-16, must be UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+    if b"\r" in head and not newlines:
+        raise UserError(f"{path}: its lines end with CR only, must end with LF; convert it: tr '\\r' '\\n'")
 
 
 def strip_line_end(line: bytes, first: bool) -> bytes:
@@ -124,11 +96,6 @@ def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
 def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
     """Yields the lines without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
     for number, line in enumerate(lines, start=first_line):
-        if number == 1:
-            try:
-                check_encoding(line, "standard input")
-            except UserError as error:  # each line still gets its line of output
-                logging.warning("%s", error)
         line = strip_line_end(line, first=number == 1)
         try:
             yield line.decode()
@@ -175,8 +142,7 @@ def probable_encoding(line: bytes) -> str:
             "it is probably in an older encoding of its language, such as GB18030, Shift_JIS or WINDOWS-1251; convert "
             "the file to UTF-8 with iconv"
         )
-    encoding = "WINDOWS-1252" if min(beyond_ascii) < 0xA0 else "ISO-8859-1"
-    return f"it is probably {encoding}; convert the file to UTF-8: iconv -f {encoding} -t UTF-8"
+    return "it is probably WINDOWS-1252; convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,17 +4,24 @@ Monolingual text has one file; the other side of its pairs is empty.
 """
 
 import bisect
+import hashlib
+import http.client
 import itertools
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from transformer import cache, files
+from absl import logging
+
+from transformer import cache, files, progress_bar
 from transformer.config_types import Config
-from transformer.data.sources import downloads
-from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_blocks, read_lines
+from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_lines, read_whole_lines
 from transformer.errors import UserError
+
+_TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class TextSource:
 
         Raises UserError if no folder is named, or a file is missing.
         """
-        folder = files.expanded(data.path) if data.path else downloads.fetch(data)
+        folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
         languages = (data.source_language, data.target_language)
@@ -125,7 +132,7 @@ def _uncompressed(path: Path, data: Config) -> TextFile:
 
     def fill(unfinished: Path) -> None:
         with (unfinished / path.stem).open("wb") as file:
-            file.writelines(read_blocks(path))
+            file.writelines(read_whole_lines(path))
 
     cache.make_once(folder, fill, data.wait_seconds)
     return TextFile(path, folder / path.stem)
@@ -133,12 +140,60 @@ def _uncompressed(path: Path, data: Config) -> TextFile:
 
 def _find(folder: Path, stem: str, language: str, key: str) -> Path:
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
-    present = [path for path in (plain, packed) if path.is_file()]
+    present = [path.resolve() for path in (plain, packed) if path.is_file()]
     if len(present) == 2:
         raise UserError(f"data.{key}={stem}: both {plain.name} and {packed.name} are in {folder}; remove one of them")
     if present:
-        return present[0].resolve()
+        return present[0]
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
     raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}")
+
+
+def download(data: Config) -> Path:
+    """Downloads the missing files of `data.downloads` and returns the folder with all of them.
+
+    A file receives its name only after its checksum has been verified. Raises UserError if there is nothing to
+    download, a server cannot be reached, or a file has another checksum.
+    """
+    if not data.downloads:
+        raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
+    key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
+    folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with cache.exclusive(folder / ".lock", data.wait_seconds):
+        for name, url, sha256 in data.downloads:
+            if not (folder / name).exists():
+                _download(url, folder / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+    return folder
+
+
+def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
+    logging.info("Downloading %s", url)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, unfinished.open("wb") as file:
+            size = int(response.headers["Content-Length"] or 0)
+            with progress_bar.bar(f"{path.name} (bytes)", size) as advance:
+                while block := response.read(1 << 16):
+                    file.write(block)
+                    digest.update(block)
+                    advance(len(block))
+    except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in files.FULL_DISK:
+            raise
+        reason = " ".join(str(error.reason if isinstance(error, urllib.error.URLError) else error).split())
+        raise UserError(
+            f"{url}: download failed ({reason}); put {', '.join(all_names)} (plain, or gzipped with .gz added) in a "
+            f"folder and add --config.data.path=FOLDER"
+        ) from error
+    if digest.hexdigest() != sha256:
+        unfinished.unlink()
+        raise UserError(
+            f"{url}: sha256 is {digest.hexdigest()}, data.downloads has {sha256}; the file has changed or is "
+            f"incomplete: try again, or get it elsewhere and add --config.data.path=FOLDER"
+        )
+    unfinished.rename(path)
