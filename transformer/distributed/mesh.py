@@ -1,6 +1,6 @@
 """Device meshes, and sharding over them: one rule per kind of parameter; batches by rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
@@ -64,23 +64,6 @@ def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, 
     for device in devices:
         held[indices[device]] = True
     return held
-
-
-def place_held_rows(arrays: Mapping[str, np.ndarray], held: Bool[np.ndarray, " B"], mesh: Mesh) -> dict[str, jax.Array]:
-    """Shards a batch by rows over the mesh, where each process has only the rows that its own devices hold.
-
-    `arrays` are these rows in their order in the batch, and `held` tells which they are, from `held_rows`.
-    """
-    sharding, numbers = NamedSharding(mesh, BATCH), np.cumsum(held) - 1
-
-    def place(array: np.ndarray) -> jax.Array:
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(len(held))
-            return array[numbers[start] : numbers[stop - 1] + 1]
-
-        return jax.make_array_from_callback((len(held), *array.shape[1:]), sharding, shard)
-
-    return {name: place(array) for name, array in arrays.items()}
 
 
 def abstract_arrays(shapes, shardings):

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
-from transformer.distributed.mesh import held_rows, place_held_rows
+from transformer.distributed.mesh import BATCH, held_rows
 from transformer.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
@@ -26,10 +26,10 @@ def assemble_and_place(
     corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh
 ) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
     """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
-    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
-    own = batch.select(held)
+    own = batch.select(held_rows(batch.bucket.rows, mesh, mesh.local_devices))
     arrays = assemble(corpus, own)
-    return own, arrays, place_held_rows(arrays, held, mesh)
+    shapes = {name: (batch.bucket.rows, array.shape[1]) for name, array in arrays.items()}
+    return own, arrays, jax.make_array_from_process_local_data(NamedSharding(mesh, BATCH), arrays, shapes)
 
 
 def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
