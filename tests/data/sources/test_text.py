@@ -1,6 +1,5 @@
 """Sources of text and integer files."""
 
-import gzip
 
 import pytest
 from hypothesis import given
@@ -95,28 +94,6 @@ def test_files_are_joined(tmp_path, data, ending):
     source = sources.open_source(data, "train")
     assert len(source) == 20 and list(source) == RAW
     assert source.where(8, 1) == f"{tmp_path}/two.de{ending}, line 2"
-
-
-def test_a_gzip_file_is_decompressed_once_until_it_changes(tmp_path, data, monkeypatch):
-    decompressed, gzip_open = [], gzip.open
-    monkeypatch.setattr(gzip, "open", lambda path, mode: decompressed.append(path.name) or gzip_open(path, mode))
-    write_pairs(tmp_path, "train", PAIRS, ending=".gz")
-    for _ in range(3):
-        source = sources.open_source(data, "train")
-        assert len(source) == 20 and list(source) == RAW
-    assert decompressed == ["train.en.gz", "train.de.gz"]
-    write(tmp_path / "train.de.gz", ["anders"] * 20)
-    assert [target for _, target in sources.open_source(data, "train")] == [b"anders"] * 20
-    assert decompressed[2:] == ["train.de.gz"]
-
-
-def test_a_damaged_gzip_file_leaves_nothing_in_the_cache(tmp_path, data):
-    write_pairs(tmp_path, "train", PAIRS, ending=".gz")
-    path = tmp_path / "train.en.gz"
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"train\.en\.gz: damaged gzip file"):
-        sources.open_source(data, "train")
-    assert not [path for path in (tmp_path / "cache" / "uncompressed").iterdir() if not path.name.endswith(".lock")]
 
 
 def test_unicode_line_breaks_do_not_shift_lines(tmp_path, data):

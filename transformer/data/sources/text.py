@@ -18,28 +18,17 @@ from absl import logging
 
 from transformer import cache, files, progress_bar
 from transformer.config_types import Config
-from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_lines, read_whole_lines
+from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_lines
 from transformer.errors import UserError
 
 _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
 @dataclass(frozen=True)
-class TextFile:
-    """A file as the user names it, and the file with the same content that is read: itself, or an uncompressed copy."""
-
-    path: Path
-    plain: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-@dataclass(frozen=True)
 class TextSource:
     """The pairs of one or several pairs of files, concatenated. A side without language has no files."""
 
-    parts: tuple[tuple[TextFile | None, TextFile | None], ...]
+    parts: tuple[tuple[Path | None, Path | None], ...]
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
@@ -50,35 +39,29 @@ class TextSource:
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
-        languages = (data.source_language, data.target_language)
-        key = f"{split}_split"
+        languages, key = (data.source_language, data.target_language), f"{split}_split"
         stems = [stem.strip() for stem in getattr(data, key).split("+")]
-
-        def find(stem: str, language: str) -> TextFile | None:
-            return _uncompressed(_find(folder, stem, language, key), data) if language else None
-
-        return cls(tuple(tuple(find(stem, language) for language in languages) for stem in stems))
+        return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
 
     @property
     def name(self) -> str:
         return " + ".join(
-            f"{source} and {target.path.name}" if source and target else str(source or target)
+            f"{source} and {target.name}" if source and target else str(source or target)
             for source, target in self.parts
         )
 
     @property
     def identity(self) -> dict:
-        return {
-            "source": type(self).__name__,
-            "files": [file and _facts(file.path) for part in self.parts for file in part],
-        }
+        paths = [path for part in self.parts for path in part]
+        facts = [path and (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        return {"source": type(self).__name__, "files": facts}
 
     @cached_property
     def _starts(self) -> list[int]:
         """The number of each part's first pair, and the number of all pairs."""
         starts = [0]
         for part in self.parts:
-            counts = [count_lines(file.plain) for file in part if file]
+            counts = [count_lines(path) for path in part if path]
             if len(set(counts)) > 1:
                 raise UserError(
                     f"{part[0]} has {counted(counts[0], 'line')} and {part[1]} has {counts[1]}: "
@@ -98,7 +81,7 @@ class TextSource:
         len(self)  # raises UserError if files differ in length
         for part in self.parts:
             # Both files have as many lines, so the shortest side is that of a file.
-            yield from zip(*(read_lines(file.plain) if file else itertools.repeat(b"") for file in part), strict=False)
+            yield from zip(*(read_lines(path) if path else itertools.repeat(b"") for path in part), strict=False)
 
 
 @dataclass(frozen=True)
@@ -116,29 +99,9 @@ class IdsSource(TextSource):
             yield pair
 
 
-def _facts(path: Path) -> tuple[str, int, int]:
-    """Returns the path, size and time of change, which identify the content."""
-    return str(path), path.stat().st_size, path.stat().st_mtime_ns
-
-
-def _uncompressed(path: Path, data: Config) -> TextFile:
-    """Decompresses a gzip file into the cache, unless that was done.
-
-    A preparation reads the file several times, and decompression takes longer than the rest of reading.
-    """
-    if path.suffix != ".gz":
-        return TextFile(path, path)
-    folder = cache.folder(data.cache_dir) / "uncompressed" / f"{path.stem}-{cache.key(_facts(path))}"
-
-    def fill(unfinished: Path) -> None:
-        with (unfinished / path.stem).open("wb") as file:
-            file.writelines(read_whole_lines(path))
-
-    cache.make_once(folder, fill, data.wait_seconds)
-    return TextFile(path, folder / path.stem)
-
-
-def _find(folder: Path, stem: str, language: str, key: str) -> Path:
+def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
+    if not language:
+        return None
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
     present = [path.resolve() for path in (plain, packed) if path.is_file()]
     if len(present) == 2:
