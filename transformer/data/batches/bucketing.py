@@ -100,9 +100,12 @@ def plan_epoch(
         members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
             random.shuffle(members)
+        stop, left = len(members), len(members) % bucket.rows
         # A bucket without pairs has no batch that the remainder could join.
         above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
-        stop = len(members) - _moved_up(len(members) % bucket.rows, bucket, above)
+        # The remainder moves up if the rows of the bucket above pad it less than its own batch.
+        if above is not None and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width:
+            stop -= left
         members, remainder = members[:stop], members[stop:]
         starts = np.arange(0, stop, bucket.rows)
         slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
@@ -116,12 +119,3 @@ def plan_epoch(
         order = random.permutation(len(slices))
         slices, bucket_ids, tokens = slices[order], bucket_ids[order], tokens[order]
     return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tokens, tuple(stats))
-
-
-def _moved_up(remainder: int, bucket: Bucket, above: Bucket | None) -> int:
-    """Returns how many pairs move up: the remainder, if the rows of the bucket above pad it less than its own batch."""
-    if above is None:
-        return 0
-    padding_above = remainder * (above.width - bucket.width)
-    padding_here = (bucket.rows - remainder) * bucket.width
-    return remainder if padding_above < padding_here else 0

@@ -46,8 +46,9 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
         tokens, lengths = corpus.sequences(side, batch.sentences)
         lengths = lengths.astype(np.int64)
         positions = ragged_arange(lengths)
-        starts = batch.rows * length + _offsets(batch.rows, lengths)
-        indices = np.repeat(starts, lengths) + positions
+        before = np.cumsum(lengths) - lengths
+        offsets = before - before[np.searchsorted(batch.rows, batch.rows)]  # of each sentence in its row
+        indices = np.repeat(batch.rows * length + offsets, lengths) + positions
         if side == 0:
             values = {"source": tokens}
         else:
@@ -80,9 +81,3 @@ def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
     """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _offsets(rows: Int[np.ndarray, " N"], lengths: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Returns the position in its row at which each sentence starts; `rows` ascends."""
-    before = np.cumsum(lengths) - lengths
-    return before - before[np.searchsorted(rows, rows)]

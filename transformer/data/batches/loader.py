@@ -101,10 +101,10 @@ class Loader:
             self._samplers.close()
 
     def _prepare(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
-        config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
+        config, seed = self._config, self._config.seed
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
-        if num_rollbacks:
-            seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
+        if self._start.num_rollbacks:
+            seed = int(np.random.SeedSequence([seed, self._start.num_rollbacks]).generate_state(1)[0])
 
         def make() -> EpochPlan:
             random = np.random.default_rng([seed, epoch])

@@ -7,7 +7,7 @@ import bisect
 import hashlib
 import http.client
 import itertools
-import urllib.error
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cache, files, progress_bar
+from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_lines
 from transformer.errors import UserError
@@ -135,28 +135,22 @@ def download(data: Config) -> Path:
 def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
     logging.info("Downloading %s", url)
     unfinished = path.with_name(f".{path.name}.unfinished")
-    digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, unfinished.open("wb") as file:
-            size = int(response.headers["Content-Length"] or 0)
-            with progress_bar.bar(f"{path.name} (bytes)", size) as advance:
-                while block := response.read(1 << 16):
-                    file.write(block)
-                    digest.update(block)
-                    advance(len(block))
+            shutil.copyfileobj(response, file)
+        with unfinished.open("rb") as file:
+            received = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
             raise
-        reason = " ".join(str(error.reason if isinstance(error, urllib.error.URLError) else error).split())
-        raise UserError(
-            f"{url}: download failed ({reason}); put {', '.join(all_names)} (plain, or gzipped with .gz added) in a "
-            f"folder and add --config.data.path=FOLDER"
-        ) from error
-    if digest.hexdigest() != sha256:
+        reason = " ".join(str(getattr(error, "reason", error)).split())
+        advice = f"put {', '.join(all_names)} (plain, or gzipped with .gz added) in a folder"
+        raise UserError(f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER") from error
+    if received != sha256:
         unfinished.unlink()
         raise UserError(
-            f"{url}: sha256 is {digest.hexdigest()}, data.downloads has {sha256}; the file has changed or is "
+            f"{url}: sha256 is {received}, data.downloads has {sha256}; the file has changed or is "
             f"incomplete: try again, or get it elsewhere and add --config.data.path=FOLDER"
         )
     unfinished.rename(path)
