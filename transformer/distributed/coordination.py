@@ -126,7 +126,7 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
     Raises UserError if the process neither sets it nor publishes progress for `seconds`, or if another one has failed.
     """
     advice = f"see its log, or raise config.data.wait_seconds={seconds}"
-    for _ in poll_until(what, advice, seconds, lambda: _published_progress(process)):
+    for _ in poll_until(what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)):
         try:
             return client().blocking_key_value_get(key, 1000)  # milliseconds; signals are handled in between
         except jax.errors.JaxRuntimeError as error:
@@ -134,13 +134,6 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
                 raise
         if failures:
             raise UserError(failures[0])
-
-
-def _published_progress(process: int) -> str | None:
-    try:
-        return client().key_value_try_get(f"progress/{process}")
-    except jax.errors.JaxRuntimeError:  # none yet
-        return None
 
 
 def is_collective_failure(error: BaseException | None) -> bool:

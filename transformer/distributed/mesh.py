@@ -16,17 +16,8 @@ AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
 # suffices (Megatron-LM). FSDP splits the other dimension.
-RULES = {
-    "query": P("fsdp", "tensor"),
-    "key": P("fsdp", "tensor"),
-    "value": P("fsdp", "tensor"),
-    "output": P("tensor", "fsdp"),
-    "inner": P("fsdp", "tensor"),
-    "gate": P("fsdp", "tensor"),
-    "outer": P("tensor", "fsdp"),
-    "embedding": P("tensor", "fsdp"),
-    "projection": P("fsdp", "tensor"),
-}
+RULES = dict.fromkeys(("query", "key", "value", "inner", "gate", "projection"), P("fsdp", "tensor"))
+RULES |= dict.fromkeys(("output", "outer", "embedding"), P("tensor", "fsdp"))
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
@@ -83,11 +74,8 @@ def tree_shardings(mesh: Mesh, tree):
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
         rule = next((RULES[name] for name in reversed(names) if name in RULES), P())
         if len(leaf.shape) != 2:
-            return NamedSharding(mesh, P())
-        fits = [
-            axis if axis is not None and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip((*rule, None, None), leaf.shape, strict=False)
-        ]
-        return NamedSharding(mesh, P(*fits))
+            rule = P()
+        sizes = zip(rule, leaf.shape, strict=False)
+        return NamedSharding(mesh, P(*(axis if size % mesh.shape[axis] == 0 else None for axis, size in sizes)))
 
     return jax.tree_util.tree_map_with_path(place, tree)

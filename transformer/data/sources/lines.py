@@ -116,11 +116,14 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
     """Returns the lines of two files. Raises UserError as `read_text_file` does, and if the numbers of lines differ."""
     texts, translations = read_text_file(source), read_text_file(target)
     if len(texts) != len(translations):
-        raise UserError(
-            f"{source} has {counted(len(texts), 'line')} and {target} has {len(translations)}: "
-            "line N of one must translate line N of the other"
-        )
+        raise different_lengths(source, target, len(texts), len(translations))
     return texts, translations
+
+
+def different_lengths(source: Path, target: Path, lines: int, target_lines: int) -> UserError:
+    """Returns the error for parallel files whose numbers of lines differ."""
+    counts = f"{source} has {counted(lines, 'line')} and {target} has {target_lines}"
+    return UserError(f"{counts}: line N of one must translate line N of the other")
 
 
 def decode(line: bytes, where: str) -> str:
@@ -133,16 +136,13 @@ def decode(line: bytes, where: str) -> str:
 
 def probable_encoding(line: bytes) -> str:
     """Returns what a line that is not UTF-8 probably is, and how to correct it."""
-    beyond_ascii = [byte for byte in line if byte >= 0x80]
     invalid = len(line) - len(line.decode(errors="ignore").encode())
-    if 2 * invalid < len(beyond_ascii):
+    if 2 * invalid < sum(byte >= 0x80 for byte in line):
         return "it is damaged UTF-8; correct the line"
-    if 2 * len(beyond_ascii) > len(line):
-        return (
-            "it is probably in an older encoding of its language, such as GB18030, Shift_JIS or WINDOWS-1251; convert "
-            "the file to UTF-8 with iconv"
-        )
-    return "it is probably WINDOWS-1252; convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
+    return (
+        "it is probably WINDOWS-1252, or else another older encoding of its language; convert the file to UTF-8: "
+        "iconv -f WINDOWS-1252 -t UTF-8"
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -146,7 +146,11 @@ def draw(random: Random) -> Phrase:
         definite=definite,
     )
     place = Phrase(*random.choice(PLACES)) if random.random() < 0.4 else Phrase()
-    price = _price(random) if infinitive in TRADES and random.random() < 0.8 else Phrase()
+    price = Phrase()
+    if infinitive in TRADES and random.random() < 0.8:
+        # No amount ends in 01: its German form before "Euro" is disputed.
+        amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
+        price = Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
     # In German a definite object precedes the place and an indefinite one follows it.
     german_rest = (thing, place, price) if definite else (place, thing, price)
     parts = {
@@ -178,12 +182,6 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
         article = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
         name = Phrase(plural, german_plural)
     return _join(article, Phrase(adjective.english, adjective.german and adjective.german + ending), name)
-
-
-def _price(random: Random) -> Phrase:
-    # No amount ends in 01: its German form before "Euro" is disputed.
-    amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
-    return Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
 
 
 def _time(random: Random) -> Phrase:

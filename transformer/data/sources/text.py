@@ -18,7 +18,7 @@ from absl import logging
 
 from transformer import cache, files
 from transformer.config_types import Config
-from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_lines
+from transformer.data.sources.lines import count_lines, different_lengths, is_natural_number, read_lines
 from transformer.errors import UserError
 
 _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
@@ -63,10 +63,7 @@ class TextSource:
         for part in self.parts:
             counts = [count_lines(path) for path in part if path]
             if len(set(counts)) > 1:
-                raise UserError(
-                    f"{part[0]} has {counted(counts[0], 'line')} and {part[1]} has {counts[1]}: "
-                    f"line N of one must translate line N of the other"
-                )
+                raise different_lengths(*part, *counts)
             starts.append(starts[-1] + counts[0])
         return starts
 
@@ -140,6 +137,9 @@ def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
             shutil.copyfileobj(response, file)
         with unfinished.open("rb") as file:
             received = hashlib.file_digest(file, "sha256").hexdigest()
+        if received != sha256:
+            raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
+        unfinished.rename(path)
     except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
@@ -147,10 +147,3 @@ def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
         reason = " ".join(str(getattr(error, "reason", error)).split())
         advice = f"put {', '.join(all_names)} (plain, or gzipped with .gz added) in a folder"
         raise UserError(f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER") from error
-    if received != sha256:
-        unfinished.unlink()
-        raise UserError(
-            f"{url}: sha256 is {received}, data.downloads has {sha256}; the file has changed or is "
-            f"incomplete: try again, or get it elsewhere and add --config.data.path=FOLDER"
-        )
-    unfinished.rename(path)
