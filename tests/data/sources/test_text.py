@@ -1,6 +1,5 @@
 """Sources of text and integer files."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

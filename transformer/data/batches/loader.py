@@ -8,10 +8,9 @@ at the end of every epoch, and importing it takes seconds.
 import collections
 import dataclasses
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Iterator
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import ml_collections
@@ -79,7 +78,8 @@ class Loader:
         self.buckets = PLANS[config.batch.plan].choose_shapes(first_lengths, config.batch)
         self.pairs, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
-        self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
+        # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that is not needed.
+        self._threads = ThreadPool(config.data.prefetch + 1)
         self._batches = self._run()
 
     def __iter__(self) -> "Loader":
@@ -96,7 +96,7 @@ class Loader:
         return self
 
     def __exit__(self, *_) -> None:
-        self._assembler.shutdown(wait=False, cancel_futures=True)
+        self._threads.terminate()
         if self._samplers is not None:
             self._samplers.close()
 
@@ -118,34 +118,17 @@ class Loader:
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
         corpus, plan, first = self.pairs, self.plan, self._start.batch
-        ahead = collections.deque()  # positions after the next batches, and the futures of the batches
+        ahead = collections.deque()  # the position after each of the next batches, and its pending result
         for epoch in itertools.count(self._start.epoch):
-            following = _in_daemon_thread(self._prepare, epoch + 1)
+            following = self._threads.apply_async(self._prepare, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                batch = self._assembler.submit(_assemble, corpus, plan, number, self._mesh)
+                batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))
                 ahead.append((Position(*after, self._start.num_rollbacks), batch))
                 if len(ahead) > self._config.data.prefetch:
                     position, batch = ahead.popleft()
-                    yield position, *batch.result()
-            (corpus, plan), first = following.result(), 0
-
-
-def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
-    """Runs the function in a daemon thread and returns a Future.
-
-    Python waits for the threads of an executor before it exits, and the plan of a large corpus takes seconds.
-    """
-    result = futures.Future()
-
-    def run() -> None:
-        try:
-            result.set_result(function(*arguments))
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="plan", daemon=True).start()
-    return result
+                    yield position, *batch.get()
+            (corpus, plan), first = following.get(), 0
 
 
 def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
