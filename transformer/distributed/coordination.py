@@ -31,10 +31,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first, which prepares files for all processes.
-
-    Raises UserError if process 0 makes no progress for `seconds`.
-    """
+    """Runs the block in process 0 first. Raises UserError in others if it makes no progress for `seconds`."""
     if jax.process_index() > 0:
         broadcast(None, seconds, f"process 0 to prepare {what}")
     yield
@@ -65,10 +62,8 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
         names = [name for name in expected | own if expected.get(name) != own.get(name)]
         if names:
             values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
-            raise UserError(
-                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
-                "same code, config and data"
-            )
+            differences = f"process {index} differs from process 0 in {first_of(values, 5, ', ')}"
+            raise UserError(f"{differences}; start all processes with the same code, config and data")
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:

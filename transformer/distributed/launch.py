@@ -20,8 +20,7 @@ from transformer.errors import UserError
 START_SECONDS = 300  # for all processes to connect
 POLL_SECONDS = 1.0  # between two looks for failures of other processes
 STOP_SECONDS = 10  # for a process to stop by itself after another one's failure
-HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one sends no heartbeat for so long
-SHUTDOWN_SECONDS = 60  # for all processes to end, once the first has
+HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one is silent for so long, or ends so much later than the first
 INTERRUPTED = 130  # the exit code after a signal
 
 
@@ -53,7 +52,7 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _check_flags(arguments: argparse.Namespace) -> bool:
-    """Returns whether the flags ask for several processes."""
+    """Returns whether the flags ask for several processes. Raises UserError if they contradict each other."""
     names = ("coordinator", "num_processes", "process_id")
     given = [f"--{name}={getattr(arguments, name)}" for name in names if getattr(arguments, name) is not None]
     if given and (arguments.distributed or len(given) < len(names)):
@@ -89,7 +88,7 @@ def _connect(arguments: argparse.Namespace) -> None:
             # At this deadline JAX aborts with a stack trace: ours comes first.
             initialization_timeout=2 * START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
         jax.devices()  # waits until all processes have connected
     except (ValueError, RuntimeError) as error:

@@ -36,8 +36,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     if multiple % (data * requested.fsdp):
         raise UserError(
             f"batch.row_multiple={multiple}: must be a multiple of the {data} x {requested.fsdp} devices (mesh.data x "
-            "mesh.fsdp) that share the rows; raise it at the start of the run, since it changes the batches (fewer "
-            "devices can share them as well)"
+            "mesh.fsdp) that share the rows; raise it at the start of the run, or take fewer devices"
         )
     # On TPUs it places neighbouring devices next to each other.
     return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
@@ -59,9 +58,7 @@ def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, 
 
 def abstract_arrays(shapes, shardings):
     """Returns the tree of shapes with shardings, for which a program can be compiled."""
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
-    )
+    return jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings)
 
 
 def tree_shardings(mesh: Mesh, tree):
@@ -73,9 +70,7 @@ def tree_shardings(mesh: Mesh, tree):
     def place(path, leaf) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
         rule = next((RULES[name] for name in reversed(names) if name in RULES), P())
-        if len(leaf.shape) != 2:
-            rule = P()
-        sizes = zip(rule, leaf.shape, strict=False)
-        return NamedSharding(mesh, P(*(axis if size % mesh.shape[axis] == 0 else None for axis, size in sizes)))
+        dimensions = zip(rule, leaf.shape, strict=False) if len(leaf.shape) == 2 else ()
+        return NamedSharding(mesh, P(*(axis if size % mesh.shape[axis] == 0 else None for axis, size in dimensions)))
 
     return jax.tree_util.tree_map_with_path(place, tree)

@@ -130,10 +130,9 @@ def read_stats(folder: Path) -> tuple[BucketStats, ...]:
 
 
 def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:
-    """Returns the plan of an epoch from its file in `folder`, so that the processes of a run share its memory.
+    """Maps the plan of an epoch from its files in `folder`, which the first process to ask makes while later ones wait.
 
-    The first process to ask for the plan makes it; later ones wait for it, see `cache.exclusive`. `key` is a digest of
-    everything but the epoch that the plan depends on.
+    `key` is a digest of everything but the epoch that the plan depends on.
     """
     path = folder / f"{epoch}-{key}"
     folder.mkdir(exist_ok=True)

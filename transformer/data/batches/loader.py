@@ -6,6 +6,7 @@ at the end of every epoch, and importing it takes seconds.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -55,7 +56,7 @@ class BatchStats:
     positions: int
 
 
-class Loader:
+class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractContextManager):
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
     Every start costs the same: the plan of its epoch, which reads only the lengths of the corpus. The processes of the
@@ -82,18 +83,12 @@ class Loader:
         self._threads = ThreadPool(config.data.prefetch + 1)
         self._batches = self._run()
 
-    def __iter__(self) -> "Loader":
-        return self
-
     def __next__(self) -> tuple[Position, Arrays, BatchStats]:
         began = time.perf_counter()
         try:
             return next(self._batches)
         finally:
             self.data_wait_seconds += time.perf_counter() - began
-
-    def __enter__(self) -> "Loader":
-        return self
 
     def __exit__(self, *_) -> None:
         self._threads.terminate()
@@ -111,8 +106,7 @@ class Loader:
             return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
         shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        is_sampled = isinstance(corpus, SampledEpoch)
-        reserved = [table.tolist() for table in corpus.reserved_lengths] if is_sampled else None
+        reserved = [table.tolist() for table in corpus.reserved_lengths] if isinstance(corpus, SampledEpoch) else None
         key = cache.key([self._corpus.report["digest"], reserved, config.batch.plan, shapes, seed])
         return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
@@ -159,5 +153,4 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
         planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
-    stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
-    return placed, stats
+    return placed, BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)

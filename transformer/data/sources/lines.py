@@ -17,9 +17,8 @@ from absl import logging
 
 from transformer.errors import UserError
 
-_HEAD = 1 << 16  # bytes that tell the encoding
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
-BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds
+BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -39,8 +38,8 @@ def read_whole_lines(path: Path) -> Iterator[bytes]:
     Raises UserError if the file cannot be read, is damaged or UTF-16, or its lines end with "\\r" only.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=_HEAD) as file:
-            _check_encoding(file.peek(_HEAD), path)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
+            _check_encoding(file.peek(BLOCK_BYTES), path)
             yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); replace it") from error
@@ -100,10 +99,8 @@ def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            logging.warning(
-                "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s.",
-                *(number, error.start + 1, probable_encoding(line)),
-            )
+            message = "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s."
+            logging.warning(message, number, error.start + 1, probable_encoding(line))
             yield line.decode(errors="replace")
 
 
@@ -139,10 +136,8 @@ def probable_encoding(line: bytes) -> str:
     invalid = len(line) - len(line.decode(errors="ignore").encode())
     if 2 * invalid < sum(byte >= 0x80 for byte in line):
         return "it is damaged UTF-8; correct the line"
-    return (
-        "it is probably WINDOWS-1252, or else another older encoding of its language; convert the file to UTF-8: "
-        "iconv -f WINDOWS-1252 -t UTF-8"
-    )
+    advice = "convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
+    return f"it is probably WINDOWS-1252, or another older encoding of its language; {advice}"
 
 
 def counted(number: int, noun: str) -> str:

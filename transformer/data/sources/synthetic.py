@@ -121,8 +121,9 @@ class SyntheticSource:
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for index in range(self.examples):
             random = Random(f"{self.split} {index}")
-            while _split_of(pair := draw(random)) != self.split:
-                pass
+            pair = draw(random)
+            while _split_of(pair) != self.split:
+                pair = draw(random)
             yield tuple(text.encode() if is_kept else b"" for text, is_kept in zip(pair, self.sides, strict=True))
 
 

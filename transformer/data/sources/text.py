@@ -89,10 +89,9 @@ class IdsSource(TextSource):
         """Yields the pairs. Raises UserError, with file and line, for anything but integers."""
         for index, pair in enumerate(super().__iter__()):
             for side, line in enumerate(pair):
-                for token in line.split():
-                    if not is_natural_number(token):
-                        shown = token.decode(errors="backslashreplace")
-                        raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
+                for token in itertools.filterfalse(is_natural_number, line.split()):
+                    shown = token.decode(errors="backslashreplace")
+                    raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
 
 
@@ -112,10 +111,9 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
 
 
 def download(data: Config) -> Path:
-    """Downloads the missing files of `data.downloads` and returns the folder with all of them.
+    """Downloads the missing files of `data.downloads`, verifies their checksums, and returns the folder with all files.
 
-    A file receives its name only after its checksum has been verified. Raises UserError if there is nothing to
-    download, a server cannot be reached, or a file has another checksum.
+    Raises UserError if there is nothing to download, a server cannot be reached, or a file has another checksum.
     """
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")

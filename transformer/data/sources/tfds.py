@@ -81,11 +81,10 @@ def _builder(dataset: str, data_dir: str) -> Any:
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"data.name={dataset}: {' '.join(str(error).split())[:200]}") from error
     command = f"python -m scripts.get_data --tfds={dataset} --output={data_dir or tfds.core.constants.DATA_DIR}"
+    folder, file_format = builder.data_dir, builder.info.file_format
     if not builder.info.splits:
-        raise UserError(f"data.name={dataset}: not prepared in {builder.data_dir}; run: {command}")
-    if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-        raise UserError(
-            f"data.name={dataset}: prepared in {builder.data_dir} as {builder.info.file_format.value}, which has no "
-            f"random access; remove it and run: {command}"
-        )
+        raise UserError(f"data.name={dataset}: not prepared in {folder}; run: {command}")
+    if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
+        prepared = f"prepared in {folder} as {file_format.value}"
+        raise UserError(f"data.name={dataset}: {prepared}; remove it and run: {command}")
     return builder
