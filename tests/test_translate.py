@@ -171,10 +171,3 @@ def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_ends_quietly(workdi
     os.close(ours)
     assert "Traceback" not in log and "BrokenPipe" not in log
     assert process.returncode == 141
-
-
-def test_other_encodings_are_named(caplog):
-    for text, message in (("a\nb\n".encode("utf-16"), "is UTF-16, must be UTF-8"), (b"a\rb\r", "end with CR only")):
-        caplog.clear()
-        list(input_lines.decode_lines(io.BytesIO(text)))
-        assert caplog.messages[0].startswith("standard input: ") and message in caplog.messages[0]

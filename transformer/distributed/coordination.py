@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import distributed as jax_distributed  # its key-value store has no public API
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError, first_of
@@ -31,26 +31,22 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first, which prepares files for all processes.
-
-    Raises UserError if process 0 makes no progress for `seconds`.
-    """
-    key = f"{next(_calls)}/done"
+    """Runs the block in process 0 first. Raises UserError in others if it makes no progress for `seconds`."""
     if jax.process_index() > 0:
-        await_value(key, 0, f"process 0 to prepare {what}", seconds)
+        broadcast(None, seconds, f"process 0 to prepare {what}")
     yield
     if jax.process_index() == 0:
-        publish(key, "done")
+        broadcast(None, seconds)
 
 
-def broadcast(value: Any, seconds: int) -> Any:
-    """Returns process 0's value, a JSON value, in all processes."""
-    key = f"{next(_calls)}/value"
+def broadcast(value: Any, seconds: int, awaited: str = "process 0") -> Any:
+    """Returns process 0's value, a JSON value, in all processes. `awaited` is for messages."""
     if jax.process_count() == 1:
         return value
+    key = f"{next(_calls)}/value"
     if jax.process_index() == 0:
-        publish(key, json.dumps(value))
-    return json.loads(await_value(key, 0, "process 0", seconds))
+        client().key_value_set(key, json.dumps(value))
+    return json.loads(await_value(key, 0, awaited, seconds))
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
@@ -61,15 +57,13 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
     """
     if jax.process_count() == 1:
         return
-    expected, *others = gather(f"reach the check of {what}", facts(), seconds)
-    for index, own in enumerate(others, start=1):
+    expected, *rest = gather(f"reach the check of {what}", facts(), seconds)
+    for index, own in enumerate(rest, start=1):
         names = [name for name in expected | own if expected.get(name) != own.get(name)]
         if names:
             values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
-            raise UserError(
-                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
-                "same code, config and data"
-            )
+            differences = f"process {index} differs from process 0 in {first_of(values, 5, ', ')}"
+            raise UserError(f"{differences}; start all processes with the same code, config and data")
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
@@ -80,13 +74,13 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
     if jax.process_count() == 1:
         return [value]
     call = next(_calls)
-    publish(f"{call}/{jax.process_index()}", json.dumps(value))
-    processes = range(jax.process_count())
-    values = [json.loads(await_value(f"{call}/{i}", i, f"process {i} to {purpose}", seconds)) for i in processes]
+    keys = [f"{call}/{i}" for i in range(jax.process_count())]
+    client().key_value_set(keys[jax.process_index()], json.dumps(value))
+    values = [json.loads(await_value(key, i, f"process {i} to {purpose}", seconds)) for i, key in enumerate(keys)]
     # Since all have published a new value, all have received the one before.
     while _gathered:
         client().key_value_delete(_gathered.pop())
-    _gathered.append(f"{call}/{jax.process_index()}")
+    _gathered.append(keys[jax.process_index()])
     return values
 
 
@@ -97,16 +91,15 @@ class AnyProcess:
     """
 
     def __init__(self) -> None:
-        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        mesh = Mesh(np.reshape(devices, (jax.process_count(), -1)), ("process", "device"), (AxisType.Auto,) * 2)
-        self._one_per_process = NamedSharding(mesh, P("process"))
+        mesh = jax.make_mesh((jax.device_count(),), ("device",), (AxisType.Auto,))
+        self._one_per_device = NamedSharding(mesh, P("device"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
         self._previous: jax.Array | None = None
 
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
-        flags = jax.make_array_from_callback((jax.process_count(),), self._one_per_process, lambda _: np.array([flag]))
+        flags = jax.make_array_from_callback((jax.device_count(),), self._one_per_device, lambda _: np.array([flag]))
         previous, self._previous = self._previous, self._any(flags)
         return previous is not None and bool(previous)
 
@@ -114,12 +107,6 @@ class AnyProcess:
 def client() -> Any:
     """Returns the client of JAX's coordination service."""
     return jax_distributed.global_state.client
-
-
-def publish(key: str, value: str) -> None:
-    """Sets a key that no process has set before."""
-    if jax.process_count() > 1:
-        client().key_value_set(key, value)
 
 
 def publish_progress() -> None:
@@ -131,11 +118,10 @@ def publish_progress() -> None:
 def await_value(key: str, process: int, what: str, seconds: int) -> str:
     """Returns the value of a key once the process has set it.
 
-    Raises UserError if the process neither sets it nor publishes progress for `seconds`, `config.data.wait_seconds`, or
-    if another process has failed.
+    Raises UserError if the process neither sets it nor publishes progress for `seconds`, or if another one has failed.
     """
     advice = f"see its log, or raise config.data.wait_seconds={seconds}"
-    for _ in poll_until(what, advice, seconds, lambda: _published_progress(process)):
+    for _ in poll_until(what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)):
         try:
             return client().blocking_key_value_get(key, 1000)  # milliseconds; signals are handled in between
         except jax.errors.JaxRuntimeError as error:
@@ -143,13 +129,6 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
                 raise
         if failures:
             raise UserError(failures[0])
-
-
-def _published_progress(process: int) -> str | None:
-    try:
-        return client().key_value_try_get(f"progress/{process}")
-    except jax.errors.JaxRuntimeError:  # none yet
-        return None
 
 
 def is_collective_failure(error: BaseException | None) -> bool:

@@ -20,10 +20,8 @@ from transformer.errors import UserError
 START_SECONDS = 300  # for all processes to connect
 POLL_SECONDS = 1.0  # between two looks for failures of other processes
 STOP_SECONDS = 10  # for a process to stop by itself after another one's failure
-HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one sends no heartbeat for so long
-SHUTDOWN_SECONDS = 60  # for all processes to end, once the first has
+HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one is silent for so long, or ends so much later than the first
 INTERRUPTED = 130  # the exit code after a signal
-FAILURE = "failure"  # the key under which a process publishes its failure
 
 
 @contextlib.contextmanager
@@ -42,7 +40,7 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
         with locks.progress_reported_to(coordination.publish_progress):
             yield
     except BaseException as error:
-        publish_failure(error)
+        _publish_failure(error)
         if coordination.is_collective_failure(error):
             time.sleep(2 * POLL_SECONDS)  # the process that stopped may have published why
             reason = (coordination.failures or ["another process of this run has died"])[0]
@@ -54,7 +52,7 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _check_flags(arguments: argparse.Namespace) -> bool:
-    """Returns whether the flags ask for several processes."""
+    """Returns whether the flags ask for several processes. Raises UserError if they contradict each other."""
     names = ("coordinator", "num_processes", "process_id")
     given = [f"--{name}={getattr(arguments, name)}" for name in names if getattr(arguments, name) is not None]
     if given and (arguments.distributed or len(given) < len(names)):
@@ -73,7 +71,13 @@ def _connect(arguments: argparse.Namespace) -> None:
     # The preemption service would take SIGTERM for itself; `AnyProcess` does its work.
     jax.config.update("jax_enable_preemption_service", False)
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    deadline = threading.Timer(START_SECONDS, _abort, (address,))
+
+    def abort() -> None:
+        advice = "check that all are started and can reach process 0"
+        logging.error("%s: not all processes have connected within %d s; %s", address, START_SECONDS, advice)
+        os._exit(2)  # the main thread is inside JAX and cannot be interrupted
+
+    deadline = threading.Timer(START_SECONDS, abort)
     deadline.daemon = True
     deadline.start()
     try:
@@ -84,7 +88,7 @@ def _connect(arguments: argparse.Namespace) -> None:
             # At this deadline JAX aborts with a stack trace: ours comes first.
             initialization_timeout=2 * START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
         jax.devices()  # waits until all processes have connected
     except (ValueError, RuntimeError) as error:
@@ -101,15 +105,7 @@ def _connect(arguments: argparse.Namespace) -> None:
     logging.info("%d processes with %d devices are connected.", jax.process_count(), jax.device_count())
 
 
-def _abort(address: str) -> None:
-    logging.error(
-        "%s: not all processes have connected within %d s; check that all are started and can reach process 0",
-        *(address, START_SECONDS),
-    )
-    os._exit(2)  # the main thread is inside JAX and cannot be interrupted
-
-
-def publish_failure(error: BaseException) -> None:
+def _publish_failure(error: BaseException) -> None:
     """Publishes this process's failure, unless another process failed first."""
     if coordination.failures:
         return
@@ -118,7 +114,7 @@ def publish_failure(error: BaseException) -> None:
     message = f"process {jax.process_index()} on {socket.gethostname()} has stopped: {' '.join(reason.splitlines())}"
     # The key is set already if another process failed at the same time; the service is gone if process 0 is.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        coordination.publish(FAILURE, json.dumps([jax.process_index(), code, message]))
+        coordination.client().key_value_set("failure", json.dumps([jax.process_index(), code, message]))
 
 
 def _watch_failures(done: threading.Event) -> None:
@@ -126,7 +122,7 @@ def _watch_failures(done: threading.Event) -> None:
     client = coordination.client()
     while not done.wait(POLL_SECONDS):
         try:
-            process, code, message = json.loads(client.key_value_try_get(FAILURE))
+            process, code, message = json.loads(client.key_value_try_get("failure"))
         except jax.errors.JaxRuntimeError:  # the key is not set
             continue
         if process == jax.process_index():

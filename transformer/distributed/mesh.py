@@ -1,6 +1,6 @@
 """Device meshes, and sharding over them: one rule per kind of parameter; batches by rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
@@ -16,17 +16,8 @@ AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
 # suffices (Megatron-LM). FSDP splits the other dimension.
-RULES = {
-    "query": P("fsdp", "tensor"),
-    "key": P("fsdp", "tensor"),
-    "value": P("fsdp", "tensor"),
-    "output": P("tensor", "fsdp"),
-    "inner": P("fsdp", "tensor"),
-    "gate": P("fsdp", "tensor"),
-    "outer": P("tensor", "fsdp"),
-    "embedding": P("tensor", "fsdp"),
-    "projection": P("fsdp", "tensor"),
-}
+RULES = dict.fromkeys(("query", "key", "value", "inner", "gate", "projection"), P("fsdp", "tensor"))
+RULES |= dict.fromkeys(("output", "outer", "embedding"), P("tensor", "fsdp"))
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
@@ -45,8 +36,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     if multiple % (data * requested.fsdp):
         raise UserError(
             f"batch.row_multiple={multiple}: must be a multiple of the {data} x {requested.fsdp} devices (mesh.data x "
-            "mesh.fsdp) that share the rows; raise it at the start of the run, since it changes the batches (fewer "
-            "devices can share them as well)"
+            "mesh.fsdp) that share the rows; raise it at the start of the run, or take fewer devices"
         )
     # On TPUs it places neighbouring devices next to each other.
     return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
@@ -66,28 +56,9 @@ def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, 
     return held
 
 
-def place_held_rows(arrays: Mapping[str, np.ndarray], held: Bool[np.ndarray, " B"], mesh: Mesh) -> dict[str, jax.Array]:
-    """Shards a batch by rows over the mesh, where each process has only the rows that its own devices hold.
-
-    `arrays` are these rows in their order in the batch, and `held` tells which they are, from `held_rows`.
-    """
-    sharding, numbers = NamedSharding(mesh, BATCH), np.cumsum(held) - 1
-
-    def place(array: np.ndarray) -> jax.Array:
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(len(held))
-            return array[numbers[start] : numbers[stop - 1] + 1]
-
-        return jax.make_array_from_callback((len(held), *array.shape[1:]), sharding, shard)
-
-    return {name: place(array) for name, array in arrays.items()}
-
-
 def abstract_arrays(shapes, shardings):
     """Returns the tree of shapes with shardings, for which a program can be compiled."""
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
-    )
+    return jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings)
 
 
 def tree_shardings(mesh: Mesh, tree):
@@ -99,12 +70,7 @@ def tree_shardings(mesh: Mesh, tree):
     def place(path, leaf) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
         rule = next((RULES[name] for name in reversed(names) if name in RULES), P())
-        if len(leaf.shape) != 2:
-            return NamedSharding(mesh, P())
-        fits = [
-            axis if axis is not None and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip((*rule, None, None), leaf.shape, strict=False)
-        ]
-        return NamedSharding(mesh, P(*fits))
+        dimensions = zip(rule, leaf.shape, strict=False) if len(leaf.shape) == 2 else ()
+        return NamedSharding(mesh, P(*(axis if size % mesh.shape[axis] == 0 else None for axis, size in dimensions)))
 
     return jax.tree_util.tree_map_with_path(place, tree)

@@ -89,7 +89,7 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan, open_loader):
         with open_loader(sentences, config, start) as batches:
             _, _, stats = next(batches)
         # Both sides of that batch, and of the one ahead.
-        assert sentences.made[:2] == [stats.sentences] * 2 and len(sentences.made) <= 4
+        assert sentences.made.count(stats.sentences) >= 2 and len(sentences.made) <= 4
         assert start.epoch in sentences.epochs and sentences.epochs <= {start.epoch, start.epoch + 1}
 
 
@@ -160,13 +160,13 @@ def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
             return self
 
     sentences = random_sentences(40, longest=12)
+    before = set(threading.enumerate())
     with open_loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
         next(batches)
-        ours = [thread for thread in threading.enumerate() if thread.name.startswith(("plan", "assemble"))]
-    for thread in ours:
-        if thread.name.startswith("assemble"):
-            thread.join(timeout=5)
-    assert [thread.daemon for thread in ours if thread.is_alive()] == [True]
+        began = time.perf_counter()
+    assert time.perf_counter() - began < 5
+    alive = set(threading.enumerate()) - before
+    assert alive and all(thread.daemon for thread in alive)
     encoded.set()
 
 

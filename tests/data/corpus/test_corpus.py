@@ -255,4 +255,4 @@ def test_many_dropped_pairs_are_a_warning_that_names_the_encoding(config, prepar
     prepared()
     (record,) = [record for record in caplog.records if "dropped" in record.getMessage()]
     assert record.levelname == level and f"{bad} not UTF-8" in record.getMessage()
-    assert f"latin.de, line {301 - bad}: not UTF-8 (byte 7); it is probably ISO-8859-1" in record.getMessage()
+    assert f"latin.de, line {301 - bad}: not UTF-8 (byte 7); it is probably WINDOWS-1252" in record.getMessage()

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from configs import base
-from transformer.data.sources.grammar import ADJECTIVES, NOUNS, Phrase, _things, cardinal, clock, date, draw
-from transformer.data.sources.synthetic import SyntheticSource
+from transformer.data.sources import synthetic
+from transformer.data.sources.synthetic import NOUNS, Phrase, SyntheticSource, cardinal, clock, date, draw
 
 SPLITS = ("train", "valid", "test")
 NUMBERS = {
@@ -57,7 +57,8 @@ def test_numbers_dates_and_times_are_those_written_by_hand():
 def test_articles_and_adjectives_agree_with_the_noun(count, definite):
     nouns = {noun[0]: noun for noun in NOUNS}
     things = [
-        _things(nouns[name], Phrase(*ADJECTIVES[0]), count, definite).german for name in ("letter", "lamp", "book")
+        synthetic._things(nouns[name], Phrase(*synthetic.ADJECTIVES[0]), count, definite).german
+        for name in ("letter", "lamp", "book")
     ]
     assert tuple(things) == THINGS[count, definite]
 
@@ -65,7 +66,7 @@ def test_articles_and_adjectives_agree_with_the_noun(count, definite):
 def test_the_indefinite_article_depends_on_the_next_word():
     apple = next(noun for noun in NOUNS if noun[0] == "apple")
     adjectives = [Phrase(), Phrase("old", "alt"), Phrase("red", "rot")]
-    phrases = [_things(apple, adjective, 1, False).english for adjective in adjectives]
+    phrases = [synthetic._things(apple, adjective, 1, False).english for adjective in adjectives]
     assert phrases == ["an apple", "an old apple", "a red apple"]
 
 

@@ -1,7 +1,5 @@
 """Sources of text and integer files."""
 
-import gzip
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,28 +93,6 @@ def test_files_are_joined(tmp_path, data, ending):
     source = sources.open_source(data, "train")
     assert len(source) == 20 and list(source) == RAW
     assert source.where(8, 1) == f"{tmp_path}/two.de{ending}, line 2"
-
-
-def test_a_gzip_file_is_decompressed_once_until_it_changes(tmp_path, data, monkeypatch):
-    decompressed, gzip_open = [], gzip.open
-    monkeypatch.setattr(gzip, "open", lambda path, mode: decompressed.append(path.name) or gzip_open(path, mode))
-    write_pairs(tmp_path, "train", PAIRS, ending=".gz")
-    for _ in range(3):
-        source = sources.open_source(data, "train")
-        assert len(source) == 20 and list(source) == RAW
-    assert decompressed == ["train.en.gz", "train.de.gz"]
-    write(tmp_path / "train.de.gz", ["anders"] * 20)
-    assert [target for _, target in sources.open_source(data, "train")] == [b"anders"] * 20
-    assert decompressed[2:] == ["train.de.gz"]
-
-
-def test_a_damaged_gzip_file_leaves_nothing_in_the_cache(tmp_path, data):
-    write_pairs(tmp_path, "train", PAIRS, ending=".gz")
-    path = tmp_path / "train.en.gz"
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"train\.en\.gz: damaged gzip file"):
-        sources.open_source(data, "train")
-    assert not [path for path in (tmp_path / "cache" / "uncompressed").iterdir() if not path.name.endswith(".lock")]
 
 
 def test_unicode_line_breaks_do_not_shift_lines(tmp_path, data):
@@ -223,18 +199,16 @@ def test_an_unknown_source_has_no_default(data):
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_other_encodings_are_named(tmp_path, name, encoding):
     write(tmp_path / name, "上海的一个男人\n二\n".encode(encoding) * 3000)
-    expected = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
-    with pytest.raises(UserError, match=f"{name}: is {expected}, must be UTF-8; convert it: iconv -f {expected} "):
+    with pytest.raises(UserError, match=f"{name}: is UTF-16, must be UTF-8; convert it: iconv -f UTF-16 "):
         lines.count_lines(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("naïve".encode("latin-1"), "ISO-8859-1"),
         ("“naïve”".encode("cp1252"), "WINDOWS-1252"),
         ("Привет".encode("cp1251"), "older encoding"),
         ("ein Käse, ein Öl".encode()[:-2], "damaged UTF-8"),

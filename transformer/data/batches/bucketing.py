@@ -1,8 +1,7 @@
 """The bucket plan: "sentence pairs were batched together by approximate sequence length" (section 5.1).
 
 Every shape is compiled once, so there are few. The buckets form a chain: each is at least as long as the one below it
-on both sides. A pair goes to the first bucket that holds it, and what remains after the full batches of a bucket fits
-every bucket above.
+on both sides, so that pairs which fill no batch of theirs fit every bucket above.
 """
 
 from collections.abc import Sequence
@@ -46,17 +45,14 @@ def assign(lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]) -> UI
 
 
 def _candidates(lengths: Int[np.ndarray, "N 2"], multiple: int) -> Int[np.ndarray, "C 2"]:
-    """Returns a chain of sizes up to the longest sentences, each a quantile of the tokens by length, on both sides.
-
-    All are multiples of `multiple`, to which the lengths are rounded up.
-    """
-    shares = np.arange(1, CANDIDATES + 1) / CANDIDATES
+    """Returns a chain of sizes up to the longest: quantiles of the tokens by length, all multiples of `multiple`."""
+    fractions = np.arange(1, CANDIDATES + 1) / CANDIDATES
     sides = []
     for side in (0, 1):
         pairs = np.bincount(lengths[:, side])
         rounded = -(-np.arange(len(pairs)) // multiple) * multiple
         tokens = np.cumsum(pairs * rounded)
-        sides.append(rounded[[*np.searchsorted(tokens, shares * tokens[-1]), -1]])
+        sides.append(rounded[[*np.searchsorted(tokens, fractions * tokens[-1]), -1]])
     return np.unique(np.transpose(sides), axis=0)
 
 
@@ -100,9 +96,11 @@ def plan_epoch(
         members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
             random.shuffle(members)
-        # A bucket without pairs has no batch that the remainder could join.
+        stop, left = len(members), len(members) % bucket.rows
+        # The remainder moves up if the next bucket that has batches pads it less than a further batch here would.
         above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
-        stop = len(members) - _moved_up(len(members) % bucket.rows, bucket, above)
+        if above is not None and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width:
+            stop -= left
         members, remainder = members[:stop], members[stop:]
         starts = np.arange(0, stop, bucket.rows)
         slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
@@ -116,12 +114,3 @@ def plan_epoch(
         order = random.permutation(len(slices))
         slices, bucket_ids, tokens = slices[order], bucket_ids[order], tokens[order]
     return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tokens, tuple(stats))
-
-
-def _moved_up(remainder: int, bucket: Bucket, above: Bucket | None) -> int:
-    """Returns how many pairs move up: the remainder, if the rows of the bucket above pad it less than its own batch."""
-    if above is None:
-        return 0
-    padding_above = remainder * (above.width - bucket.width)
-    padding_here = (bucket.rows - remainder) * bucket.width
-    return remainder if padding_above < padding_here else 0

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jaxtyping import Int, Int32
 
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
-from transformer.distributed.mesh import held_rows, place_held_rows
+from transformer.distributed.mesh import BATCH, held_rows
 from transformer.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
@@ -26,10 +26,10 @@ def assemble_and_place(
     corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh
 ) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
     """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
-    held = held_rows(batch.bucket.rows, mesh, mesh.local_devices)
-    own = batch.select(held)
+    own = batch.select(held_rows(batch.bucket.rows, mesh, mesh.local_devices))
     arrays = assemble(corpus, own)
-    return own, arrays, place_held_rows(arrays, held, mesh)
+    shapes = {name: (batch.bucket.rows, array.shape[1]) for name, array in arrays.items()}
+    return own, arrays, jax.make_array_from_process_local_data(NamedSharding(mesh, BATCH), arrays, shapes)
 
 
 def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
@@ -46,8 +46,9 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
         tokens, lengths = corpus.sequences(side, batch.sentences)
         lengths = lengths.astype(np.int64)
         positions = ragged_arange(lengths)
-        starts = batch.rows * length + _offsets(batch.rows, lengths)
-        indices = np.repeat(starts, lengths) + positions
+        before = np.cumsum(lengths) - lengths
+        offsets = before - before[np.searchsorted(batch.rows, batch.rows)]  # of each sentence in its row
+        indices = np.repeat(batch.rows * length + offsets, lengths) + positions
         if side == 0:
             values = {"source": tokens}
         else:
@@ -80,9 +81,3 @@ def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
     """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _offsets(rows: Int[np.ndarray, " N"], lengths: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Returns the position in its row at which each sentence starts; `rows` ascends."""
-    before = np.cumsum(lengths) - lengths
-    return before - before[np.searchsorted(rows, rows)]

@@ -21,10 +21,7 @@ KEPT = 2  # earlier epochs whose plans stay, since another process may be that f
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The padded shape of a batch: source (rows, source_length), target (rows, target_length).
-
-    The length of a side that monolingual sentences do not have is 0.
-    """
+    """The padded shape of a batch: source (rows, source_length), target (rows, target_length). 0: without this side."""
 
     rows: int
     source_length: int
@@ -89,22 +86,15 @@ class BucketStats:
 class EpochPlan:
     """The batches of an epoch: `len(plan)` of them, `plan[i]` the i-th.
 
-    Attributes:
-      sentences: every sentence once, such that each batch is a slice.
-      slices: start and stop of each batch in `sentences`.
-      bucket_ids: the bucket of each batch.
-      tokens: source and target tokens of each batch, end-of-sentence included. With subword sampling these are the
-        tokens that the plan reserves; samples have fewer.
-      stats: the contents of each bucket, shortest first.
-      rows: the row of each sentence within its batch if sentences are packed; None: each has a row to itself.
+    `tokens` include end-of-sentence. With subword sampling they are reserved; samples have fewer.
     """
 
-    sentences: Int[np.ndarray, " N"]
-    slices: Int[np.ndarray, "M 2"]
-    bucket_ids: UInt16[np.ndarray, " M"]
-    tokens: Int[np.ndarray, "M 2"]
-    stats: tuple[BucketStats, ...]
-    rows: Int[np.ndarray, " N"] | None = None
+    sentences: Int[np.ndarray, " N"]  # every sentence once, such that each batch is a slice
+    slices: Int[np.ndarray, "M 2"]  # start and stop of each batch in `sentences`
+    bucket_ids: UInt16[np.ndarray, " M"]  # the bucket of each batch
+    tokens: Int[np.ndarray, "M 2"]  # source and target tokens of each batch
+    stats: tuple[BucketStats, ...]  # the contents of each bucket, shortest first
+    rows: Int[np.ndarray, " N"] | None = None  # of each packed sentence in its batch; None: one sentence a row
 
     @property
     def padding_fraction(self) -> float:
@@ -121,11 +111,9 @@ class EpochPlan:
         return PlannedBatch(self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed)
 
     def save(self, folder: Path) -> None:
+        (folder / _STATS).write_text(json.dumps(list(map(dataclasses.asdict, self.stats))), encoding="utf-8")
         for name, value in vars(self).items():
-            if name == "stats":
-                stats = [dataclasses.asdict(bucket_stats) for bucket_stats in value]
-                (folder / _STATS).write_text(json.dumps(stats), encoding="utf-8")
-            elif value is not None:
+            if isinstance(value, np.ndarray):
                 np.save(folder / name, value)
 
     @classmethod
@@ -142,10 +130,9 @@ def read_stats(folder: Path) -> tuple[BucketStats, ...]:
 
 
 def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:
-    """Returns the plan of an epoch from its file in `folder`, so that the processes of a run share its memory.
+    """Maps the plan of an epoch from its files in `folder`, which the first process to ask makes while later ones wait.
 
-    The first process to ask for the plan makes it; later ones wait for it, see `cache.exclusive`. `key` is a digest of
-    everything but the epoch that the plan depends on.
+    `key` is a digest of everything but the epoch that the plan depends on.
     """
     path = folder / f"{epoch}-{key}"
     folder.mkdir(exist_ok=True)

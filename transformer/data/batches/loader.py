@@ -6,12 +6,12 @@ at the end of every epoch, and importing it takes seconds.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Iterator
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import ml_collections
@@ -46,7 +46,8 @@ class Position:
 class BatchStats:
     """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides.
 
-    With subword sampling in several processes, tokens are an estimate from the rows of this process; else exact.
+    Tokens come from the plan. With subword sampling they are counted in the rows of this process, and those in the rows
+    of other processes are estimated from them, in proportion to the planned lengths.
     """
 
     sentences: int
@@ -55,15 +56,12 @@ class BatchStats:
     positions: int
 
 
-class Loader:
+class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractContextManager):
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
-    Every start costs the same: the plan of its epoch, which reads the lengths and nothing else of the corpus.
+    Every start costs the same: the plan of its epoch, which reads only the lengths of the corpus. The processes of the
+    run share the plans in `folder`, which is created if missing, and the devices of `mesh` the rows of a batch.
     `next()` raises the errors of the background threads. Use the loader in a `with` statement.
-
-    Args:
-      mesh: the devices that share the rows of a batch.
-      folder: where the processes of the run keep the plans of the latest epochs; created if missing.
 
     Attributes:
       buckets: the shapes of all batches of the run.
@@ -72,18 +70,18 @@ class Loader:
     """
 
     def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh, folder: Path) -> None:
-        self._corpus, self._config, self._start = corpus, config, start
-        self._mesh, self._folder = mesh, folder
-        self._samplers = _sampler_pool(corpus, config)
+        self._corpus, self._config, self._start, self._mesh, self._folder = corpus, config, start, mesh, folder
+        # Subword sampling is Python code, which in threads would take turns with the step.
+        num_samplers = min(config.data.prefetch, workers.num_workers(config.data.workers))
+        is_pooled = corpus.sampler is not None and num_samplers > 1
+        self._samplers = workers.Pool(corpus.sampler, num_samplers) if is_pooled else None
         first_lengths = corpus.epoch(start.epoch, config.seed).lengths
         self.buckets = PLANS[config.batch.plan].choose_shapes(first_lengths, config.batch)
         self.pairs, self.plan = self._prepare(start.epoch)
         self.data_wait_seconds = 0.0
-        self._assembler = futures.ThreadPoolExecutor(config.data.prefetch, "assemble")
+        # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that is not needed.
+        self._threads = ThreadPool(config.data.prefetch + 1)
         self._batches = self._run()
-
-    def __iter__(self) -> "Loader":
-        return self
 
     def __next__(self) -> tuple[Position, Arrays, BatchStats]:
         began = time.perf_counter()
@@ -92,71 +90,39 @@ class Loader:
         finally:
             self.data_wait_seconds += time.perf_counter() - began
 
-    def __enter__(self) -> "Loader":
-        return self
-
     def __exit__(self, *_) -> None:
-        self._assembler.shutdown(wait=False, cancel_futures=True)
+        self._threads.terminate()
         if self._samplers is not None:
             self._samplers.close()
 
     def _prepare(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
-        config, seed, num_rollbacks = self._config, self._config.seed, self._start.num_rollbacks
+        config, seed = self._config, self._config.seed
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
-        if num_rollbacks:
-            seed = int(np.random.SeedSequence([seed, num_rollbacks]).generate_state(1)[0])
+        if self._start.num_rollbacks:
+            seed = int(np.random.SeedSequence([seed, self._start.num_rollbacks]).generate_state(1)[0])
 
         def make() -> EpochPlan:
             random = np.random.default_rng([seed, epoch])
             return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
         shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        is_sampled = isinstance(corpus, SampledEpoch)
-        reserved = [table.tolist() for table in corpus.reserved_lengths] if is_sampled else None
+        reserved = [table.tolist() for table in corpus.reserved_lengths] if isinstance(corpus, SampledEpoch) else None
         key = cache.key([self._corpus.report["digest"], reserved, config.batch.plan, shapes, seed])
         return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
 
-    def _jobs(self) -> Iterator[tuple[Position, futures.Future]]:
-        """Yields (position after the batch, future of the batch); taking one from this iterator starts its work."""
+    def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
         corpus, plan, first = self.pairs, self.plan, self._start.batch
+        ahead = collections.deque()  # the position after each of the next batches, and its pending result
         for epoch in itertools.count(self._start.epoch):
-            following = _in_daemon_thread(self._prepare, epoch + 1)
+            following = self._threads.apply_async(self._prepare, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                batch = self._assembler.submit(_assemble, corpus, plan, number, self._mesh)
-                yield Position(*after, self._start.num_rollbacks), batch
-            (corpus, plan), first = following.result(), 0
-
-    def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
-        ahead = collections.deque()
-        for job in self._jobs():
-            ahead.append(job)
-            if len(ahead) > self._config.data.prefetch:
-                after, batch = ahead.popleft()
-                yield after, *batch.result()
-
-
-def _sampler_pool(corpus: Corpus, config: Config) -> workers.Pool | None:
-    """Returns worker processes for subword sampling, which is Python code: threads would take turns with the step."""
-    count = min(config.data.prefetch, workers.num_workers(config.data.workers))
-    return workers.Pool(corpus.sampler, count) if corpus.sampler is not None and count > 1 else None
-
-
-def _in_daemon_thread(function: Callable, *arguments) -> futures.Future:
-    """Runs the function in a daemon thread and returns a Future.
-
-    Python waits for the threads of an executor before it exits, and the plan of a large corpus takes seconds.
-    """
-    result = futures.Future()
-
-    def run() -> None:
-        try:
-            result.set_result(function(*arguments))
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="plan", daemon=True).start()
-    return result
+                batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))
+                ahead.append((Position(*after, self._start.num_rollbacks), batch))
+                if len(ahead) > self._config.data.prefetch:
+                    position, batch = ahead.popleft()
+                    yield position, *batch.get()
+            (corpus, plan), first = following.get(), 0
 
 
 def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
@@ -179,11 +145,7 @@ def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
 
 
 def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
-    """Assembles the rows of this process, and counts the tokens of all rows.
-
-    The plan counts them, except with subword sampling: then the rows of other processes are taken to have as many
-    tokens, in proportion to their planned lengths, as those of this process.
-    """
+    """Assembles the rows of this process, and counts or estimates the tokens of all rows, see `BatchStats`."""
     batch = plan[number]
     own, arrays, placed = assemble_and_place(corpus, batch, mesh)
     tokens = plan.tokens[number]
@@ -191,5 +153,4 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
         planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
-    stats = BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
-    return placed, stats
+    return placed, BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)

@@ -5,7 +5,6 @@ as in a row to itself.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt
@@ -20,14 +19,6 @@ def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucke
     """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
     return (Bucket(rows, *(batch.packed_length if side.any() else 0 for side in lengths.T)),)
-
-
-class FilledRows(NamedTuple):
-    """Rows in random order: their sentences, row after row, and the number of sentences and the tokens of each row."""
-
-    sentences: Int[np.ndarray, " M"]
-    counts: Int[np.ndarray, " R"]
-    tokens: Int[np.ndarray, "R 2"]
 
 
 def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator) -> EpochPlan:
@@ -45,8 +36,10 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     return EpochPlan(sentences, slices[order], np.zeros(len(slices), np.uint16), tokens[order], (stats,), rows)
 
 
-def _fill_rows(lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random.Generator) -> Iterator[FilledRows]:
-    """Yields the rows of one chunk of random sentences after another."""
+def _fill_rows(
+    lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random.Generator
+) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"], Int[np.ndarray, "R 2"]]]:
+    """Yields the R rows of a chunk of random sentences: the sentences row by row, their count and tokens in each."""
     waiting, unseen = np.empty(0, np.int32), random.permutation(np.arange(len(lengths), dtype=np.int32))
     while len(waiting) or len(unseen):
         if len(waiting) < CHUNK:
@@ -56,7 +49,7 @@ def _fill_rows(lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random
         placed = np.flatnonzero(row_of < len(tokens))
         new_rows = order[row_of[placed]]
         by_row = placed[np.argsort(new_rows, kind="stable")]
-        yield FilledRows(waiting[by_row], np.bincount(new_rows), tokens[np.argsort(order)])
+        yield waiting[by_row], np.bincount(new_rows), tokens[np.argsort(order)]
         waiting = waiting[row_of == len(tokens)]
 
 

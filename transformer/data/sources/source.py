@@ -3,7 +3,6 @@
 A new kind of source is a file with its class, and an entry in `SOURCES`.
 """
 
-import bisect
 import functools
 import hashlib
 import itertools
@@ -11,6 +10,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int
 
 from transformer import files
 from transformer.config_types import Config
@@ -54,8 +56,12 @@ def open_source(data: Config, split: str) -> Source:
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source
-    excluded = _read_excluded(data.exclude, len(source)) if data.exclude else None
-    return SelectedPairs(source, excluded, data.train_pairs)
+    kept = np.ones(len(source), bool)
+    if data.exclude:
+        kept[_read_excluded(data.exclude, len(source))] = False
+    if data.train_pairs:
+        kept = kept[: np.searchsorted(np.cumsum(kept), data.train_pairs) + 1]
+    return SelectedPairs(source, kept)
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
@@ -79,60 +85,47 @@ def decoded(source: Source) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class SelectedPairs:
-    """The first `limit` pairs of a source, 0 for all, after those with the numbers `excluded` have been left out.
-
-    The numbers are from 0 and ascend; None if `data.exclude` is empty.
-    """
+    """The pairs of a source at which `kept` is true; none after its end."""
 
     source: Source
-    excluded: tuple[int, ...] | None
-    limit: int
+    kept: Bool[np.ndarray, " N"]
 
     @property
     def name(self) -> str:
-        remaining = "" if self.excluded is None else f", without {len(self.excluded):,} pairs"
-        first = f", first {self.limit:,} pairs" if self.limit else ""
-        return f"{self.source.name}{remaining}{first}"
+        return f"{self.source.name}, {len(self):,} of {len(self.source):,} pairs"
 
     @property
     def identity(self) -> dict:
-        identity = self.source.identity
-        if self.excluded is not None:
-            identity |= {"excluded": hashlib.sha256(str(self.excluded).encode()).hexdigest()}
-        return identity | ({"first": self.limit} if self.limit else {})
+        return self.source.identity | {"kept": hashlib.sha256(self.kept.tobytes()).hexdigest()}
 
     def __len__(self) -> int:
-        remaining = len(self.source) - len(self.excluded or ())
-        return min(remaining, self.limit) if self.limit else remaining
+        return len(self._numbers)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        excluded = set(self.excluded or ())
-        pairs = (pair for number, pair in enumerate(self.source) if number not in excluded)
-        return itertools.islice(pairs, self.limit or None)
+        return itertools.compress(self.source, self.kept)
 
     def where(self, index: int, side: int) -> str:
-        return self.source.where(index + bisect.bisect_right(self._pairs_before, index), side)
+        return self.source.where(int(self._numbers[index]), side)
 
     @functools.cached_property
-    def _pairs_before(self) -> list[int]:
-        """The number of remaining pairs before each excluded one."""
-        return [number - i for i, number in enumerate(self.excluded or ())]
+    def _numbers(self) -> Int[np.ndarray, " M"]:
+        return np.flatnonzero(self.kept)
 
 
-def _read_excluded(path: str, count: int) -> tuple[int, ...]:
+def _read_excluded(path: str, count: int) -> list[int]:
     """Reads the list of `data.exclude`: a pair's number from 1 at the beginning of each line, up to a tab.
 
-    Raises UserError if a line has none, or it is larger than `count`.
+    Returns the numbers from 0. Raises UserError if a line has none, or it is larger than `count`.
     """
-    numbers = set()
+    numbers = []
     for line, text in enumerate(read_text_file(files.expanded(path)), start=1):
         number = text.partition("\t")[0]
         if not (is_natural_number(number) and 1 <= int(number) <= count):
             raise UserError(
                 f"config.data.exclude={path}: line {line}: {number!r:.60} must be the number of a pair, 1 to {count:,}"
             )
-        numbers.add(int(number) - 1)
-    return tuple(sorted(numbers))
+        numbers.append(int(number) - 1)
+    return numbers
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
@@ -141,11 +134,6 @@ def read_origin(data: Config) -> dict[str, Any] | None:
     if not data.path or not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise TypeError("not an object")
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except UNREADABLE as error:
-        raise UserError(
-            f"{path}: damaged ({type(error).__name__}); restore it, or delete it to train without"
-        ) from error
-    return record
+        raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or delete it") from error

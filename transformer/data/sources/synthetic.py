@@ -1,14 +1,93 @@
-"""Sentences of a small language, made on the fly: a translation task with nothing to download."""
+"""Sentences of a small language, English to German, made on the fly: a translation task with nothing to download.
+
+Words change places as in any German text: the verb moves to the end, the units come before the tens, half past four is
+"halb fünf", and endings agree:
+
+    On the third of May at half past four Anna will buy two old books for fifty-three euros.
+    Am dritten Mai um halb fünf wird Anna zwei alte Bücher für dreiundfünfzig Euro kaufen.
+
+Every sentence has exactly one translation.
+"""
 
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from transformer.data.sources import grammar
+from transformer.config_types import Config
 
-_SHARES = 20  # a twentieth of all sentences is kept for "valid", another for "test"
+
+class Phrase(NamedTuple):
+    """A part of a sentence in both languages."""
+
+    english: str = ""
+    german: str = ""
+
+
+def _table(rows: str) -> list[tuple[str, ...]]:
+    return [tuple(cell.strip() for cell in row.split("|")) for row in rows.split(";")]
+
+
+# English | German | the pronoun whose verb forms the subject takes
+SUBJECTS = _table("""
+    I | ich | ich;      he | er | er;                   she | sie | er;
+    Anna | Anna | er;   my brother | mein Bruder | er;  the teacher | die Lehrerin | er;
+    we | wir | wir;     they | sie | wir;               my parents | meine Eltern | wir
+""")
+# infinitive | simple past | German infinitive | German past participle
+VERBS = _table("""
+    find | found | finden | gefunden;     lose | lost | verlieren | verloren;
+    see | saw | sehen | gesehen;          hide | hid | verstecken | versteckt;
+    draw | drew | zeichnen | gezeichnet;  buy | bought | kaufen | gekauft;
+    sell | sold | verkaufen | verkauft;   order | ordered | bestellen | bestellt
+""")
+TRADES = ("buy", "sell", "order")  # the verbs that may take a price
+# English auxiliary | German auxiliary of ich | er | wir; "bought" and "did buy" are both a form of "haben" + "gekauft"
+AUXILIARIES = _table("""
+    did | habe | hat | haben;    will | werde | wird | werden;  can | kann | kann | können;
+    must | muss | muss | müssen; should | soll | soll | sollen
+""")
+# singular | plural | German singular | German plural | gender
+NOUNS = _table("""
+    letter | letters | Brief | Briefe | masculine;    apple | apples | Apfel | Äpfel | masculine;
+    hat | hats | Hut | Hüte | masculine;              lamp | lamps | Lampe | Lampen | feminine;
+    flower | flowers | Blume | Blumen | feminine;     clock | clocks | Uhr | Uhren | feminine;
+    book | books | Buch | Bücher | neuter;            dress | dresses | Kleid | Kleider | neuter;
+    picture | pictures | Bild | Bilder | neuter
+""")
+ADJECTIVES = _table("old | alt; new | neu; small | klein; red | rot; green | grün; beautiful | schön")
+# The accusative: the article, and the ending of an adjective after it.
+INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
+DEFINITE = {"masculine": ("den", "en"), "feminine": ("die", "e"), "neuter": ("das", "e")}
+# The same parts in the order of each language: statements, with the time first, questions, subordinate clauses.
+ORDERS = _table("""
+    {subject} {predicate} {rest} {time}.           | {subject} {auxiliary} {time} {rest} {verb}.;
+    {time} {subject} {predicate} {rest}.           | {time} {auxiliary} {subject} {rest} {verb}.;
+    {auxiliary} {subject} {verb} {rest} {time}?    | {auxiliary} {subject} {time} {rest} {verb}?;
+    {opening} {subject} {predicate} {rest} {time}. | {opening} {subject} {time} {rest} {verb} {auxiliary}.
+""")
+PLACES = _table("""
+    in the garden | im Garten; in the city | in der Stadt; at the station | am Bahnhof;
+    at school | in der Schule; at home | zu Hause
+""")
+OPENINGS = _table("I think that | ich glaube, dass; we know that | wir wissen, dass; he says that | er sagt, dass")
+WEEKDAYS = _table("Monday | Montag; Tuesday | Dienstag; Thursday | Donnerstag; Saturday | Samstag")
+MONTHS = _table("January | Januar; March | März; May | Mai; July | Juli; October | Oktober")
+# SMALL[n] is n from 1 to 19, and TENS[n] is 10 n from 20 to 90.
+SMALL = _table("""
+    - | -; one | ein; two | zwei; three | drei; four | vier; five | fünf; six | sechs; seven | sieben; eight | acht;
+    nine | neun; ten | zehn; eleven | elf; twelve | zwölf; thirteen | dreizehn; fourteen | vierzehn; fifteen | fünfzehn;
+    sixteen | sechzehn; seventeen | siebzehn; eighteen | achtzehn; nineteen | neunzehn
+""")
+TENS = _table("""
+    - | -; - | -; twenty | zwanzig; thirty | dreißig; forty | vierzig; fifty | fünfzig; sixty | sechzig;
+    seventy | siebzig; eighty | achtzig; ninety | neunzig
+""")
+ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
+ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth"}
+GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 
 
 @dataclass(frozen=True)
@@ -20,7 +99,7 @@ class SyntheticSource:
     sides: tuple[bool, bool]  # those that the pairs have
 
     @classmethod
-    def open(cls, data, split: str) -> "SyntheticSource":
+    def open(cls, data: Config, split: str) -> "SyntheticSource":
         """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out."""
         examples = data.synthetic_examples if split == "train" else max(200, data.synthetic_examples // 100)
         return cls(split, examples, (bool(data.source_language), bool(data.target_language)))
@@ -31,9 +110,7 @@ class SyntheticSource:
 
     @property
     def identity(self) -> dict:
-        language = zlib.crc32(Path(grammar.__file__).read_bytes())
-        facts = {"split": self.split, "examples": self.examples, "grammar": language, "sides": self.sides}
-        return {"source": "synthetic"} | facts
+        return {"source": "synthetic", "grammar": zlib.crc32(Path(__file__).read_bytes())} | vars(self)
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, pair {index + 1}"
@@ -44,13 +121,109 @@ class SyntheticSource:
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for index in range(self.examples):
             random = Random(f"{self.split} {index}")
-            while True:
-                english, german = (text.encode() for text in grammar.draw(random))
-                if split_of(english) == self.split:
-                    break
-            yield tuple(text if is_kept else b"" for text, is_kept in zip((english, german), self.sides, strict=True))
+            pair = draw(random)
+            while _split_of(pair) != self.split:
+                pair = draw(random)
+            yield tuple(text.encode() if is_kept else b"" for text, is_kept in zip(pair, self.sides, strict=True))
 
 
-def split_of(english: bytes) -> str:
-    """Returns the one split that the sentence may appear in: a hash of its text decides."""
-    return {1: "valid", 2: "test"}.get(zlib.crc32(english) % _SHARES, "train")
+def _split_of(pair: Phrase) -> str:
+    """Returns the one split that the pair may appear in: a twentieth of all is for "valid", another for "test"."""
+    return {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
+
+
+def draw(random: Random) -> Phrase:
+    """Draws a sentence and its translation."""
+    subject, german_subject, person = random.choice(SUBJECTS)
+    infinitive, past, german_infinitive, participle = random.choice(VERBS)
+    auxiliary, *german_auxiliaries = random.choice(AUXILIARIES)
+    in_past = auxiliary == "did"
+    order = Phrase(*random.choice(ORDERS))
+    definite = random.random() < 0.4
+    thing = _things(
+        random.choice(NOUNS),
+        Phrase(*random.choice(ADJECTIVES)) if random.random() < 0.6 else Phrase(),
+        count=random.randrange(2, 13) if random.random() < 0.7 else 1,
+        definite=definite,
+    )
+    place = Phrase(*random.choice(PLACES)) if random.random() < 0.4 else Phrase()
+    price = Phrase()
+    if infinitive in TRADES and random.random() < 0.8:
+        # No amount ends in 01: its German form before "Euro" is disputed.
+        amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
+        price = Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
+    # In German a definite object precedes the place and an indefinite one follows it.
+    german_rest = (thing, place, price) if definite else (place, thing, price)
+    parts = {
+        "opening": Phrase(*random.choice(OPENINGS)),
+        "subject": Phrase(subject, german_subject),
+        "auxiliary": Phrase(auxiliary, german_auxiliaries[("ich", "er", "wir").index(person)]),
+        "verb": Phrase(infinitive, participle if in_past else german_infinitive),
+        "predicate": Phrase(past if in_past else f"{auxiliary} {infinitive}"),
+        "rest": Phrase(_join(thing, price, place).english, _join(*german_rest).german),
+        "time": _time(random) if random.random() < 0.7 or order.english.startswith("{time}") else Phrase(),
+    }
+    sentences = []
+    for language, words in enumerate(order):
+        text = " ".join(words.format(**{name: part[language] for name, part in parts.items()}).split())
+        sentences.append(text[0].upper() + text[1:].replace(" .", ".").replace(" ?", "?"))
+    return Phrase(*sentences)
+
+
+def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool) -> Phrase:
+    """Returns the object of a clause: "the old book", "two books"; in German in the accusative."""
+    singular, plural, german_singular, german_plural, gender = noun
+    if count == 1:
+        an = (adjective.english or singular)[0] in "aeiou"
+        german_article, ending = (DEFINITE if definite else INDEFINITE)[gender]
+        article = Phrase("the" if definite else "an" if an else "a", german_article)
+        name = Phrase(singular, german_singular)
+    else:
+        ending = "en" if definite else "e"
+        article = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
+        name = Phrase(plural, german_plural)
+    return _join(article, Phrase(adjective.english, adjective.german and adjective.german + ending), name)
+
+
+def _time(random: Random) -> Phrase:
+    weekday, month = Phrase(*random.choice(WEEKDAYS)), Phrase(*random.choice(MONTHS))
+    on_weekday = Phrase(f"on {weekday.english}", f"am {weekday.german}")
+    day = on_weekday if random.random() < 0.5 else date(random.randrange(1, 32), month)
+    if random.random() < 0.5:
+        return day
+    return _join(day, clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20))))
+
+
+def cardinal(number: int) -> Phrase:
+    """Spells 1 <= number <= 999: 345 is "three hundred forty-five" and "dreihundertfünfundvierzig"."""
+    if number >= 100:
+        hundreds, rest = SMALL[number // 100], cardinal(number % 100) if number % 100 else Phrase()
+        return Phrase(f"{hundreds[0]} hundred {rest.english}".rstrip(), f"{hundreds[1]}hundert{rest.german}")
+    if number < 20:
+        return Phrase("one", "eins") if number == 1 else Phrase(*SMALL[number])
+    tens, units = TENS[number // 10], SMALL[number % 10]
+    return Phrase(f"{tens[0]}-{units[0]}", f"{units[1]}und{tens[1]}") if number % 10 else Phrase(*tens)
+
+
+def date(day: int, month: Phrase) -> Phrase:
+    """Spells a day, of 1 to 31: "on the third of May" and "am dritten Mai"."""
+    english, german = cardinal(day)
+    tens, hyphen, last = english.rpartition("-")
+    ordinal = tens + hyphen + ENGLISH_ORDINALS.get(last, last + "th")
+    german_ordinal = GERMAN_ORDINALS.get(day, german + ("ten" if day < 20 else "sten"))
+    return Phrase(f"on the {ordinal} of {month.english}", f"am {german_ordinal} {month.german}")
+
+
+def clock(hour: int, minutes: int) -> Phrase:
+    """Spells the time that is `minutes` past an hour of 1 to 12, or to it if they are negative."""
+    if minutes == 0:
+        return Phrase(f"at {cardinal(hour).english} o'clock", f"um {SMALL[hour][1]} Uhr")
+    if minutes == 30:  # German names the hour that is half over
+        return Phrase(f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}")
+    amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
+    relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
+    return _join(Phrase("at", "um"), amount, relation, cardinal(hour))
+
+
+def _join(*phrases: Phrase) -> Phrase:
+    return Phrase(*(" ".join(filter(None, words)) for words in zip(*phrases, strict=True)))

@@ -4,35 +4,31 @@ Monolingual text has one file; the other side of its pairs is empty.
 """
 
 import bisect
+import hashlib
+import http.client
 import itertools
+import shutil
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from absl import logging
+
 from transformer import cache, files
 from transformer.config_types import Config
-from transformer.data.sources import downloads
-from transformer.data.sources.lines import count_lines, counted, is_natural_number, read_blocks, read_lines
+from transformer.data.sources.lines import count_lines, different_lengths, is_natural_number, read_lines
 from transformer.errors import UserError
 
-
-@dataclass(frozen=True)
-class TextFile:
-    """A file as the user names it, and the file with the same content that is read: itself, or an uncompressed copy."""
-
-    path: Path
-    plain: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
+_TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
 @dataclass(frozen=True)
 class TextSource:
     """The pairs of one or several pairs of files, concatenated. A side without language has no files."""
 
-    parts: tuple[tuple[TextFile | None, TextFile | None], ...]
+    parts: tuple[tuple[Path | None, Path | None], ...]
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
@@ -40,43 +36,34 @@ class TextSource:
 
         Raises UserError if no folder is named, or a file is missing.
         """
-        folder = files.expanded(data.path) if data.path else downloads.fetch(data)
+        folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
-        languages = (data.source_language, data.target_language)
-        key = f"{split}_split"
+        languages, key = (data.source_language, data.target_language), f"{split}_split"
         stems = [stem.strip() for stem in getattr(data, key).split("+")]
-
-        def find(stem: str, language: str) -> TextFile | None:
-            return _uncompressed(_find(folder, stem, language, key), data) if language else None
-
-        return cls(tuple(tuple(find(stem, language) for language in languages) for stem in stems))
+        return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
 
     @property
     def name(self) -> str:
         return " + ".join(
-            f"{source} and {target.path.name}" if source and target else str(source or target)
+            f"{source} and {target.name}" if source and target else str(source or target)
             for source, target in self.parts
         )
 
     @property
     def identity(self) -> dict:
-        return {
-            "source": type(self).__name__,
-            "files": [file and _facts(file.path) for part in self.parts for file in part],
-        }
+        paths = [path for part in self.parts for path in part]
+        facts = [path and (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        return {"source": type(self).__name__, "files": facts}
 
     @cached_property
     def _starts(self) -> list[int]:
         """The number of each part's first pair, and the number of all pairs."""
         starts = [0]
         for part in self.parts:
-            counts = [count_lines(file.plain) for file in part if file]
+            counts = [count_lines(path) for path in part if path]
             if len(set(counts)) > 1:
-                raise UserError(
-                    f"{part[0]} has {counted(counts[0], 'line')} and {part[1]} has {counts[1]}: "
-                    f"line N of one must translate line N of the other"
-                )
+                raise different_lengths(*part, *counts)
             starts.append(starts[-1] + counts[0])
         return starts
 
@@ -91,7 +78,7 @@ class TextSource:
         len(self)  # raises UserError if files differ in length
         for part in self.parts:
             # Both files have as many lines, so the shortest side is that of a file.
-            yield from zip(*(read_lines(file.plain) if file else itertools.repeat(b"") for file in part), strict=False)
+            yield from zip(*(read_lines(path) if path else itertools.repeat(b"") for path in part), strict=False)
 
 
 @dataclass(frozen=True)
@@ -102,43 +89,59 @@ class IdsSource(TextSource):
         """Yields the pairs. Raises UserError, with file and line, for anything but integers."""
         for index, pair in enumerate(super().__iter__()):
             for side, line in enumerate(pair):
-                for token in line.split():
-                    if not is_natural_number(token):
-                        shown = token.decode(errors="backslashreplace")
-                        raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
+                for token in itertools.filterfalse(is_natural_number, line.split()):
+                    shown = token.decode(errors="backslashreplace")
+                    raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
 
 
-def _facts(path: Path) -> tuple[str, int, int]:
-    """Returns the path, size and time of change, which identify the content."""
-    return str(path), path.stat().st_size, path.stat().st_mtime_ns
-
-
-def _uncompressed(path: Path, data: Config) -> TextFile:
-    """Decompresses a gzip file into the cache, unless that was done.
-
-    A preparation reads the file several times, and decompression takes longer than the rest of reading.
-    """
-    if path.suffix != ".gz":
-        return TextFile(path, path)
-    folder = cache.folder(data.cache_dir) / "uncompressed" / f"{path.stem}-{cache.key(_facts(path))}"
-
-    def fill(unfinished: Path) -> None:
-        with (unfinished / path.stem).open("wb") as file:
-            file.writelines(read_blocks(path))
-
-    cache.make_once(folder, fill, data.wait_seconds)
-    return TextFile(path, folder / path.stem)
-
-
-def _find(folder: Path, stem: str, language: str, key: str) -> Path:
+def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
+    if not language:
+        return None
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
-    present = [path for path in (plain, packed) if path.is_file()]
+    present = [path.resolve() for path in (plain, packed) if path.is_file()]
     if len(present) == 2:
         raise UserError(f"data.{key}={stem}: both {plain.name} and {packed.name} are in {folder}; remove one of them")
     if present:
-        return present[0].resolve()
+        return present[0]
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
     raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}")
+
+
+def download(data: Config) -> Path:
+    """Downloads the missing files of `data.downloads`, verifies their checksums, and returns the folder with all files.
+
+    Raises UserError if there is nothing to download, a server cannot be reached, or a file has another checksum.
+    """
+    if not data.downloads:
+        raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
+    key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
+    folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with cache.exclusive(folder / ".lock", data.wait_seconds):
+        for name, url, sha256 in data.downloads:
+            if not (folder / name).exists():
+                _download(url, folder / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+    return folder
+
+
+def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
+    logging.info("Downloading %s", url)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, unfinished.open("wb") as file:
+            shutil.copyfileobj(response, file)
+        with unfinished.open("rb") as file:
+            received = hashlib.file_digest(file, "sha256").hexdigest()
+        if received != sha256:
+            raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
+        unfinished.rename(path)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in files.FULL_DISK:
+            raise
+        reason = " ".join(str(getattr(error, "reason", error)).split())
+        advice = f"put {', '.join(all_names)} (plain, or gzipped with .gz added) in a folder"
+        raise UserError(f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER") from error

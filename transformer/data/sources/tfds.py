@@ -36,7 +36,7 @@ class TfdsSource:
             records = builder.as_data_source(split=expression)
             len(records)
         except ValueError as error:
-            raise UserError(f"data.{split}_split={expression}: {_one_line(error)}") from error
+            raise UserError(f"data.{split}_split={expression}: {' '.join(str(error).split())}") from error
         return cls(builder.info, records, expression, languages)
 
     @property
@@ -73,24 +73,18 @@ def _builder(dataset: str, data_dir: str) -> Any:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # noqa: F401
 
-    options = {"data_dir": data_dir} if data_dir else {}
     try:
-        builder = tfds.builder(dataset, **options)
+        builder = tfds.builder(dataset, **({"data_dir": data_dir} if data_dir else {}))
     except tfds.core.DatasetNotFoundError as error:
         folder = f" or in {data_dir}" if data_dir else ""
         raise UserError(f"data.name={dataset}: not found in TFDS{folder}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"data.name={dataset}: {_one_line(error)[:200]}") from error
+        raise UserError(f"data.name={dataset}: {' '.join(str(error).split())[:200]}") from error
     command = f"python -m scripts.get_data --tfds={dataset} --output={data_dir or tfds.core.constants.DATA_DIR}"
+    folder, file_format = builder.data_dir, builder.info.file_format
     if not builder.info.splits:
-        raise UserError(f"data.name={dataset}: not prepared in {builder.data_dir}; run: {command}")
-    if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-        raise UserError(
-            f"data.name={dataset}: prepared in {builder.data_dir} as {builder.info.file_format.value}, which has no "
-            f"random access; remove it and run: {command}"
-        )
+        raise UserError(f"data.name={dataset}: not prepared in {folder}; run: {command}")
+    if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
+        prepared = f"prepared in {folder} as {file_format.value}"
+        raise UserError(f"data.name={dataset}: {prepared}; remove it and run: {command}")
     return builder
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from configs import base
-from transformer.data.sources import downloads
 from transformer.data.sources import source as sources
+from transformer.data.sources.text import download
 from transformer.errors import UserError
 
 
@@ -40,10 +40,10 @@ def test_files_are_fetched_once_and_read_as_a_source(data, tmp_path):
 def test_a_changed_file_is_refused_and_not_kept(data, tmp_path):
     (tmp_path / "served" / "x-train.de").write_text("eine Katze\n")
     with pytest.raises(UserError, match="sha256 is .*, data.downloads has"):
-        downloads.fetch(data)
+        download(data)
     assert not list((tmp_path / "cache").rglob("*train.de*"))
     (tmp_path / "served" / "x-train.de").write_text("ein Hund\n")
-    assert (downloads.fetch(data) / "train.de").read_text() == "ein Hund\n"
+    assert (download(data) / "train.de").read_text() == "ein Hund\n"
 
 
 def test_without_a_network_the_error_names_the_files_to_provide(data, monkeypatch):
@@ -54,7 +54,7 @@ def test_without_a_network_the_error_names_the_files_to_provide(data, monkeypatc
     name, _, sha256 = data.downloads[0]
     data.downloads = ((f"{name}.gz", "http://example.invalid/train.en.gz", sha256), data.downloads[1])
     with pytest.raises(UserError) as raised:
-        downloads.fetch(data)
+        download(data)
     message = str(raised.value)
     assert "http://example.invalid/train.en.gz: download failed" in message
     assert "put train.en, train.de" in message and "--config.data.path=FOLDER" in message
@@ -75,16 +75,16 @@ def test_an_invalid_url_or_server_is_an_error_of_one_line(data):
         for url, reason in ((f"{address}/train.en", "no HTTP"), (f"{address}/train en", "control characters")):
             data.downloads = (("train.en", url, data.downloads[0][2]),)
             with pytest.raises(UserError, match=f"{url}: download failed .*{reason}") as raised:
-                downloads.fetch(data)
+                download(data)
             assert "\n" not in str(raised.value)
 
 
 def test_a_full_disk_is_not_reported_as_a_failed_download(data):
-    folder = downloads.fetch(data)
+    folder = download(data)
     (folder / "train.de").unlink()
     (folder / ".train.de.unfinished").symlink_to("/dev/full")
     with pytest.raises(OSError) as raised:
-        downloads.fetch(data)
+        download(data)
     assert raised.value.errno == errno.ENOSPC
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en"]
 
@@ -92,11 +92,11 @@ def test_a_full_disk_is_not_reported_as_a_failed_download(data):
 def test_neither_a_path_nor_downloads_is_refused(data):
     data.downloads = ()
     with pytest.raises(UserError, match="data.path is empty"):
-        downloads.fetch(data)
+        download(data)
 
 
 def test_a_cache_folder_that_cannot_be_created_is_named(data, tmp_path):
     (tmp_path / "file").write_text("")
     data.cache_dir = str(tmp_path / "file" / "cache")
     with pytest.raises(UserError, match=r"data\.cache_dir=.*cannot be made .*; name another folder"):
-        downloads.fetch(data)
+        download(data)
