@@ -48,8 +48,8 @@ def evaluate(
     from transformer.decoding.evaluation import translate_and_score
     from transformer.decoding.text_decoder import TextDecoder
     from transformer.evaluation_files import EvaluationFiles
-    from transformer.training.eval_step import held_out_means
     from transformer.training.objectives import OBJECTIVES
+    from transformer.training.validation import held_out_means
 
     check_flags(arguments)
     enable_compilation_cache()

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.kernels import batched_dtype, product_dtype
-from transformer.model.layers import DecoderLayer
+from transformer.model.layers import Layer
 
 
 @struct.dataclass
@@ -25,7 +25,7 @@ class LayerCache:
 
     @classmethod
     def start(
-        cls, layer: DecoderLayer, d_model: int, memory: Float[Array, "B S D"] | None, rows: int, entries: int
+        cls, layer: Layer, d_model: int, memory: Float[Array, "B S D"] | None, rows: int, entries: int
     ) -> "LayerCache":
         """Returns a cache with room for `entries` keys and values of self-attention in each row."""
         attention, memory_keys, memory_values = layer.self_attention, None, None

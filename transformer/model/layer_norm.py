@@ -13,8 +13,7 @@ from transformer.model.kernels import product_dtype
 class LayerNorm(nnx.LayerNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last dimension of x.
 
-    It is computed in float32, and so are the gradients of scale and bias. The result has `dtype`. Flax's class rounds
-    scale, bias and their gradients to it.
+    It is computed in float32, and so are the gradients of scale and bias, which Flax's class rounds to `dtype`.
     """
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:

@@ -22,7 +22,7 @@ from transformer.environment import read_environment
 from transformer.errors import MALFORMED, UserError, first_of
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.state import abstract_parameters
+from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
 # Keys of `config.model` that do not change what its parameters mean.
@@ -79,7 +79,7 @@ class Parent:
 
     def initial_parameters(self, parameters: dict) -> dict:
         """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
-        expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
+        expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
         loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
         logging.info("Initial parameters %s.", self.describe(parameters))
         leaves = named_leaves(parameters)
@@ -161,7 +161,7 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
 def _check_parameters(parent: Parent, vocab_sizes: tuple[int, int]) -> None:
     """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
     training = parent.run_config.training
-    own = named_leaves(abstract_parameters(parent.run_config, *vocab_sizes))
+    own = named_leaves(abstract_init(parent.run_config, *vocab_sizes)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
     differing = restore.differing_shapes(parent.shapes, wanted)
     if parent.objective != training.objective:
@@ -241,4 +241,4 @@ def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     """Returns the names of the parameters that the model has if it is trained for `objective`."""
     changed = ml_collections.ConfigDict(config)
     changed.training.objective = objective
-    return tuple(named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))
+    return tuple(named_leaves(abstract_init(changed, SPECIAL, SPECIAL)[1]))

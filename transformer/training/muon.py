@@ -25,7 +25,6 @@ def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
     """
 
     def update(updates, state: optax.contrib.MuonState, params=None):
-        del params
         count = optax.safe_increment(state.count)
         momentum = optax.tree.update_moment(updates, state.mu, BETA, 1)
         ahead = jax.tree.map(
@@ -39,11 +38,7 @@ def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
 
 
 def _orthogonalize_tree(tree, epsilon: float):
-    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU, each by itself.
-
-    Every stack is split over all devices. One all-to-all exchanges sharded matrices for whole ones, so that no device
-    gathers a matrix in every iteration.
-    """
+    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU, each by itself."""
     dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_transpose_by_rule(path, leaf) for path, leaf in paths_leaves]
@@ -53,15 +48,17 @@ def _orthogonalize_tree(tree, epsilon: float):
         numbers[leaf.shape, number if one_by_one else None].append(number)
     for (shape, _), equal in numbers.items():
         stack = jnp.stack([leaves[number].astype(dtype) for number in equal])
-        result = _orthogonalize(stack, epsilon)
-        for number, matrix in zip(equal, result, strict=True):
+        for number, matrix in zip(equal, _orthogonalize(stack, epsilon), strict=True):
             leaves[number] = matrix.astype(jnp.float32) * (RMS * math.sqrt(max(shape)))
     results = [_transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)]
     return structure.unflatten(results)
 
 
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
-    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some."""
+    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some.
+
+    One all-to-all exchanges sharded matrices for whole ones, so that no device gathers a matrix in every iteration.
+    """
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0, nesterov=False, eps=epsilon, weight_dimension_numbers=lambda _: STACKED
     )

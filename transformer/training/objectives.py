@@ -31,7 +31,7 @@ def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
 
 
 class TrainingObjective(NamedTuple):
-    """One way to train: all that distinguishes it is in its entry of `OBJECTIVES`.
+    """One way to train.
 
     sides: whether the pairs have a source and a target; the absent side of monolingual text has an empty language.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs): a module with `hidden` and
@@ -52,7 +52,7 @@ class TrainingObjective(NamedTuple):
     methods: AbstractSet[str] = frozenset()
     options: AbstractSet[str] = frozenset()
     strategy: str | None = None
-    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss.from_config
+    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss
     make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 

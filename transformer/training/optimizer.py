@@ -1,5 +1,6 @@
 """Optimizers and learning-rate schedules by name (section 5.3)."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -25,9 +26,9 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
     def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
         if config.weight_decay > 0:
-            # The same for all optimizers: Optax's muon does not decay embeddings, its adafactor ignores the learning
-            # rate.
-            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _is_matrix)
+            # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the learning rate.
+            matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
+            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), matrices)
             optimizer = optax.chain(optimizer, decay)
         if config.clip_norm > 0:
             return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
@@ -51,16 +52,12 @@ def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtype
 
 
 def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3).
-
-    At the first update t = 1, and Optax's count is 0. Without warm-up it is learning_rate * (d_model t)^-0.5.
-    """
+    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), where t = count + 1."""
     warmup_steps = max(config.warmup_steps, 1)
     peak = config.learning_rate * (d_model * warmup_steps) ** -0.5
 
     def schedule(count):
-        t = jnp.asarray(count + 1, jnp.float32)
-        w = float(warmup_steps)
+        t, w = jnp.asarray(count + 1, jnp.float32), float(warmup_steps)
         return peak * jnp.minimum(t / w, jnp.sqrt(w / t))
 
     return schedule
@@ -95,10 +92,7 @@ def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
 
 
 def _muon_labels(parameters):
-    """Selects the parameters that Muon updates: all kernels but the projection to logits.
-
-    Embedding tables and the vector v of additive attention do not map activations to activations.
-    """
+    """Labels kernels "muon", except that of the projection to logits, and all other parameters "adam"."""
 
     def label(path, leaf) -> str:
         names = [key.key for key in path]
@@ -106,11 +100,6 @@ def _muon_labels(parameters):
         return "muon" if is_inner else "adam"
 
     return jax.tree_util.tree_map_with_path(label, parameters)
-
-
-def _is_matrix(parameters):
-    """Selects the parameters that decay: not biases, nor the scales of LayerNorm."""
-    return jax.tree.map(lambda x: x.ndim > 1, parameters)
 
 
 # The constructors take (config.optimizer, schedule) and leave weight decay to `make_optimizer`.

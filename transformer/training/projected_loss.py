@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
-from transformer.distributed.mesh import BATCH
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.training.loss import Criterion, LossSums
@@ -24,19 +23,16 @@ from transformer.training.loss import Criterion, LossSums
 class ProjectedLoss:
     """Maps a model and a batch to the summed criterion and to the sums that a step reports.
 
-    The model has `hidden` and `output_table`, whose products are the logits.
+    The model has `hidden` and `output_table`, whose products are the logits. `training` is `config.training`.
     """
 
-    criterion: Criterion
+    training: Config
     mesh: Mesh
-
-    @classmethod
-    def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
-        return cls(Criterion(training.label_smoothing, training.label_smoothing_support, training.r_drop), mesh)
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
         """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
-        criterion = dataclasses.replace(self.criterion, r_drop=0.0) if rngs is None else self.criterion
+        r_drop = 0.0 if rngs is None else self.training.r_drop
+        criterion = Criterion(self.training.label_smoothing, self.training.label_smoothing_support, r_drop)
         batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
         return projected_loss(criterion, self.mesh, model.hidden(**batch, rngs=rngs), model.output_table, targets)
@@ -74,7 +70,7 @@ def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: 
     # R-Drop compares the rows of a sentence, which are on one device.
     splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
     splits_d_table = splits_rows and sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0
-    rows = BATCH if splits_rows else P()
+    rows = P(ROW_AXES) if splits_rows else P()
     padding = kernels.padded_columns(vocab_size, sizes["tensor"]) - vocab_size
     padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
 

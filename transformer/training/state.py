@@ -41,11 +41,6 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
-def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
-    """Returns the shapes of the parameters."""
-    return abstract_init(config, source_vocab_size, target_vocab_size)[1]
-
-
 class Initializer:
     """Creates the initial state, each array with its sharding over the mesh.
 

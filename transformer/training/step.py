@@ -43,7 +43,7 @@ class TrainStep:
         mesh: Mesh,
         inputs: Inputs = keep_batch,
     ):
-        """`inputs` is from `inputs_of`; the default suits objectives whose batches have all inputs and targets."""
+        """`inputs` is from `inputs_of`; the default suits objectives whose batches are complete."""
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
@@ -73,32 +73,31 @@ class TrainStep:
         The first is for the shape that needs most memory, so that a step that does not fit fails at once. The
         programs without activations are last: those that start and end an accumulation, and the learning rate's.
         """
-        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
-        rate = self.abstract_rate(state)
-        if self.config.training.accumulation == 1:
-            calls = [(self.update, state, batch, self.seed, rate) for batch in batches]
-        else:
-            totals = self.abstract_totals(state)
-            calls = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
-            calls += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
-        calls.append((self.learning_rate, count_updates(state.optimizer_state)))
+        largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
+        with_activations, others = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
+        calls = [*with_activations, *others[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
-    def abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
-        """Returns the shape and sharding of the learning rate."""
-        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count_updates(state.optimizer_state).sharding)
+    def calls(self, state: TrainState, bucket: Bucket) -> tuple[tuple, list[tuple]]:
+        """Returns what an update from batches of this shape calls, as (function, *arguments), which may be abstract.
 
-    def abstract_totals(self, state: TrainState) -> Totals:
-        """Returns the shapes and shardings of the sums over batches."""
+        The first is the program with activations, called for each batch; the others are called once.
+        """
+        batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
+        rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
+        if self.config.training.accumulation == 1:
+            return (self.update, state, batch, self.seed, rate), []
         totals = jax.eval_shape(self.zeros, state.parameters)
-        return abstract_arrays(totals, tree_shardings(self.mesh, totals))
+        totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
+        others = [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
+        return (self.accumulate, state, batch, 0, totals, self.seed), others
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
         return abstract_batch(bucket, self.config.batch.plan == "packed", self.batch_sharding)
 
     def place(self, batch: Batch) -> Batch:
-        """Returns the batch sharded over the mesh, as those of the loader already are."""
+        """Returns the batch sharded over the mesh, as the loader's already are."""
         return jax.device_put(batch, self.batch_sharding)
 
     def _update(self, state: TrainState, batch: Batch, seed: jax.Array, learning_rate: jax.Array):
@@ -165,8 +164,8 @@ def _select(condition: jax.Array, tree, otherwise):
 def global_norm(mesh: Mesh, tree) -> jax.Array:
     """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
 
-    It is the norm of the norms of all rows, in few kernels and one collective: a compiler can fuse the rows' norms into
-    the computation of the matrices. Sums of whole matrices would take a kernel or two and perhaps an all-reduce each.
+    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices, and takes one
+    collective. Sums of whole matrices would take a kernel or two and perhaps an all-reduce each.
     """
     leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
 
