@@ -20,7 +20,7 @@ from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.distributed.mesh import one_device
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
-from transformer.training.loss import LossSums
+from transformer.training.loss import Criterion, LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
 VOCAB = 20

@@ -14,8 +14,8 @@ from transformer.model.layers import Layer
 class LayerCache:
     """Keys and values of one decoder layer, in the layout in which products read them.
 
-    Those of self-attention grow by one position per step, with an entry of each of K slots. Those of the encoder's
-    output are computed once, and the hypotheses of a sentence share them; a decoder without encoder has none.
+    Self-attention's grow by one position per step, with an entry of each of K slots. The memory's are computed once,
+    and the hypotheses of a sentence share them; a decoder without encoder has none.
     """
 
     self_keys: Float[Array, "B H dk LK"]
@@ -59,7 +59,6 @@ class LayerCache:
     def attend_memory(
         self, attention: MultiHeadAttention, x: Float[Array, "B K D"], mask: Bool[Array, "B 1 1 S"]
     ) -> Float[Array, "B K D"]:
-        """Attends to the encoder's output."""
         return _attend(attention, x, self.memory_keys, self.memory_values, mask, None)
 
 
@@ -80,10 +79,6 @@ class DecodingCache:
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
         return self.replace(slots=jnp.take_along_axis(self.slots, parents[:, :, None], axis=1))
-
-    def take_slots(self, position: Int[Array, ""]) -> "DecodingCache":
-        """Returns the cache in which hypothesis k has its token at `position` in slot k."""
-        return self.replace(slots=self.slots.at[:, :, position].set(jnp.arange(self.slots.shape[1])[None]))
 
     @property
     def self_mask(self) -> Bool[Array, "B 1 K LK"]:

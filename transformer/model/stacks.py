@@ -146,7 +146,8 @@ class Decoder(Stack):
         positions = jnp.full((1, tokens.shape[1]), position)
         rotary_positions = self.rotary_positions(positions)
         x = self.embed(tokens, positions, None)
-        cache = cache.take_slots(position)
+        slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
+        cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
         self_mask, layer_caches = cache.self_mask, list(cache.layers)
         for i, layer in enumerate(self.layers):
 
