@@ -112,9 +112,9 @@ def compile_shape(
 
 def lower(step: TrainStep, state: TrainState, bucket: Bucket) -> list[tuple[jax.stages.Lowered, int]]:
     """Returns the programs of an update from batches of this shape, and how often it executes each."""
-    (function, *arguments), others = step.calls(state, bucket)
+    (function, *arguments), once = step.calls(state, bucket)
     programs = [(function.lower(*arguments), step.config.training.accumulation)]
-    return programs + [(function.lower(*arguments), 1) for function, *arguments in others]
+    return programs + [(function.lower(*arguments), 1) for function, *arguments in once]
 
 
 def interpolated_seconds(bucket: Bucket, compiled: Sequence[CompiledShape]) -> float:

@@ -59,6 +59,7 @@ class LayerCache:
     def attend_memory(
         self, attention: MultiHeadAttention, x: Float[Array, "B K D"], mask: Bool[Array, "B 1 1 S"]
     ) -> Float[Array, "B K D"]:
+        """Attends to the encoder's output."""
         return _attend(attention, x, self.memory_keys, self.memory_values, mask, None)
 
 

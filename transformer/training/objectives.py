@@ -36,15 +36,14 @@ class TrainingObjective(NamedTuple):
     sides: whether the pairs have a source and a target; the absent side of monolingual text has an empty language.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs): a module with `hidden` and
       `output_table`.
-    methods: the methods of `transformer.Model` that the model has. Samples of validation and reports show translations
-      and attention if it has `translate` and `attention`.
+    methods: the methods of `transformer.Model` that the model has. Samples and reports show translations and attention
+      if it has `translate` and `attention`.
     options: the optional parts of the configuration that the objective supports, of packed (batch.plan),
       label_smoothing, r_drop, word_vectors (model.source_vectors and target_vectors) and shortlist.
     strategy: the decoding strategy that its models need, and only its models have; None: any that no objective needs.
     make_loss(config.training, mesh): the loss.
     make_inputs(config.training, pieces): see `inputs_of`.
-    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0
-      in a stack that the model does not have.
+    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder.
     """
 
     sides: tuple[bool, bool]

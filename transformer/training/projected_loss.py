@@ -63,8 +63,7 @@ def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tu
 def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
     """Returns ((criterion, sums), (d_hidden, d_table)), computed by all devices of the mesh.
 
-    The devices split the rows over the axes "data" and "fsdp", and the columns of logits over "tensor". Only statistics
-    of rows and the gradients cross devices.
+    The devices split the rows over "data" and "fsdp", and the columns over "tensor"; statistics and gradients cross.
     """
     (vocab_size, d_model), sizes = table.shape, mesh.shape
     # R-Drop compares the rows of a sentence, which are on one device.
@@ -116,6 +115,11 @@ def _sum_chunks(
     """Returns ((criterion, sums), d_hidden, d_table) of the rows and the columns of logits of one device."""
     (rows, length, _), passes = hidden.shape, criterion.passes
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
+    chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
+
+    def split(x):
+        x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
+        return x.reshape(count, chunk_rows, *x.shape[1:])
 
     def add_chunk(totals, chunk):
         hidden, targets = chunk
@@ -129,12 +133,5 @@ def _sum_chunks(
         return jax.tree.map(jnp.add, totals, (tuple(result), d_table)), d_hidden.reshape(hidden.shape)
 
     start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape)
-    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, [_split(x, count, passes) for x in (hidden, targets)])
+    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, (split(hidden), split(targets)))
     return result, d_hidden.reshape(-1, *hidden.shape[1:])[:rows], d_table
-
-
-def _split(x: jax.Array, count: int, passes: int) -> jax.Array:
-    """Splits rows into `count` equal chunks, the last filled with padding. A sentence's passes are in one chunk."""
-    rows = passes * math.ceil(len(x) / passes / count)
-    x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
-    return x.reshape(count, rows, *x.shape[1:])

@@ -44,9 +44,7 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
 class Initializer:
     """Creates the initial state, each array with its sharding over the mesh.
 
-    Attributes:
-      graph: the structure of the model.
-      start_from: returns the initial state for given parameters, which are donated.
+    `start_from` returns the initial state for given parameters, which are donated.
     """
 
     def __init__(

@@ -70,27 +70,24 @@ class TrainStep:
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
 
-        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The
-        programs without activations are last: those that start and end an accumulation, and the learning rate's.
+        The first is for the shape that needs most memory, so that a step that does not fit fails at once. Programs
+        without activations are last.
         """
         largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
-        with_activations, others = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
-        calls = [*with_activations, *others[0], (self.learning_rate, count_updates(state.optimizer_state))]
+        of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
+        calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
     def calls(self, state: TrainState, bucket: Bucket) -> tuple[tuple, list[tuple]]:
-        """Returns what an update from batches of this shape calls, as (function, *arguments), which may be abstract.
-
-        The first is the program with activations, called for each batch; the others are called once.
-        """
+        """Returns (function, *abstract arguments) of the call for each batch, and of those for each update."""
         batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
         if self.config.training.accumulation == 1:
             return (self.update, state, batch, self.seed, rate), []
         totals = jax.eval_shape(self.zeros, state.parameters)
         totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
-        others = [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
-        return (self.accumulate, state, batch, 0, totals, self.seed), others
+        once = [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
+        return (self.accumulate, state, batch, 0, totals, self.seed), once
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
@@ -140,12 +137,13 @@ class TrainStep:
             decay = jnp.minimum(self.config.training.ema_decay, (1.0 + state.step) / (10.0 + state.step))
             ema_parameters = optax.incremental_update(parameters, ema_parameters, 1.0 - decay)
         before = (state.parameters, state.optimizer_state, state.ema_parameters)
-        after = _select(is_finite, (parameters, optimizer_state, ema_parameters), before)
+        after = (parameters, optimizer_state, ema_parameters)
+        after = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, before)
         # Latches at `max_skipped`: the host reads the count only at log steps.
         is_latched = state.skipped >= self.config.training.max_skipped
         skipped = jnp.where(is_latched, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
         metrics = {
-            "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
+            "sums": jax.tree.map(lambda x: jnp.where(is_finite, x, 0.0), sums),
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "skipped": ~is_finite,
@@ -157,15 +155,10 @@ class TrainStep:
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
 
-def _select(condition: jax.Array, tree, otherwise):
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
-
-
 def global_norm(mesh: Mesh, tree) -> jax.Array:
     """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
 
-    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices, and takes one
-    collective. Sums of whole matrices would take a kernel or two and perhaps an all-reduce each.
+    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices: one collective.
     """
     leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
 
