@@ -62,7 +62,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.attention_dropout = Key(0.0, PROBABILITY)  # rate on attention weights; the paper has none, tensor2tensor 0.1
     model.activation_dropout = Key(0.0, PROBABILITY)  # rate on the inner activations of the feed-forward networks
     # Activation of the feed-forward networks. glu, geglu and swiglu are gated and have one more matrix.
-    model.activation = Key("relu", listed_in("transformer.model.feed_forward:ACTIVATIONS"))
+    model.activation = Key("relu", listed_in("transformer.model.layers:ACTIVATIONS"))
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
     model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
     model.final_norm = optional(bool, SWITCH)  # a LayerNorm after each stack; None: only with norm_position=pre
@@ -85,7 +85,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for
     # about a quarter more FLOPs
-    model.remat = Key("none", listed_in("transformer.model.encoder:REMATS"), MESH)
+    model.remat = Key("none", listed_in("transformer.model.stacks:REMATS"), MESH)
     model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
     # dtype of matrix products and activations; the rest is float32. auto: bfloat16, or float32 on processors without
     # bfloat16 instructions

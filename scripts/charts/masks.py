@@ -10,7 +10,7 @@ import numpy as np
 from scripts.charts import heat_map, theme
 from scripts.charts.heat_map import Axis
 from transformer.errors import UserError
-from transformer.model.masks import attention_mask
+from transformer.model.masks import Mask
 
 PACKED = (4, 3)  # tokens of the sentences of a packed row
 LENGTH = 9
@@ -68,4 +68,4 @@ def mask(name: str, sentences: Sequence[int], length: int) -> np.ndarray:
     lengths = {"padding": [sum(sentences)], "causal": [length]}.get(name, sentences)
     segments = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     segments = jnp.asarray(np.pad(segments, (0, length - len(segments))))[None]
-    return np.asarray(attention_mask(segments, segments, MASKS[name])[0, 0])
+    return np.asarray(Mask(segments, segments, MASKS[name], is_packed=True).dense[0, 0])

@@ -114,12 +114,6 @@ def compile_shape(
 
 def lower(step: TrainStep, state: TrainState, bucket: Bucket) -> list[tuple[jax.stages.Lowered, int]]:
     """Returns the programs of an update from batches of this shape, and how often it executes each."""
-    batch, accumulation = step.abstract_batch(bucket), step.config.training.accumulation
-    if accumulation == 1:
-        return [(step.update.lower(state, batch, step.seed, step.abstract_rate(state)), 1)]
-    totals = step.abstract_totals(state)
-    return [
-        (step.zeros.lower(state.parameters), 1),
-        (step.accumulate.lower(state, batch, 0, totals, step.seed), accumulation),
-        (step.apply_gradients.lower(state, totals, step.abstract_rate(state)), 1),
-    ]
+    (function, *arguments), once = step.calls(state, bucket)
+    programs = [(function.lower(*arguments), step.config.training.accumulation)]
+    return programs + [(function.lower(*arguments), 1) for function, *arguments in once]

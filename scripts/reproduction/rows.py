@@ -16,7 +16,7 @@ from transformer.config.keys import flatten, nearest
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.training.state import abstract_parameters
+from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 
 EFFECT = 0.5  # BLEU; the base row and rows that differ by more from it have several seeds
@@ -103,4 +103,4 @@ def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]
 def count_parameters(config: Config) -> int:
     """Returns the number of parameters with a vocabulary of exactly `tokenizer.vocab_size` tokens."""
     vocabulary = config.tokenizer.vocab_size
-    return sum(leaf.size for leaf in jax.tree.leaves(abstract_parameters(config, vocabulary, vocabulary)))
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_init(config, vocabulary, vocabulary)[1]))

@@ -44,10 +44,10 @@ from transformer.errors import UserError
 from transformer.model import layers
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
-from transformer.model.encoder import Encoder
-from transformer.model.feed_forward import FeedForward
 from transformer.model.language_models import MaskedLanguageModel
+from transformer.model.layers import FeedForward
 from transformer.model.masks import Mask
+from transformer.model.stacks import Encoder
 from transformer.model.transformer import Transformer
 from transformer.run.record import read_record
 from transformer.special_tokens import SPECIAL, UNK
@@ -60,7 +60,7 @@ PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train"
 TABLES = {
     "data.source": "transformer.data.sources.source:SOURCES",
     "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
-    "model.activation": "transformer.model.feed_forward:ACTIVATIONS",
+    "model.activation": "transformer.model.layers:ACTIVATIONS",
     "model.attention": "transformer.model.attention:ATTENTION_SCORES",
     "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",
     "model.norm_position": "transformer.model.layers:NORM_POSITIONS",

@@ -73,8 +73,8 @@ def trace(folder: Path, name: str, settings: str, more: dict[str, str], target_l
     with preparation.open_workdir(folder / name, config) as (workdir, config):
         run = preparation.prepare(config, workdir)
     step, state = run.train_step, run.initializer.abstract_state
-    batch = step.abstract_batch(Bucket(8, 16, target_length))
-    step.update.lower(state, batch, step.seed, step.abstract_rate(state))
+    function, *arguments = step.calls(state, Bucket(8, 16, target_length))[0]
+    function.lower(*arguments)
 
 
 def run_evaluation(folder: Path, flags: str) -> None:

@@ -151,7 +151,7 @@ def test_an_unusable_value_is_named_with_the_rule(name):
         (rules.between(0.98, 1.0), [0.98, 1.0], [0.97, 1.01, math.nan]),
         (rules.either(-1, rules.at_least(1)), [-1, 1], [0, -2]),
         (rules.one_of("bpe", "word"), ["bpe"], ["BPE", "bp", ""]),
-        (rules.listed_in("transformer.model.feed_forward:ACTIVATIONS"), ["relu"], ["rleu"]),
+        (rules.listed_in("transformer.model.layers:ACTIVATIONS"), ["relu"], ["rleu"]),
         (rules.PROBABILITY, [0.0, 0.99], [1.0, -0.01, math.nan]),
         (rules.FRACTION, [0.01, 1.0], [0.0, 1.01, math.nan]),
         (rules.SEED, [0, 2**32 - 1], [-1, 2**32]),

@@ -24,7 +24,7 @@ from transformer.training.loss import Criterion, LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
 VOCAB = 20
-LOSS = ProjectedLoss(Criterion(0.1, "uniform", 0.0), one_device())
+LOSS = ProjectedLoss(base.get_config().training, one_device())
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
 ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 

@@ -11,7 +11,7 @@ from flax import nnx
 from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.language_models import LanguageModel
-from transformer.model.masks import Mask, attention_mask, segments_of
+from transformer.model.masks import Mask, segments_of
 from transformer.model.transformer import attention_weights
 
 HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4
@@ -79,9 +79,9 @@ def test_a_query_that_may_see_nothing_gets_zeros_and_harmless_gradients():
 def test_masks_keep_sentences_apart_and_hide_padding_and_the_future():
     queries, keys = jnp.asarray([[1, 1, 2, 0]]), jnp.asarray([[1, 2, 2, 0]])
     cross = [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(attention_mask(queries, keys, causal=False)[0, 0], np.array(cross, bool))
+    np.testing.assert_array_equal(Mask(queries, keys, False, True).dense[0, 0], np.array(cross, bool))
     causal = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(attention_mask(queries, queries, causal=True)[0, 0], np.array(causal, bool))
+    np.testing.assert_array_equal(Mask(queries, queries, True, True).dense[0, 0], np.array(causal, bool))
 
 
 def test_attention_weights_of_every_layer_and_head():

@@ -10,8 +10,8 @@ from flax import nnx
 
 from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.embedding import Embedding
-from transformer.model.encoder import Encoder
 from transformer.model.language_models import LanguageModel
+from transformer.model.stacks import Encoder
 
 ROWS, SOURCE, TARGET = LARGE
 # No row has padding. The test reads another output position in each row.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.model.layer_norm import LayerNorm
+from transformer.model.layers import LayerNorm
 
 EPSILON = 1e-3
 

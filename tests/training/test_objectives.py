@@ -22,8 +22,8 @@ from transformer.decoding.beam_search import beam_search
 from transformer.errors import UserError
 from transformer.model.language_models import LanguageModel, MaskedLanguageModel
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
-from transformer.training.eval_step import held_out_means
 from transformer.training.masked_lm import MASK, make_masking, mask_tokens, word_starts
+from transformer.training.validation import held_out_means
 
 VOCAB = 50
 STARTS = np.arange(VOCAB) % 2 == 0  # tokens of even numbers begin words

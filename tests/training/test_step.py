@@ -255,8 +255,8 @@ def test_runs_that_differ_in_seed_and_schedule_share_the_program_of_a_step():
         schedule = optax.constant_schedule(rate)
         config = tiny_config(seed=seed, optimizer__learning_rate=rate)
         here = setup(config, make_optimizer(config.optimizer, schedule), schedule=schedule)
-        state, batch = here.initializer.abstract_state, here.step.abstract_batch(Bucket(8, 4, 5))
-        texts.add(here.step.update.lower(state, batch, here.step.seed, here.step.abstract_rate(state)).as_text())
+        function, *arguments = here.step.calls(here.initializer.abstract_state, Bucket(8, 4, 5))[0]
+        texts.add(function.lower(*arguments).as_text())
     assert len(texts) == 1
 
 
@@ -277,7 +277,7 @@ def test_the_memory_of_an_accumulation_counts_the_whole_state():
     here = setup(tiny_config(training__accumulation=2), optax.adam(optax.constant_schedule(0.1)))
     state = here.initializer.abstract_state
     program = here.step.compilations(state, [Bucket(4, 7, 7)])[0]()
-    arguments = jax.tree.leaves((state, here.step.abstract_totals(state)))
+    arguments = jax.tree.leaves((state, jax.eval_shape(here.step.zeros, state.parameters)))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in arguments)
     assert program.memory_analysis().argument_size_in_bytes >= size
 

@@ -20,7 +20,7 @@ from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import validation
-from transformer.training.eval_step import check_lengths
+from transformer.training.validation import check_lengths
 from transformer.workdir import create_workdir
 
 
@@ -102,7 +102,7 @@ def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch)
     # nnx.capture replaces methods of the modules' classes while it traces.
     validation = prepared.validation
     fresh = TextDecoder([validation.graph], prepared.tokenizer, validation.decoder.config, jax.local_devices())
-    monkeypatch.setattr(validation.samples, "decoder", fresh)
+    monkeypatch.setattr(validation, "decoder", fresh)
     jobs = validation.compilations(prepared.initializer().parameters)
     monkeypatch.setattr(nnx, "capture", lambda *_, **__: pytest.fail("traced by a job"))
     for job in jobs:
@@ -146,23 +146,22 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     assert ran == [long]
 
 
-def test_long_pairs_are_counted_and_named_by_line(prepared, caplog):
+def test_long_pairs_are_counted(prepared, caplog):
     config = ml_collections.ConfigDict(prepared.config)
     corpus, texts = prepared.validation.corpus, sources.read_pairs(config.data, "valid")
     encoded = [side.encode(side_texts) for side, side_texts in zip(prepared.tokenizer.sides, texts, strict=True)]
     needed = [1 + max(map(len, pair)) for pair in zip(*encoded, strict=True)]
     config.data.max_length = sorted(needed)[-3]
-    longer = [line for line, length in enumerate(needed, start=1) if length > config.data.max_length]
-    check_lengths(config, prepared.tokenizer, corpus, "valid")
+    longer = sum(length > config.data.max_length for length in needed)
+    check_lengths(config, corpus, "valid")
     (line,) = caplog.messages
-    assert f"data.valid_split=validation: the loss leaves out {len(longer)} of {len(needed)} pairs, longer than" in line
-    assert line.endswith(f": line{'s' * (len(longer) > 1)} {', '.join(map(str, longer))}.")
+    assert f"data.valid_split=validation: the loss leaves out {longer} of {len(needed)} pairs, longer than" in line
     caplog.clear()
-    check_lengths(prepared.config, prepared.tokenizer, corpus, "valid")
+    check_lengths(prepared.config, corpus, "valid")
     assert not caplog.messages
     config.data.max_length = min(needed) - 1
     with pytest.raises(UserError, match=f"config.data.max_length={min(needed) - 1}: all pairs of data.valid_split="):
-        check_lengths(config, prepared.tokenizer, corpus, "valid")
+        check_lengths(config, corpus, "valid")
 
 
 def test_memory_advice_names_the_keys_of_the_batch_that_failed(prepared, monkeypatch):

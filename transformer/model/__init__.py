@@ -1,1 +1,1 @@
-"""Section 3 of the paper, one file per subsection."""
+"""Section 3 of the paper."""

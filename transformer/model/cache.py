@@ -7,15 +7,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.kernels import batched_dtype, product_dtype
-from transformer.model.layers import DecoderLayer
+from transformer.model.layers import Layer
 
 
 @struct.dataclass
 class LayerCache:
     """Keys and values of one decoder layer, in the layout in which products read them.
 
-    Those of self-attention grow by one position per step, with an entry of each of K slots. Those of the encoder's
-    output are computed once, and the hypotheses of a sentence share them; a decoder without encoder has none.
+    Self-attention's grow by one position per step, with an entry of each of K slots. The memory's are computed once,
+    and the hypotheses of a sentence share them; a decoder without encoder has none.
     """
 
     self_keys: Float[Array, "B H dk LK"]
@@ -25,7 +25,7 @@ class LayerCache:
 
     @classmethod
     def start(
-        cls, layer: DecoderLayer, d_model: int, memory: Float[Array, "B S D"] | None, rows: int, entries: int
+        cls, layer: Layer, d_model: int, memory: Float[Array, "B S D"] | None, rows: int, entries: int
     ) -> "LayerCache":
         """Returns a cache with room for `entries` keys and values of self-attention in each row."""
         attention, memory_keys, memory_values = layer.self_attention, None, None
@@ -80,10 +80,6 @@ class DecodingCache:
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
         return self.replace(slots=jnp.take_along_axis(self.slots, parents[:, :, None], axis=1))
-
-    def take_slots(self, position: Int[Array, ""]) -> "DecodingCache":
-        """Returns the cache in which hypothesis k has its token at `position` in slot k."""
-        return self.replace(slots=self.slots.at[:, :, position].set(jnp.arange(self.slots.shape[1])[None]))
 
     @property
     def self_mask(self) -> Bool[Array, "B 1 K LK"]:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.embedding import Embedding, TokenModel, make_projection
-from transformer.model.encoder import Encoder
+from transformer.model.stacks import Encoder
 from transformer.model.transformer import SHARE_EMBEDDINGS
 from transformer.special_tokens import PAD
 
@@ -21,8 +21,8 @@ class CtcTransformer(TokenModel):
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder = Encoder(config, embedding, rngs=rngs)
+        self.output_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.encoder = Encoder(config, self.output_embedding, rngs=rngs)
         is_shared = SHARE_EMBEDDINGS[config.share_embeddings].source_and_target
         self.projection = None if is_shared else make_projection(config, target_vocab_size, rngs)
         self.frames_per_token = config.ctc_frames
@@ -30,10 +30,6 @@ class CtcTransformer(TokenModel):
     def hidden(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F D"]:
         """Returns the encoder's output for each frame, from which the logits of its label follow."""
         return self.encoder(self.frames(source), rngs=rngs)
-
-    @property
-    def output_embedding(self) -> Embedding:
-        return self.encoder.embedding
 
     def frames(self, source: Int[Array, "B S"]) -> Int[Array, "B F"]:
         """Returns the token that each frame reads."""

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Key, UInt32
 def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
 
-    `rngs` needs a stream named "dropout". Its count numbers the calls of a forward pass, which share its key: on a GPU,
-    a key for each call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
+    The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a GPU, a key for each
+    call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
     """
     if rngs is None or rate == 0.0:
         return x
@@ -27,10 +27,9 @@ def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Fl
 def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Returns 32 random bits per element: a hash of the element's index, the key and the number of the call.
 
-    JAX's own generators take longer than the matrix product that they mask: 15 ms for 2M elements on two CPU cores,
-    against 3 ms for the product and 0.9 ms for this hash. The hash is elementwise, so compilers fuse it into its use
-    and recompute it in the backward pass instead of storing a mask, and the bits do not depend on the sharding.
-    Two rounds of a 32-bit multiply and xor-shift mixer suffice for masks, the only use.
+    JAX's own generators take longer than the matrix product that they mask (docs/paper.md has the times). Compilers
+    fuse the hash into its use and recompute it in the backward pass instead of storing a mask, and the bits do not
+    depend on the sharding. Two rounds of a 32-bit multiply and xor-shift mixer suffice for masks, the only use.
     """
     # The call's number enters by constants that are added to arrays: an operation on the key would be another kernel.
     offset = _mix(call + jnp.uint32(1))

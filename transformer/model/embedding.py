@@ -36,7 +36,7 @@ class TokenModel(nnx.Module):
     The table is that of `output_embedding`, unless the model has a projection.
     """
 
-    output_embedding: Embedding  # a property of the subclass
+    output_embedding: Embedding
     projection: Linear | None
 
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:

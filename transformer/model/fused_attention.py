@@ -54,11 +54,7 @@ def fused_attention(
 def choose_kernel(
     kernels: Sequence[FusedAttention], queries: ArrayOrShape, keys: ArrayOrShape, values: ArrayOrShape, is_packed: bool
 ) -> FusedAttention | None:
-    """Returns the first kernel that can compute attention over arrays of these shapes, or None if there is none.
-
-    The target devices are those of the mesh that the caller activates; they need not be present. Without a mesh, as in
-    decoding, there is no kernel.
-    """
+    """Returns the first kernel for arrays of these shapes on the active mesh, or None; without a mesh there is none."""
     mesh, (rows, _, heads, width) = jax.sharding.get_abstract_mesh(), queries.shape
     if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16:
         return None
@@ -66,10 +62,8 @@ def choose_kernel(
         return None
     if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
         return None
-    for kernel in kernels:
-        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, is_packed):
-            return kernel
-    return None
+    usable = (kernel for kernel in kernels if kernel.runs_on(mesh.abstract_device))
+    return next((kernel for kernel in usable if kernel.accepts(queries, keys, is_packed)), None)
 
 
 def missing_devices(name: str, device: jax.Device) -> str | None:
@@ -132,8 +126,7 @@ def splash_attention(
 
 
 def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
-    # The mesh does not tell the compute capability. An absent GPU is a target of `scripts.plan`, all of which
-    # are recent.
+    # The mesh does not tell the compute capability. Absent GPUs are targets of `scripts.plan`, which are all recent.
     present = jax.local_devices() if jax.default_backend() == "gpu" else []
     is_nvidia = device.platform == "gpu" and device.device_kind.startswith("NVIDIA")
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
@@ -145,18 +138,14 @@ def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> b
     return is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
 
 
-def _fits_unpacked_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
-    # JAX 0.10 also computes the gradient of the bias of packed rows, which nothing needs (jax-ml/jax#39512).
-    return not is_packed and _fits_cudnn(queries, keys, is_packed)
-
-
 def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
     return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
 AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
 CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
-UNPACKED_CUDNN = CUDNN._replace(accepts=_fits_unpacked_cudnn)
+# JAX 0.10 also computes the gradient of the bias of packed rows, which nothing needs (jax-ml/jax#39512).
+UNPACKED_CUDNN = CUDNN._replace(accepts=lambda q, k, is_packed: not is_packed and _fits_cudnn(q, k, is_packed))
 SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
 # The kernels to try; attention that none of them can compute is plain.
 ATTENTION_IMPLEMENTATIONS = {"auto": (UNPACKED_CUDNN, SPLASH), "plain": (), "cudnn": (CUDNN,), "splash": (SPLASH,)}

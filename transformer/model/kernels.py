@@ -1,7 +1,4 @@
-"""Computations whose fastest form depends on the platform: products, the residual stream, reductions of the loss.
-
-XLA for CPUs needs help with all of them. The model and the loss call them by name, and do not ask for the platform.
-"""
+"""Computations whose fastest form depends on the platform: products, the residual stream, reductions of the loss."""
 
 import functools
 from pathlib import Path
@@ -17,9 +14,8 @@ from transformer.model.partitioning import is_for_one_cpu, shard_rows, target_pl
 
 FLOAT32 = jnp.dtype(jnp.float32)
 LOWEST = float(np.finfo(np.float32).min)
-ROWS = Layout((0, 1))  # a row's elements are adjacent
 FEW_ROWS = 64  # the most for which x^T is reordered instead of w (docs/performance.md has the times)
-PROCESSOR = Path("/proc/cpuinfo")  # its features, on Linux
+PROCESSOR = Path("/proc/cpuinfo")
 # Float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in their vector memory. Each chunk adds
 # to the whole gradient of the output table, which smaller ones would do more often.
 CHUNK_BYTES = {"cpu": 2**26, "gpu": 2**29, "tpu": 2**26}
@@ -51,10 +47,7 @@ def computes_bfloat16() -> bool:
 
 
 def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """Returns the dtype in which a search keeps operands of batched products in `dtype`: float32 on CPUs.
-
-    XLA on CPUs computes batched products in float32, and would convert the operands at each step.
-    """
+    """Returns the dtype of decoding's operands of batched products: float32 on CPUs, which would convert each time."""
     return FLOAT32 if target_platform() == "cpu" else dtype
 
 
@@ -63,8 +56,7 @@ def decoding_weight(
 ) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix:
     """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs.
 
-    XLA on CPUs reorders the right operand of a product at each call, which takes a third of the time of a product with
-    64 rows in bfloat16. It reorders a transposed weight faster, and `product_with_transpose` need not reorder it.
+    XLA on CPUs reorders the right operand at each product. It reorders a transposed weight faster, if it has to at all.
     """
     converted = w.astype(dtype)
     return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
@@ -89,9 +81,8 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
     """Returns x^T y in float32, the form of the gradient of a weight matrix.
 
     XLA on CPUs would fold the transpose into the product, which then runs at half the speed in bfloat16. A constraint
-    on the layout makes it transpose the narrower operand first. A second one, on the result, prevents XLA from folding
-    a later transpose into the product: it fails to run that form in bfloat16. Over several devices the constraints
-    would keep the partitioner from splitting the product.
+    on the layout makes it transpose the narrower operand first; another keeps a later transpose out of the product,
+    which would fail in bfloat16. Over several devices both would keep the partitioner from splitting the product.
     """
     if is_for_one_cpu():
         if x.shape[1] > y.shape[1]:
@@ -102,7 +93,7 @@ def transposed_product(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[
 
 def _row_major(x: jax.Array) -> jax.Array:
     """Makes XLA compute a matrix whose rows are contiguous, instead of folding a transpose into the products."""
-    return with_layout_constraint(x, ROWS)
+    return with_layout_constraint(x, Layout((0, 1)))
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
@@ -122,12 +113,8 @@ def flat_product(
 ) -> Float[Array, "*rows N"]:
     """Returns x @ kernel, or x @ kernel.T if `is_transposed`: a product in `dtype`, accumulated in `output_dtype`.
 
-    The kernel's gradient is accumulated and returned in float32, so that it is not rounded before it is summed over
-    batches and devices.
-
-    Flattening the rows matters on CPUs: for the kernel's gradient XLA would transpose a (B, T, N) gradient and
-    recompute everything fused into it element by element. A train step of 3,072 tokens takes 0.66 s instead of 1.06 s
-    on two cores.
+    The kernel's gradient is float32, so that it is not rounded before it is summed over batches and devices. Without
+    flattened rows, XLA on CPUs would recompute everything fused into the gradient of y for each element.
     """
     multiply = product_with_transpose if is_transposed else product
     y = multiply(_rows(x, dtype), kernel.astype(dtype), output_dtype)
@@ -157,9 +144,8 @@ def _rows(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """Constrains x and its gradient to the devices' rows, and on CPUs makes the compiler compute both once.
 
-    XLA on CPUs fuses elementwise results into their uses. Every product of every layer would recompute the residual
-    stream of all layers before it, dropout included, and a step would take 1.5 times as long. On accelerators there
-    is no barrier: it would only add memory traffic.
+    XLA on CPUs fuses elementwise results into their uses: every product would recompute the residual stream of all
+    layers before it, dropout included. On accelerators a barrier would only add memory traffic.
     """
     return _compute_once(shard_rows(x)) if target_platform() == "cpu" else shard_rows(x)
 
@@ -195,9 +181,9 @@ class RowStatistics(NamedTuple):
 def row_statistics(
     logits: Float[Array, "B T C"], truths: Int[Array, "B T"], smoothing: Float[Array, "#B #T C"]
 ) -> RowStatistics:
-    """Reduces rows of logits, whose truths are in these columns, or beyond them.
+    """Reduces rows of logits, whose truths may be in other columns: in one pass, or several on CPUs, which is faster.
 
-    Accelerators reduce in one pass over the logits, CPUs faster in several (docs/performance.md).
+    docs/performance.md has the times.
     """
     if target_platform() != "cpu":
         return _single_pass(logits, truths, smoothing)

@@ -7,9 +7,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.decoder import Decoder
 from transformer.model.embedding import Embedding, TokenModel
-from transformer.model.encoder import Encoder
+from transformer.model.stacks import Decoder, Encoder
 from transformer.special_tokens import PAD, UNK
 
 
@@ -21,8 +20,8 @@ class MaskedLanguageModel(TokenModel):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder, self.projection = Encoder(config, embedding, rngs=rngs), None
+        self.output_embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.encoder, self.projection = Encoder(config, self.output_embedding, rngs=rngs), None
 
     def hidden(
         self,
@@ -33,10 +32,6 @@ class MaskedLanguageModel(TokenModel):
     ) -> Float[Array, "B S D"]:
         """Returns the encoder's output."""
         return self.encoder(source, source_segments, source_positions, rngs)
-
-    @property
-    def output_embedding(self) -> Embedding:
-        return self.encoder.embedding
 
 
 @struct.dataclass
@@ -56,8 +51,9 @@ class LanguageModel(TokenModel):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.decoder, self.projection = Decoder(config, embedding, cross_attention=False, rngs=rngs), None
+        self.output_embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.decoder = Decoder(config, self.output_embedding, cross_attention=False, rngs=rngs)
+        self.projection = None
 
     def hidden(
         self,
@@ -68,10 +64,6 @@ class LanguageModel(TokenModel):
     ) -> Float[Array, "B T D"]:
         """Returns the decoder's output."""
         return self.decoder(target_input, segments=target_segments, positions=target_positions, rngs=rngs)
-
-    @property
-    def output_embedding(self) -> Embedding:
-        return self.decoder.embedding
 
     def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> PromptedCache:
         """Starts `beams` hypotheses for each prompt (tokens and EOS), of at most `length` tokens, BOS included."""

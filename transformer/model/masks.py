@@ -26,18 +26,12 @@ class Mask:
 
     @property
     def dense(self) -> Bool[Array, "B 1 T S"]:
-        return attention_mask(self.query_segments, self.key_segments, self.is_causal)
+        """True for keys of the query's segment that are not padding and, if causal, not later in the row."""
+        queries, keys = self.query_segments[:, None, :, None], self.key_segments[:, None, None, :]
+        mask = (queries == keys) & (keys != 0)
+        return mask & jnp.tri(queries.shape[2], dtype=bool)[None, None] if self.is_causal else mask
 
 
 def segments_of(tokens: Int[Array, "B L"]) -> Int[Array, "B L"]:
     """Returns the segments of rows with one sentence each: 1 for its tokens, 0 for padding."""
     return (tokens != PAD).astype(jnp.int32)
-
-
-def attention_mask(
-    query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"], causal: bool
-) -> Bool[Array, "B 1 T S"]:
-    """Returns True for keys of the query's segment that are not padding and, if causal, not later in the row."""
-    queries, keys = query_segments[:, None, :, None], key_segments[:, None, None, :]
-    mask = (queries == keys) & (keys != 0)
-    return mask & jnp.tri(query_segments.shape[1], dtype=bool)[None, None] if causal else mask

@@ -9,11 +9,6 @@ from jaxtyping import Array, Float, Int
 BASE = 10_000.0  # of the wavelengths (section 3.5)
 
 
-def positions_of(tokens: Int[Array, "B L"]) -> Int[Array, "1 L"]:
-    """Returns the positions, from 0, in rows with one sentence each."""
-    return jnp.arange(tokens.shape[1])[None]
-
-
 def _angles(positions: Int[Array, "#B L"], width: int) -> Float[Array, "#B L planes"]:
     """Returns the angles pos / BASE^(2i / width), in radians, for i = 0 ... width / 2 - 1."""
     frequencies = BASE ** (-np.arange(0, width, 2) / width)

@@ -8,10 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.decoder import Decoder
 from transformer.model.embedding import Embedding, TokenModel, make_projection
-from transformer.model.encoder import Encoder, Stack
 from transformer.model.masks import segments_of
+from transformer.model.stacks import Decoder, Encoder, Stack
 
 
 class Sharing(NamedTuple):
@@ -40,13 +39,12 @@ class Transformer(TokenModel):
                 f"not {source_vocab_size} source and {target_vocab_size} target tokens"
             )
         target_embedding = Embedding(target_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        source_embedding = (
-            target_embedding
-            if sharing.source_and_target
-            else Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        )
+        source_embedding = target_embedding
+        if not sharing.source_and_target:
+            source_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
+        self.output_embedding = target_embedding
         self.projection = None if sharing.target_and_logits else make_projection(config, target_vocab_size, rngs)
 
     def hidden(
@@ -63,10 +61,6 @@ class Transformer(TokenModel):
         memory = self.encoder(source, source_segments, source_positions, rngs)
         source_segments = segments_of(source) if source_segments is None else source_segments
         return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
-
-    @property
-    def output_embedding(self) -> Embedding:
-        return self.decoder.embedding
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""

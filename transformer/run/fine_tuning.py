@@ -20,7 +20,7 @@ from transformer.environment import read_environment
 from transformer.errors import MALFORMED, UserError, first_of
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.state import abstract_parameters
+from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
 # Keys of `config.model` that do not change what its parameters mean.
@@ -72,7 +72,7 @@ class Parent:
 
     def initial_parameters(self, parameters: dict) -> dict:
         """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
-        expected = abstract_parameters(self.config, *self.tokenizer.vocab_sizes)
+        expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
         loaded = restore.named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
         logging.info("Initial parameters %s.", self.describe(parameters))
         leaves = restore.named_leaves(parameters)
@@ -166,7 +166,7 @@ def _check_parameters(parent: Parent) -> None:
     training = parent.run_config.training
     source, target = parent.tokenizer.vocab_sizes  # the run's, as far as its embeddings are taken
     target = source if parent.run_config.tokenizer.shared else target
-    own = restore.named_leaves(abstract_parameters(parent.run_config, source, target))
+    own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
     differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
     names = own | differing
@@ -217,4 +217,4 @@ def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     """Returns the names of the parameters that the model has if it is trained for `objective`."""
     changed = ml_collections.ConfigDict(config)
     changed.training.objective = objective
-    return tuple(restore.named_leaves(abstract_parameters(changed, SPECIAL, SPECIAL)))
+    return tuple(restore.named_leaves(abstract_init(changed, SPECIAL, SPECIAL)[1]))

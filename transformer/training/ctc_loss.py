@@ -44,10 +44,13 @@ def chunk_sums(
     is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
     loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
     is_token = (labels != PAD) & is_possible[:, None]
+    best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
+    predicted = compact(best, is_kept(best))[:, : labels.shape[1]]
+    predicted = jnp.pad(predicted, ((0, 0), (0, labels.shape[1] - predicted.shape[1])))
     sums = LossSums(
         loss=loss,
         nll=loss,
-        correct=jnp.sum(is_token & (_greedy(logits, frames, labels.shape[1]) == labels)),
+        correct=jnp.sum(is_token & (predicted == labels)),
         tokens=jnp.sum(is_token),
     )
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
@@ -59,18 +62,8 @@ def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
     return jnp.sum(labels != PAD, axis=1) + jnp.sum(is_repeated, axis=1)
 
 
-def _greedy(logits: Float[Array, "B F V"], frames: Int[Array, "B F"], length: int) -> Int[Array, "B T"]:
-    """Returns the tokens of the most likely labels, cut or padded to `length`."""
-    best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
-    tokens = compact(best, is_kept(best))[:, :length]
-    return jnp.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
-
-
 def _split(x: Array, most_rows: int, devices: int) -> Array:
-    """Splits rows into equal chunks of at most `most_rows` on each device, filled up with padding.
-
-    Of N chunks each has every N-th row, so that its rows are on as many devices as the batch's.
-    """
+    """Splits rows into equal chunks of at most `most_rows` on each device: every N-th row, filled up with padding."""
     rows_per_device = math.ceil(len(x) / devices)
     count = math.ceil(rows_per_device / most_rows)
     rows = devices * math.ceil(rows_per_device / count)

@@ -31,8 +31,7 @@ class LossSums:
 
 # (columns (1, 1, C), targets (B, T, 1), vocab_size) to the weight of each column in the smoothing; they sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
-    # All columns (Szegedy et al. 2016).
-    "uniform": lambda columns, targets, vocab_size: jnp.full(columns.shape, 1 / vocab_size),
+    "uniform": lambda columns, targets, vocab_size: jnp.full(columns.shape, 1 / vocab_size),  # Szegedy et al. 2016
     # All but the truth and padding (the Annotated Transformer).
     "others": lambda columns, targets, vocab_size: ((columns != targets) & (columns != PAD)) / (vocab_size - 2),
 }
@@ -75,7 +74,11 @@ class Criterion:
         if is_padded:
             logits = jnp.where(columns < vocab_size, logits, LOWEST)
             smoothing = jnp.where(columns < vocab_size, smoothing, 0.0)
-        rows = _over_devices(row_statistics(logits, truths, smoothing), axis)
+        rows = row_statistics(logits, truths, smoothing)
+        if axis is not None:
+            maximum = jax.lax.pmax(rows.maximum, axis)
+            exponentials = rows.exponentials * jnp.exp(rows.maximum - maximum)
+            rows = RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
         normalizer = rows.maximum + jnp.log(rows.exponentials)
         weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
         sums = LossSums(
@@ -93,15 +96,6 @@ class Criterion:
         divergence, d_divergence = _symmetric_kl(logits, p, targets, axis)
         weight = self.r_drop / 2
         return sums.loss + weight * divergence, sums, d_logits + weight * d_divergence
-
-
-def _over_devices(rows: RowStatistics, axis: str | None) -> RowStatistics:
-    """Combines the statistics of each device's columns."""
-    if axis is None:
-        return rows
-    maximum = jax.lax.pmax(rows.maximum, axis)
-    exponentials = rows.exponentials * jnp.exp(rows.maximum - maximum)
-    return RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
 
 
 def _symmetric_kl(

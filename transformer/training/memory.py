@@ -8,7 +8,6 @@ from jax.sharding import AbstractMesh
 
 from transformer.config_types import Config, head_widths
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.model.decoder import decoder_layers
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, choose_kernel
 from transformer.model.kernels import product_dtype
 from transformer.training.objectives import OBJECTIVES
@@ -17,23 +16,19 @@ from transformer.training.objectives import OBJECTIVES
 def activation_bytes(config: Config, bucket: Bucket) -> int:
     """Estimates the bytes of the arrays that a batch of this shape creates in the model, gradients included.
 
-    Plain attention stores its scores in float32, with a gradient of the same size. They, and not the number of
-    positions, then decide which shape is largest. Fused attention, which the active mesh decides, stores none. Logits
-    do not count, since only a chunk's exist.
+    Plain attention stores its scores in float32, with a gradient of the same size; fused attention, on which the active
+    mesh decides, stores none. Logits do not count, since only a chunk's exist.
     """
-    model, stack_lengths = config.model, OBJECTIVES[config.training.objective].stack_lengths
-    source_length, target_length = stack_lengths(model, bucket.source_length, bucket.target_length)
-    num_decoder_layers = decoder_layers(model)
+    model, objective = config.model, OBJECTIVES[config.training.objective]
+    source_length, target_length = objective.stack_lengths(model, bucket.source_length, bucket.target_length)
+    num_decoder_layers = model.num_decoder_layers or model.num_layers
     attentions = (
         (model.num_layers, source_length, source_length),
         (num_decoder_layers, target_length, target_length),
         (num_decoder_layers, target_length, source_length),
     )
-    pairs = sum(
-        layers * queries * keys
-        for layers, queries, keys in attentions
-        if not _is_fused(model, bucket.rows, queries, keys)
-    )
+    stored = (attention for attention in attentions if not _is_fused(model, bucket.rows, *attention[1:]))
+    pairs = sum(layers * queries * keys for layers, queries, keys in stored)
     d_k, d_v = head_widths(model)
     score_size = d_k if model.attention == "additive" else 1  # tanh(q + k) for each pair
     scores = 2 * pairs * model.num_heads * score_size
@@ -51,12 +46,9 @@ def by_memory(config: Config, buckets: Sequence[Bucket], mesh: AbstractMesh) -> 
 
 
 def bytes_used(memory: Any) -> int:
-    """Returns the bytes on a device while a program with this `memory_analysis()` runs.
-
-    Donated arguments share the memory of outputs.
-    """
+    """Returns the bytes on a device while a program with this `memory_analysis()` runs."""
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return used - memory.alias_size_in_bytes
+    return used - memory.alias_size_in_bytes  # donated arguments share the memory of outputs
 
 
 def _is_fused(model: Config, rows: int, query_length: int, key_length: int) -> bool:

@@ -31,11 +31,8 @@ def means(sums: Mapping[str, SupportsFloat]) -> Record:
 class TrainingWindow:
     """The updates since the last training line: sums of their metrics, and the time that they took.
 
-    Checkpoints contain the sums, so that an interruption changes nothing in the next line but its timings.
-
-    Args:
-      sums: the sums up to the last checkpoint, from `totals`.
-      data_wait_seconds: the loader's `data_wait_seconds` at the start of the window.
+    Checkpoints contain the sums, from `totals`, so that an interruption changes nothing in the next line but its
+    timings. `data_wait_seconds` are the loader's at the start of the window.
     """
 
     def __init__(self, sums: Mapping[str, float | int], data_wait_seconds: float = 0.0) -> None:
@@ -69,12 +66,9 @@ class TrainingWindow:
         """Returns the sums so far. Waits for the device."""
         for metrics in jax.device_get(self.pending):
             is_skipped = bool(metrics["skipped"])  # then the sums are zero
+            norm = 0.0 if is_skipped else float(metrics["gradient_norm"])
             self.sums.update({name: float(value) for name, value in dataclasses.asdict(metrics["sums"]).items()})
-            self.sums.update(
-                gradient_norm=0.0 if is_skipped else float(metrics["gradient_norm"]),
-                updates=int(not is_skipped),
-                skipped=int(is_skipped),
-            )
+            self.sums.update(gradient_norm=norm, updates=int(not is_skipped), skipped=int(is_skipped))
             self.learning_rate = float(metrics["learning_rate"])
         self.pending = []
         return dict(self.sums)

@@ -31,20 +31,19 @@ def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
 
 
 class TrainingObjective(NamedTuple):
-    """One way to train: all that distinguishes it is in its entry of `OBJECTIVES`.
+    """One way to train.
 
     sides: whether the pairs have a source and a target; the absent side of monolingual text has an empty language.
     make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs): a module with `hidden` and
       `output_table`.
-    methods: the methods of `transformer.Model` that the model has. Samples of validation and reports show translations
-      and attention if it has `translate` and `attention`.
+    methods: the methods of `transformer.Model` that the model has. Samples and reports show translations and attention
+      if it has `translate` and `attention`.
     options: the optional parts of the configuration that the objective supports, of packed (batch.plan),
       label_smoothing, r_drop, word_vectors (model.source_vectors and target_vectors) and shortlist.
     strategy: the decoding strategy that its models need, and only its models have; None: any that no objective needs.
     make_loss(config.training, mesh): the loss.
     make_inputs(config.training, pieces): see `inputs_of`.
-    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder; 0
-      in a stack that the model does not have.
+    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder.
     """
 
     sides: tuple[bool, bool]
@@ -52,7 +51,7 @@ class TrainingObjective(NamedTuple):
     methods: AbstractSet[str] = frozenset()
     options: AbstractSet[str] = frozenset()
     strategy: str | None = None
-    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss.from_config
+    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss
     make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 

@@ -1,13 +1,24 @@
 """Optimizers and learning-rate schedules by name (section 5.3)."""
 
+import functools
+import math
+from collections import defaultdict
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
 
 from transformer.config_types import Config
-from transformer.training.muon import scale_by_muon
+from transformer.distributed.mesh import RULES
+from transformer.model.partitioning import is_for_one_cpu, target_platform
+
+MUON_BETA = 0.95  # decay of the momentum
+MUON_RMS = 0.2  # of an update at a rate of 1: the usual size of Adam's, so that learning rates are comparable
+STACKED = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
 
 
 def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
@@ -25,9 +36,9 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
     def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
         if config.weight_decay > 0:
-            # The same for all optimizers: Optax's muon does not decay embeddings, its adafactor ignores the learning
-            # rate.
-            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), _is_matrix)
+            # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the learning rate.
+            matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
+            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), matrices)
             optimizer = optax.chain(optimizer, decay)
         if config.clip_norm > 0:
             return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
@@ -51,16 +62,12 @@ def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtype
 
 
 def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3).
-
-    At the first update t = 1, and Optax's count is 0. Without warm-up it is learning_rate * (d_model t)^-0.5.
-    """
+    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), where t = count + 1."""
     warmup_steps = max(config.warmup_steps, 1)
     peak = config.learning_rate * (d_model * warmup_steps) ** -0.5
 
     def schedule(count):
-        t = jnp.asarray(count + 1, jnp.float32)
-        w = float(warmup_steps)
+        t, w = jnp.asarray(count + 1, jnp.float32), float(warmup_steps)
         return peak * jnp.minimum(t / w, jnp.sqrt(w / t))
 
     return schedule
@@ -95,10 +102,7 @@ def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
 
 
 def _muon_labels(parameters):
-    """Selects the parameters that Muon updates: all kernels but the projection to logits.
-
-    Embedding tables and the vector v of additive attention do not map activations to activations.
-    """
+    """Labels kernels "muon", except that of the projection to logits, and all other parameters "adam"."""
 
     def label(path, leaf) -> str:
         names = [key.key for key in path]
@@ -106,11 +110,6 @@ def _muon_labels(parameters):
         return "muon" if is_inner else "adam"
 
     return jax.tree_util.tree_map_with_path(label, parameters)
-
-
-def _is_matrix(parameters):
-    """Selects the parameters that decay: not biases, nor the scales of LayerNorm."""
-    return jax.tree.map(lambda x: x.ndim > 1, parameters)
 
 
 # The constructors take (config.optimizer, schedule) and leave weight decay to `make_optimizer`.
@@ -129,3 +128,70 @@ SCHEDULES: dict[str, Callable[[Config, int, int], optax.Schedule]] = {
     "linear": _after_warm_up(lambda peak, steps: optax.linear_schedule(peak, 0.0, steps)),
     "cosine": _after_warm_up(optax.cosine_decay_schedule),
 }
+
+
+def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
+    """Returns Muon (Jordan et al. 2024) for trees of matrices: Nesterov's momentum, orthogonalized.
+
+    `epsilon` is added to a matrix's norm. Updates have the root mean square MUON_RMS. The state is that of Optax's
+    transformation of the same name.
+    """
+
+    def update(updates, state: optax.contrib.MuonState, params=None):
+        count = optax.safe_increment(state.count)
+        momentum = optax.tree.update_moment(updates, state.mu, MUON_BETA, 1)
+        ahead = jax.tree.map(
+            lambda momentum, gradient: MUON_BETA * momentum + (1 - MUON_BETA) * gradient,
+            optax.tree.bias_correction(momentum, MUON_BETA, optax.safe_increment(count)),
+            optax.tree.bias_correction(updates, MUON_BETA, count),
+        )
+        return _orthogonalize_tree(ahead, epsilon), state._replace(count=count, mu=momentum)
+
+    return optax.GradientTransformation(optax.contrib.scale_by_muon().init, update)
+
+
+def _orthogonalize_tree(tree, epsilon: float):
+    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU, each by itself."""
+    dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
+    paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [_transpose_by_rule(path, leaf) for path, leaf in paths_leaves]
+    one_by_one = is_for_one_cpu()  # XLA's batched products on a CPU are slower than single ones
+    numbers = defaultdict(list)
+    for number, leaf in enumerate(leaves):
+        numbers[leaf.shape, number if one_by_one else None].append(number)
+    for (shape, _), equal in numbers.items():
+        stack = jnp.stack([leaves[number].astype(dtype) for number in equal])
+        for number, matrix in zip(equal, _orthogonalize(stack, epsilon), strict=True):
+            leaves[number] = matrix.astype(jnp.float32) * (MUON_RMS * math.sqrt(max(shape)))
+    results = [_transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)]
+    return structure.unflatten(results)
+
+
+def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
+    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some.
+
+    One all-to-all exchanges sharded matrices for whole ones, so that no device gathers a matrix in every iteration.
+    """
+    newton_schulz = optax.contrib.scale_by_muon(
+        beta=0.0, nesterov=False, eps=epsilon, weight_dimension_numbers=lambda _: STACKED
+    )
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return newton_schulz.update(stack, newton_schulz.init(stack))[0]
+    count = len(stack)
+    by_matrix, within_matrix = P(mesh.axis_names), P(None, "fsdp", "tensor")
+    stack = jnp.pad(stack, [(0, -count % mesh.size), (0, 0), (0, 0)])
+    stack = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(stack, within_matrix), by_matrix)
+    stack = newton_schulz.update(stack, newton_schulz.init(stack))[0]
+    # With the second constraint only, the partitioner would move each matrix separately.
+    stack = jax.lax.with_sharding_constraint(stack, by_matrix)
+    return jax.lax.with_sharding_constraint(stack, within_matrix)[:count]
+
+
+def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
+    """Transposes a matrix whose columns "fsdp" shards, so that all matrices of a stack are sharded alike.
+
+    A second call undoes the first.
+    """
+    rule = next((RULES[key.key] for key in reversed(path) if getattr(key, "key", None) in RULES), ("fsdp",))
+    return matrix if rule[0] == "fsdp" else matrix.T

@@ -1,9 +1,9 @@
 """Embedding tables initialized from pretrained word vectors in word2vec's text format."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from transformer.errors import UserError
 WORD_MARK = "\u2581"  # SentencePiece's symbol for the space before a word
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainedRows:
+class PretrainedRows(NamedTuple):
     """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
 
     table: Float[np.ndarray, "V D"]
@@ -28,23 +27,19 @@ class PretrainedRows:
 
 
 def check_files(config: Config) -> None:
-    """Reads the first line of each file, so that a wrong file is refused before hours of preparation.
-
-    `config` is `config.model`. Raises UserError if a file is missing or its first line cannot be used.
-    """
+    """Raises UserError if a file is missing or its first line cannot be used. `config` is `config.model`."""
     for name in filter(None, (config.source_vectors, config.target_vectors)):
         next(_read_vectors(files.expanded(name), config.d_model), None)
 
 
 def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
     """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", if set; `config` is `config.model`."""
-    sides = {
-        "encoder": (config.source_vectors, tokenizer.source.pieces),
-        "decoder": (config.target_vectors, tokenizer.target.pieces),
-    }
-    return {
-        side: read_rows(files.expanded(name), pieces, config.d_model) for side, (name, pieces) in sides.items() if name
-    }
+    rows = {}
+    if config.source_vectors:
+        rows["encoder"] = read_rows(files.expanded(config.source_vectors), tokenizer.source.pieces, config.d_model)
+    if config.target_vectors:
+        rows["decoder"] = read_rows(files.expanded(config.target_vectors), tokenizer.target.pieces, config.d_model)
+    return rows
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:

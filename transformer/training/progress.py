@@ -30,12 +30,8 @@ class Progress:
     window: dict[str, float | int] = field(default_factory=dict)
 
     @property
-    def num_rollbacks(self) -> int:
-        return len(self.rollbacks)
-
-    @property
     def position(self) -> Position:
-        return Position(self.epoch, self.batch, self.num_rollbacks)
+        return Position(self.epoch, self.batch, len(self.rollbacks))
 
     @property
     def is_best(self) -> bool:
@@ -54,21 +50,15 @@ class Progress:
 
     def after_update(self, position: Position, stats: Sequence[BatchStats], seconds: float) -> "Progress":
         """Returns the progress after an update from these batches, where `position` is that of the next batch."""
-        return dataclasses.replace(
-            self,
-            step=self.step + 1,
-            epoch=position.epoch,
-            batch=position.batch,
-            examples=self.examples + sum(batch.sentences for batch in stats),
-            tokens=self.tokens + sum(batch.target_tokens for batch in stats),
-            seconds=seconds,
-        )
+        examples = self.examples + sum(batch.sentences for batch in stats)
+        tokens = self.tokens + sum(batch.target_tokens for batch in stats)
+        counts = {"step": self.step + 1, "examples": examples, "tokens": tokens, "seconds": seconds}
+        return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
         """Returns the progress after a validation at this step, with the scores `values`, compared by `metric`.
 
-        Of equal scores the one with the lower loss is the better, and then the earlier. A value that is not finite is
-        worse than any other.
+        Of equal scores the one with the lower loss is the better, and then the earlier.
         """
         after = dataclasses.replace(self, validated_step=self.step)
         score, loss = values[metric], values["loss"]
@@ -79,7 +69,7 @@ class Progress:
 
 
 def _rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
-    """Returns the values of a validation as they compare: the higher, the better."""
+    """Returns the values of a validation as they compare: the higher, the better; not finite is worst."""
     values = (score if metric == "bleu" else -score, -math.inf if loss is None else -loss)
     return tuple(value if math.isfinite(value) else -math.inf for value in values)
 

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
-from transformer.distributed.mesh import BATCH
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, row_shards
 from transformer.training.loss import Criterion, LossSums
@@ -24,19 +23,16 @@ from transformer.training.loss import Criterion, LossSums
 class ProjectedLoss:
     """Maps a model and a batch to the summed criterion and to the sums that a step reports.
 
-    The model has `hidden` and `output_table`, whose products are the logits.
+    The model has `hidden` and `output_table`, whose products are the logits. `training` is `config.training`.
     """
 
-    criterion: Criterion
+    training: Config
     mesh: Mesh
-
-    @classmethod
-    def from_config(cls, training: Config, mesh: Mesh) -> "ProjectedLoss":
-        return cls(Criterion(training.label_smoothing, training.label_smoothing_support, training.r_drop), mesh)
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
         """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
-        criterion = dataclasses.replace(self.criterion, r_drop=0.0) if rngs is None else self.criterion
+        r_drop = 0.0 if rngs is None else self.training.r_drop
+        criterion = Criterion(self.training.label_smoothing, self.training.label_smoothing_support, r_drop)
         batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
         return projected_loss(criterion, self.mesh, model.hidden(**batch, rngs=rngs), model.output_table, targets)
@@ -67,14 +63,13 @@ def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tu
 def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
     """Returns ((criterion, sums), (d_hidden, d_table)), computed by all devices of the mesh.
 
-    The devices split the rows over the axes "data" and "fsdp", and the columns of logits over "tensor". Only statistics
-    of rows and the gradients cross devices.
+    The devices split the rows over "data" and "fsdp", and the columns over "tensor"; statistics and gradients cross.
     """
     (vocab_size, d_model), sizes = table.shape, mesh.shape
     # R-Drop compares the rows of a sentence, which are on one device.
     splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
     splits_d_table = splits_rows and sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0
-    rows = BATCH if splits_rows else P()
+    rows = P(ROW_AXES) if splits_rows else P()
     padding = kernels.padded_columns(vocab_size, sizes["tensor"]) - vocab_size
     padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
 
@@ -120,6 +115,11 @@ def _sum_chunks(
     """Returns ((criterion, sums), d_hidden, d_table) of the rows and the columns of logits of one device."""
     (rows, length, _), passes = hidden.shape, criterion.passes
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
+    chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
+
+    def split(x):
+        x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
+        return x.reshape(count, chunk_rows, *x.shape[1:])
 
     def add_chunk(totals, chunk):
         hidden, targets = chunk
@@ -133,12 +133,5 @@ def _sum_chunks(
         return jax.tree.map(jnp.add, totals, (tuple(result), d_table)), d_hidden.reshape(hidden.shape)
 
     start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape)
-    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, [_split(x, count, passes) for x in (hidden, targets)])
+    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, (split(hidden), split(targets)))
     return result, d_hidden.reshape(-1, *hidden.shape[1:])[:rows], d_table
-
-
-def _split(x: jax.Array, count: int, passes: int) -> jax.Array:
-    """Splits rows into `count` equal chunks, the last filled with padding. A sentence's passes are in one chunk."""
-    rows = passes * math.ceil(len(x) / passes / count)
-    x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
-    return x.reshape(count, rows, *x.shape[1:])

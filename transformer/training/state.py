@@ -41,17 +41,10 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
-def abstract_parameters(config: Config, source_vocab_size: int, target_vocab_size: int) -> dict:
-    """Returns the shapes of the parameters."""
-    return abstract_init(config, source_vocab_size, target_vocab_size)[1]
-
-
 class Initializer:
     """Creates the initial state, each array with its sharding over the mesh.
 
-    Attributes:
-      graph: the structure of the model.
-      start_from: returns the initial state for given parameters, which are donated.
+    `start_from` returns the initial state for given parameters, which are donated.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class TrainStep:
         mesh: Mesh,
         inputs: Inputs = keep_batch,
     ):
-        """`inputs` is from `inputs_of`; the default suits objectives whose batches have all inputs and targets."""
+        """`inputs` is from `inputs_of`; the default suits objectives whose batches are complete."""
         self.config, self.graph, self.inputs = config, graph, inputs
         self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
@@ -70,35 +70,31 @@ class TrainStep:
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
 
-        The first is for the shape that needs most memory, so that a step that does not fit fails at once. The
-        programs without activations are last: those that start and end an accumulation, and the learning rate's.
+        The first is for the shape that needs most memory, so that a step that does not fit fails at once. Programs
+        without activations are last.
         """
-        batches = [self.abstract_batch(bucket) for bucket in by_memory(self.config, buckets, self.mesh.abstract_mesh)]
-        rate = self.abstract_rate(state)
-        if self.config.training.accumulation == 1:
-            calls = [(self.update, state, batch, self.seed, rate) for batch in batches]
-        else:
-            totals = self.abstract_totals(state)
-            calls = [(self.accumulate, state, batch, 0, totals, self.seed) for batch in batches]
-            calls += [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
-        calls.append((self.learning_rate, count_updates(state.optimizer_state)))
+        largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
+        of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
+        calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
-    def abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
-        """Returns the shape and sharding of the learning rate."""
-        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count_updates(state.optimizer_state).sharding)
-
-    def abstract_totals(self, state: TrainState) -> Totals:
-        """Returns the shapes and shardings of the sums over batches."""
+    def calls(self, state: TrainState, bucket: Bucket) -> tuple[tuple, list[tuple]]:
+        """Returns (function, *abstract arguments) of the call for each batch, and of those for each update."""
+        batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
+        rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
+        if self.config.training.accumulation == 1:
+            return (self.update, state, batch, self.seed, rate), []
         totals = jax.eval_shape(self.zeros, state.parameters)
-        return abstract_arrays(totals, tree_shardings(self.mesh, totals))
+        totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
+        once = [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
+        return (self.accumulate, state, batch, 0, totals, self.seed), once
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
         return abstract_batch(bucket, self.config.batch.plan == "packed", self.batch_sharding)
 
     def place(self, batch: Batch) -> Batch:
-        """Returns the batch sharded over the mesh, as those of the loader already are."""
+        """Returns the batch sharded over the mesh, as the loader's already are."""
         return jax.device_put(batch, self.batch_sharding)
 
     def _update(self, state: TrainState, batch: Batch, seed: jax.Array, learning_rate: jax.Array):
@@ -141,12 +137,13 @@ class TrainStep:
             decay = jnp.minimum(self.config.training.ema_decay, (1.0 + state.step) / (10.0 + state.step))
             ema_parameters = optax.incremental_update(parameters, ema_parameters, 1.0 - decay)
         before = (state.parameters, state.optimizer_state, state.ema_parameters)
-        after = _select(is_finite, (parameters, optimizer_state, ema_parameters), before)
+        after = (parameters, optimizer_state, ema_parameters)
+        after = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, before)
         # Latches at `max_skipped`: the host reads the count only at log steps.
         is_latched = state.skipped >= self.config.training.max_skipped
         skipped = jnp.where(is_latched, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
         metrics = {
-            "sums": _select(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
+            "sums": jax.tree.map(lambda x: jnp.where(is_finite, x, 0.0), sums),
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "skipped": ~is_finite,
@@ -158,15 +155,10 @@ class TrainStep:
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
 
 
-def _select(condition: jax.Array, tree, otherwise):
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, otherwise)
-
-
 def global_norm(mesh: Mesh, tree) -> jax.Array:
     """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
 
-    It is the norm of the norms of all rows, in few kernels and one collective: a compiler can fuse the rows' norms into
-    the computation of the matrices. Sums of whole matrices would take a kernel or two and perhaps an all-reduce each.
+    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices: one collective.
     """
     leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
 

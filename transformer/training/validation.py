@@ -1,16 +1,25 @@
-"""Validation: loss and BLEU on the validation split, which select checkpoints."""
+"""Validation: loss and BLEU of held-out data, which select checkpoints."""
 
+import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_collections
+import numpy as np
+from absl import logging
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.batches import loader
+from transformer.data.batches.collation import Batch, abstract_batch
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -20,13 +29,73 @@ from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import memory_advice
-from transformer.training.eval_step import EvalStep, check_lengths
+from transformer.distributed.mesh import BATCH, make_mesh
+from transformer.errors import UserError, memory_advice
+from transformer.programs import Programs
+from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.metrics import Record
-from transformer.training.objectives import OBJECTIVES, Inputs
+from transformer.training.metrics import Record, means
+from transformer.training.objectives import OBJECTIVES, Inputs, inputs_of
 
-MAX_TOKENS = 40  # of a text; the maps of longer ones cannot be read
+MAX_TOKENS = 40  # of a sample; the attention maps of longer ones cannot be read
+MEMORY_ADVICE = "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
+
+
+def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
+    """Warns of pairs of a held-out split that the loss leaves out. Raises UserError if it leaves out all."""
+    longest, name = config.data.max_length, f"data.{split}_split={config.data[f'{split}_split']}"
+    count = np.count_nonzero(corpus.lengths.max(axis=1) > longest)
+    if count == len(corpus):
+        raise UserError(f"config.data.max_length={longest}: all {corpus.unit} of {name} are longer; raise it")
+    if count:
+        message = "%s: the loss leaves out %d of %d %s, longer than config.data.max_length=%d tokens."
+        logging.warning(message, name, count, len(corpus), corpus.unit, longest)
+
+
+class EvalStep:
+    """Maps (parameters, batch) to the sums over the batch, without dropout. Each batch shape is compiled once.
+
+    With masked_lm, every evaluation masks the same tokens.
+    """
+
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
+        """`inputs` is from `inputs_of`."""
+        self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
+        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
+        self.sums = jax.jit(self._sums)
+        self.programs = Programs()
+
+    def __call__(self, parameters: dict, batch: Batch) -> LossSums:
+        return self.programs.run(self.sums, parameters, batch)
+
+    def over_corpus(self, parameters: dict, corpus: Corpus, between_batches: Callable[[], None]) -> Record:
+        """Returns the means over all tokens of a held-out corpus. `between_batches` is called before each batch."""
+        sums = None
+        with memory_advice(MEMORY_ADVICE):
+            for batch in loader.in_order(corpus, self.config, self.mesh):
+                between_batches()
+                part = self(parameters, batch)
+                sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+            return means(dataclasses.asdict(jax.device_get(sums)))
+
+    def _sums(self, parameters: dict, batch: Batch) -> LossSums:
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            batch = self.inputs(batch, jax.random.key(0))
+            return self.loss(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]
+
+
+def held_out_means(config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, parameters: dict, split: str) -> Record:
+    """Returns the means over the tokens of a split of the run's data, computed as validation does, on one device.
+
+    Raises UserError if the data is missing, or all its sentences are longer than `data.max_length`.
+    """
+    config = with_values(config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
+    held_out = corpus.prepare(config, tokenizer, split)
+    check_lengths(config, held_out, split)
+    mesh = make_mesh(config, jax.local_devices()[:1])
+    step = EvalStep(config, graph, mesh, inputs_of(config, tokenizer.source.pieces))
+    parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+    return step.over_corpus(parameters, held_out, lambda: None)
 
 
 def validation_strategy(strategy: str) -> str:
@@ -40,46 +109,20 @@ class Sample(NamedTuple):
     source: str
     reference: str
     translation: str
-    attention: Attention | None
-
-
-class Samples:
-    """The first short sentences of the validation split, the same at each validation."""
-
-    def __init__(self, config: Config, decoder: TextDecoder, texts: Sequence[str], references: Sequence[str]):
-        """`texts` and `references` are those that validation translates. Some objectives' models have no attention."""
-        self.decoder, longest = decoder, min(MAX_TOKENS, longest_text(config.decoding))
-        pairs = zip(itertools.count(), texts, references)
-        short = (pair for pair in pairs if is_scorable(decoder.tokenizer, pair[1:], longest))
-        self.pairs = list(itertools.islice(short, config.training.samples))
-        self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
-
-    def compilations(self, parameters: Sequence[dict]) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of `take`; arrays may be abstract."""
-        if not self.has_attention:
-            return []
-        abstract = self.decoder.abstract(parameters)
-        return [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.pairs]
-
-    def take(self, parameters: Replicas, translations: Sequence[str]) -> list[Sample]:
-        """Returns the samples, given the translations of all texts."""
-        samples = []
-        for i, text, reference in self.pairs:
-            attention = self.decoder.attention(parameters, text, reference) if self.has_attention else None
-            samples.append(Sample(text, reference, translations[i], attention))
-        return samples
+    attention: Attention | None  # None for objectives whose models have none
 
 
 class Validation:
     """Teacher-forced loss of the split, and BLEU of its translations by the functions that `evaluate` calls.
 
-    The loss leaves out pairs that are longer than `data.max_length`, with a warning; BLEU is of all.
+    The loss leaves out pairs that are longer than `data.max_length`, with a warning; BLEU is of all. The samples are
+    the first short sentences, the same at each validation.
     """
 
     def __init__(
         self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus, inputs: Inputs
     ):
-        check_lengths(config, tokenizer, corpus, "valid")
+        check_lengths(config, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.eval_step = EvalStep(config, graph, mesh, inputs)
         self.decoder = None
@@ -91,26 +134,37 @@ class Validation:
             texts, references = source.read_pairs(config.data, "valid")
             count = config.training.eval_sentences or len(texts)
             self.texts, self.references = texts[:count], references[:count]
-            self.samples = Samples(config, self.decoder, self.texts, self.references)
+            longest = min(MAX_TOKENS, longest_text(config.decoding))
+            pairs = enumerate(zip(self.texts, self.references, strict=True))
+            short = ((number, *pair) for number, pair in pairs if is_scorable(tokenizer, pair, longest))
+            self.samples = list(itertools.islice(short, config.training.samples))
+            self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of the validation."""
-        plan = loader.plan_in_order(self.corpus, self.config)
-        jobs = self.eval_step.compilations(parameters, [stats.bucket for stats in plan.stats if stats.batches])
+        """Returns functions that each compile a program of the validation; arrays may be abstract."""
+        sharding, eval_step = NamedSharding(self.mesh, BATCH), self.eval_step
+        batches = [abstract_batch(bucket, False, sharding) for bucket in self._buckets()]
+        jobs = [functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch) for batch in batches]
         if self.decoder is not None:
             jobs += self.decoder.compilations([parameters], self.texts)
             # Only process 0 takes samples, but the processes agree on interruptions after each program they compile.
-            jobs += self.samples.compilations([parameters])
+            if self.has_attention:
+                abstract = self.decoder.abstract([parameters])
+                jobs += [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.samples]
         return jobs
+
+    def _buckets(self) -> list[Bucket]:
+        """Returns the shapes of the batches, the one that needs most memory first."""
+        stats = loader.plan_in_order(self.corpus, self.config).stats
+        used = [shape.bucket for shape in stats if shape.batches]
+        return by_memory(self.config, used, self.mesh.abstract_mesh)
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails early.
 
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
-        plan = loader.plan_in_order(self.corpus, self.config)
-        buckets = [stats.bucket for stats in plan.stats if stats.batches]
-        largest = by_memory(self.config, buckets, self.mesh.abstract_mesh)[0]
+        plan, largest = loader.plan_in_order(self.corpus, self.config), self._buckets()[0]
         batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
@@ -130,7 +184,9 @@ class Validation:
                 )
             values |= {name: translated.scores[name] for name in metrics}
             if jax.process_index() == 0:
-                samples = self.samples.take(replicas, translated.hypotheses)
+                for number, *texts in self.samples:
+                    attention = self.decoder.attention(replicas, *texts) if self.has_attention else None
+                    samples.append(Sample(*texts, translated.hypotheses[number], attention))
         return values, samples
 
     def _replicas(self, parameters: dict) -> Replicas:

@@ -1,0 +1,162 @@
+"""The encoder and decoder stacks (section 3.1). Each is usable without the other."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer.config_types import Config
+from transformer.model.cache import DecodingCache, LayerCache
+from transformer.model.dropout import dropout
+from transformer.model.embedding import Embedding
+from transformer.model.layers import Layer, layer_norm
+from transformer.model.masks import Mask, segments_of
+from transformer.model.positions import POSITIONS
+
+# Functions that wrap the application of a layer, a function of (layer, x, rngs).
+REMATS = {
+    "none": lambda apply_layer: apply_layer,
+    # The backward pass computes the layer again, with the same dropout, from its input. Nothing else of it is stored.
+    "layers": nnx.remat,
+}
+
+
+class Stack(nnx.Module):
+    """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
+
+    def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, cross_attention: bool, rngs: nnx.Rngs):
+        self.embedding = embedding
+        self.positions = POSITIONS[config.positions](config, rngs)
+        has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
+        self.final_norm = layer_norm(config, rngs) if has_final_norm else None
+        self.dropout_rate = config.dropout
+        self.remat = REMATS[config.remat]
+        self.layers = nnx.List([Layer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(num_layers)])
+
+    def apply(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None,
+        positions: Int[Array, "#B T"] | None,
+        rngs: nnx.Rngs | None,
+        *,
+        is_causal: bool,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_segments: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Applies all layers. Without `segments`, each row is one sentence, and so is each row of the memory."""
+        is_packed = segments is not None
+        segments = segments if is_packed else segments_of(tokens)
+        positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
+        mask = Mask(segments, segments, is_causal, is_packed)
+        memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
+
+        def apply_layer(layer: Layer, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+            def attend_self(x):
+                return layer.self_attention(x, x, mask, rngs, self.rotary_positions(positions))
+
+            def attend_memory(x):
+                return layer.cross_attention(x, memory, memory_mask, rngs)
+
+            return layer(x, attend_self, None if memory is None else attend_memory, rngs)
+
+        x = self.embed(tokens, positions, rngs)
+        for layer in self.layers:
+            x = self.remat(apply_layer)(layer, x, rngs)
+        return self.apply_final_norm(x)
+
+    def embed(
+        self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
+    ) -> Float[Array, "B L D"]:
+        """Returns the sum of token embeddings and positional encodings, with dropout (section 5.4)."""
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            # In float32, since the gradient of a learned position is a sum over rows.
+            x = (x + self.positions(positions)).astype(x.dtype)
+        return dropout(x, self.dropout_rate, rngs)
+
+    def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
+        """Returns the positions by which self-attention rotates queries and keys, or None if it does not."""
+        return positions if self.positions is None else None
+
+    def apply_final_norm(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        return x if self.final_norm is None else self.final_norm(x)
+
+
+class Encoder(Stack):
+    """Maps token ids to one vector per token."""
+
+    def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
+        super().__init__(config, embedding, config.num_layers, cross_attention=False, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "#B S"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B S D"]:
+        return self.apply(tokens, segments, positions, rngs, is_causal=False)
+
+
+class Decoder(Stack):
+    """Maps token ids and the encoder's output to one vector per token, which depends on no later token.
+
+    It takes all tokens at once for training, and one at a time for decoding. Without cross-attention it is the body of
+    a language model.
+    """
+
+    def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
+        num_layers = config.num_decoder_layers or config.num_layers
+        super().__init__(config, embedding, num_layers, cross_attention=cross_attention, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        memory: Float[Array, "B S D"] | None = None,
+        memory_segments: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B T D"]:
+        options = {"is_causal": True, "memory": memory, "memory_segments": memory_segments}
+        return self.apply(tokens, segments, positions, rngs, **options)
+
+    def start_cache(
+        self,
+        memory: Float[Array, "B S D"] | None,
+        memory_segments: Int[Array, "B S"] | None,
+        rows: int,
+        beams: int,
+        length: int,
+    ) -> DecodingCache:
+        """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
+        d_model, slots = self.embedding.table.shape[1], jnp.full((rows, beams, length), -1)
+        layers = [LayerCache.start(layer, d_model, memory, rows, beams * length) for layer in self.layers]
+        mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
+        return DecodingCache(tuple(layers), slots, mask)
+
+    def step(
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B K D"], DecodingCache]:
+        """Processes one more token of every hypothesis, all at the same `position` (from 0).
+
+        `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
+        """
+        positions = jnp.full((1, tokens.shape[1]), position)
+        rotary_positions = self.rotary_positions(positions)
+        x = self.embed(tokens, positions, None)
+        slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
+        cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
+        self_mask, layer_caches = cache.self_mask, list(cache.layers)
+        for i, layer in enumerate(self.layers):
+
+            def attend_self(x, i=i, attention=layer.self_attention):
+                out, layer_caches[i] = layer_caches[i].attend_self(attention, x, position, rotary_positions, self_mask)
+                return out
+
+            def attend_memory(x, i=i, attention=layer.cross_attention):
+                return layer_caches[i].attend_memory(attention, x, cache.memory_mask)
+
+            x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
+        return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))
