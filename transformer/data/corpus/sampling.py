@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
@@ -25,16 +24,6 @@ _SAMPLE = 2000  # sentences of a side from which the expected length and its sta
 _NO_EPOCH = 1 << 32  # seeds the estimate
 
 
-class Request(NamedTuple):
-    """Sentences of one side to sample for an epoch. `limits`: their greatest lengths, end-of-sentence included."""
-
-    side: int
-    pairs: Int[np.ndarray, " N"]
-    limits: Int[np.ndarray, " N"]
-    seed: int
-    epoch: int
-
-
 Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
 
 
@@ -47,9 +36,10 @@ class Sampler:
     rate: float  # BPE-dropout's rate or unigram's alpha
     longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included
 
-    def __call__(self, request: Request) -> Sequences:
-        """Returns the samples, with end-of-sentence."""
-        side, pairs, limits, seed, epoch = request
+    def __call__(
+        self, side: int, pairs: Int[np.ndarray, " N"], limits: Int[np.ndarray, " N"], seed: int, epoch: int
+    ) -> Sequences:
+        """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
         texts = self._texts(side, pairs)
         samples, left = [[] for _ in texts], list(range(len(texts)))
         for attempt in range(ATTEMPTS):
@@ -115,7 +105,7 @@ class SampledEpoch:
 
     best_lengths: Int32[np.ndarray, "N 2"]  # of the best segmentation, end-of-sentence included
     reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
-    draw: Callable[[Request], Sequences]  # a Sampler, in this process or in others
+    draw: Callable[..., Sequences]  # a Sampler, in this process or in others
     seed: int
     epoch: int
 
@@ -131,7 +121,7 @@ class SampledEpoch:
 
     def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
-        return self.draw(Request(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch))
+        return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

@@ -12,9 +12,8 @@ import numpy as np
 from rich.text import Text
 
 from transformer.config_types import Config
-from transformer.data.corpus import cleaning
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import Losses
+from transformer.data.corpus.encoding import Losses, content_hash
 from transformer.data.languages import base_code, function_word_shares
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import Source
@@ -63,12 +62,13 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
         )
     # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
     # vocabulary of words, and characters are always one token.
-    may_be_unfit = _is_given(config) and config.tokenizer.kind in ("bpe", "unigram")
-    for side, key in enumerate(("source_language", "target_language")):
-        if config.data[key]:
-            yield from _other_language(key, config.data[key], texts[side])
+    is_given = config.tokenizer.model_file or config.training.init_from
+    may_be_unfit = is_given and config.tokenizer.kind in ("bpe", "unigram")
+    for side, name in enumerate(("source", "target")):
+        if language := config.data[f"{name}_language"]:
+            yield from _other_language(f"data.{name}_language", language, texts[side])
             if may_be_unfit:
-                yield from _unfit_vocabulary(config, key.partition("_")[0], tokenizer.sides[side], tokens[side])
+                yield from _unfit_vocabulary(_vocabulary_setting(config), name, tokenizer.sides[side], tokens[side])
 
 
 def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
@@ -76,15 +76,13 @@ def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[s
     likeliest, own = max(shares, key=shares.get), base_code(language)
     if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
         yield (
-            f"data.{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
+            f"{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
             f"{likeliest} and {shares[own]:.0%} of {own}, such as '{_shorten(texts[0])}'; check that the sides are not "
             "swapped"
         )
 
 
-def _unfit_vocabulary(
-    config: Config, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]
-) -> Iterator[str]:
+def _unfit_vocabulary(setting: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]) -> Iterator[str]:
     pieces, words = vocabulary.pieces, Counter()
     for tokens in sentences:
         starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
@@ -97,9 +95,8 @@ def _unfit_vocabulary(
     if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN_TOKENS:
         example = _shorten(" ".join(pieces[token] for token in sentences[0]))
         yield (
-            f"{_vocabulary_setting(config)} splits frequent words of the {side} into {split:.1f} tokens, and "
-            f"{unknown:.0%} of all tokens are unknown or bytes, such as '{example}'; check that it was trained on this "
-            "language"
+            f"{setting} splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of all tokens "
+            f"are unknown or bytes, such as '{example}'; check that it was trained on this language"
         )
 
 
@@ -122,11 +119,10 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
         yield from find_unknown(side_name, kind, vocabulary, (counts, examples), setting)
         changed = counts.get("changed", 0) / counts["lines"]
         if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
-            rule = f"tokenizer.normalization={config.tokenizer.normalization}"
             yield (
-                f"{f'the normalization in {setting}' if _is_given(config) else rule} changes {changed:.1%} of the "
-                f"training targets, so the model can never produce them: {_decoded(vocabulary, examples['changed'])}; "
-                "a vocabulary trained with tokenizer.normalization=identity keeps them"
+                f"the vocabulary's normalization changes {changed:.1%} of the training targets, so the model can never "
+                f"produce them: {_decoded(vocabulary, examples['changed'])}; a vocabulary trained with "
+                "tokenizer.normalization=identity keeps them"
             )
 
 
@@ -145,8 +141,8 @@ def find_unknown(name: str, kind: str, vocabulary: Vocabulary, losses: Losses, s
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    pairs = corpus.find_hashes("hashes", [cleaning.content_hash(*pair) for pair in texts])
-    sources = corpus.find_hashes("source_hashes", [cleaning.content_hash(text, "") for text, _ in texts])
+    pairs = corpus.find_hashes("hashes", [content_hash(*pair) for pair in texts])
+    sources = corpus.find_hashes("source_hashes", [content_hash(text, "") for text, _ in texts])
     if not all(len(pair[0]) for pair in texts):
         sources = pairs  # monolingual, or with empty lines
     if pairs.any() or sources.mean() > _MAX_SHARED:
@@ -159,17 +155,11 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
         )
 
 
-def _is_given(config: Config) -> bool:
-    """Tells whether the vocabulary was not trained on this data."""
-    return bool(config.tokenizer.model_file or config.training.init_from)
-
-
 def _vocabulary_setting(config: Config) -> str:
     """Returns the setting that chose the vocabulary, for messages."""
-    if config.tokenizer.model_file:
-        return f"tokenizer.model_file={config.tokenizer.model_file}"
-    if config.training.init_from:
-        return f"training.init_from={config.training.init_from}"
+    for group, key in (("tokenizer", "model_file"), ("training", "init_from")):
+        if value := config[group][key]:
+            return f"{group}.{key}={value}"
     return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
 
 

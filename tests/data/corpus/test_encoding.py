@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from transformer.data.corpus import cleaning
+from transformer.data.corpus import encoding, storage
 
-RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
+RULES = encoding.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
 
 
 @pytest.mark.parametrize(
@@ -24,31 +24,31 @@ RULES = cleaning.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
     ],
 )
 def test_limits_are_inclusive(source, target, reason):
-    assert cleaning.drop_reason([source, target], RULES) == reason
+    assert encoding.drop_reason([source, target], RULES) == reason
 
 
 def test_a_ratio_of_zero_means_no_limit():
-    assert cleaning.drop_reason([1, 9], cleaning.Rules(10, 0.0, False)) is None
+    assert encoding.drop_reason([1, 9], encoding.Rules(10, 0.0, False)) is None
 
 
 def test_hashes_depend_on_where_the_source_ends():
-    assert cleaning.content_hash("a b", "c") != cleaning.content_hash("a", "b c")
-    assert cleaning.content_hash("a", "b") == cleaning.content_hash("a", "b")
+    assert encoding.content_hash("a b", "c") != encoding.content_hash("a", "b c")
+    assert encoding.content_hash("a", "b") == encoding.content_hash("a", "b")
 
 
 @pytest.mark.parametrize("per_pass", [1, 2, 4, 100])
 def test_the_first_of_equal_hashes_is_kept(per_pass, monkeypatch):
-    monkeypatch.setattr(cleaning, "HASHES_PER_PASS", per_pass)
+    monkeypatch.setattr(storage, "HASHES_PER_PASS", per_pass)
     hashes = np.array([7, 3, 7, 2**63, 3, 5, 2**64 - 1, 2**64 - 1], np.uint64)
-    assert cleaning.is_first_occurrence(hashes).tolist() == [True, True, False, True, False, True, True, False]
+    assert storage.is_first_occurrence(hashes).tolist() == [True, True, False, True, False, True, True, False]
 
 
 def test_removing_duplicates_takes_bounded_memory(monkeypatch):
     """The hashes of 400,000 pairs have 3.2 MB. Sorting all of them would take several times as much."""
-    monkeypatch.setattr(cleaning, "HASHES_PER_PASS", 10_000)
+    monkeypatch.setattr(storage, "HASHES_PER_PASS", 10_000)
     hashes = np.random.default_rng(0).integers(0, 300_000, 400_000, np.uint64)
     tracemalloc.start()
-    is_first = cleaning.is_first_occurrence(hashes)
+    is_first = storage.is_first_occurrence(hashes)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert np.count_nonzero(is_first) == len(np.unique(hashes))
@@ -56,13 +56,13 @@ def test_removing_duplicates_takes_bounded_memory(monkeypatch):
 
 
 def test_summary_names_reasons_by_frequency():
-    assert cleaning.summary(28_990, {"empty": 3, "duplicate": 7, "too_long": 0}) == (
+    assert encoding.summary(28_990, {"empty": 3, "duplicate": 7, "too_long": 0}, "") == (
         "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"
     )
-    assert cleaning.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
-    assert cleaning.summary(1, {"duplicate": 1}) == "1 pair kept, 1 dropped: 1 repeated"
+    assert encoding.summary(5, {"empty": 0}, "") == "5 pairs kept, none dropped"
+    assert encoding.summary(1, {"duplicate": 1}, "") == "1 pair kept, 1 dropped: 1 repeated"
 
 
 def test_without_limits_only_pairs_with_an_empty_side_are_dropped():
-    assert cleaning.drop_reason([1000, 1], cleaning.NO_LIMITS) is None
-    assert cleaning.drop_reason([0, 1], cleaning.NO_LIMITS) == "empty"
+    assert encoding.drop_reason([1000, 1], encoding.NO_LIMITS) is None
+    assert encoding.drop_reason([0, 1], encoding.NO_LIMITS) == "empty"
