@@ -1,11 +1,8 @@
 """The rules for training pairs, at and beyond their limits."""
 
-import tracemalloc
-
-import numpy as np
 import pytest
 
-from transformer.data.corpus import encoding, storage
+from transformer.data.corpus import encoding
 
 RULES = encoding.Rules(max_length=10, max_length_ratio=2.0, deduplicate=False)
 
@@ -34,25 +31,6 @@ def test_a_ratio_of_zero_means_no_limit():
 def test_hashes_depend_on_where_the_source_ends():
     assert encoding.content_hash("a b", "c") != encoding.content_hash("a", "b c")
     assert encoding.content_hash("a", "b") == encoding.content_hash("a", "b")
-
-
-@pytest.mark.parametrize("per_pass", [1, 2, 4, 100])
-def test_the_first_of_equal_hashes_is_kept(per_pass, monkeypatch):
-    monkeypatch.setattr(storage, "HASHES_PER_PASS", per_pass)
-    hashes = np.array([7, 3, 7, 2**63, 3, 5, 2**64 - 1, 2**64 - 1], np.uint64)
-    assert storage.is_first_occurrence(hashes).tolist() == [True, True, False, True, False, True, True, False]
-
-
-def test_removing_duplicates_takes_bounded_memory(monkeypatch):
-    """The hashes of 400,000 pairs have 3.2 MB. Sorting all of them would take several times as much."""
-    monkeypatch.setattr(storage, "HASHES_PER_PASS", 10_000)
-    hashes = np.random.default_rng(0).integers(0, 300_000, 400_000, np.uint64)
-    tracemalloc.start()
-    is_first = storage.is_first_occurrence(hashes)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert np.count_nonzero(is_first) == len(np.unique(hashes))
-    assert peak < 2e6
 
 
 def test_summary_names_reasons_by_frequency():

@@ -1,7 +1,9 @@
 """A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
 import dataclasses
+import hashlib
 import itertools
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,16 +13,17 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int, Int32
 
-from transformer import cache, progress_bar
+from transformer import cache, files, progress_bar
 from transformer.config_types import Config
-from transformer.data.corpus import encoding, storage, workers
-from transformer.data.corpus.encoding import Losses
+from transformer.data.corpus import encoding, workers
+from transformer.data.corpus.encoding import Losses, open_array
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
 from transformer.data.sources.source import Source, decoded, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 _FORMAT = 7  # part of every key: raise it when the same inputs would give other files
+_REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
@@ -44,10 +47,10 @@ class Corpus:
 
     def __init__(self, folder: Path, sampler: Sampler | None = None) -> None:
         self.sampler, self._folder = sampler, folder
-        self.report = storage.read_report(folder)
-        self.lengths = storage.open_array(folder, "lengths")
-        self._offsets = storage.open_array(folder, "offsets")
-        self._tokens = storage.open_array(folder, "tokens", self.report["dtype"])
+        self.report = _read_report(folder)
+        self.lengths = open_array(folder, "lengths")
+        self._offsets = open_array(folder, "offsets")
+        self._tokens = open_array(folder, "tokens", self.report["dtype"])
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -67,7 +70,7 @@ class Corpus:
 
     def find_hashes(self, name: str, wanted: Sequence[int]) -> Bool[np.ndarray, "M"]:
         """Returns which of the values are in the file of hashes, which is sorted."""
-        hashes, values = storage.open_array(self._folder, name), np.array(wanted, np.uint64)
+        hashes, values = open_array(self._folder, name), np.array(wanted, np.uint64)
         return hashes[np.searchsorted(hashes, values).clip(max=len(hashes) - 1)] == values
 
     def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
@@ -132,19 +135,50 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped, invalid)}")
     if encoder.rules.deduplicate:
-        is_first = storage.is_first_occurrence(storage.open_array(folder, "hashes"))
-        storage.keep_rows(folder, is_first)
-        dropped["duplicate"] = kept - int(is_first.sum())
-    for name in storage.HASHES:
-        storage.open_array(folder, name, mode="r+").sort()
+        _, first = np.unique(open_array(folder, "hashes"), return_index=True)
+        first.sort()
+        # The tokens and the text of repeated pairs stay in their files, unused.
+        for path in (*folder.glob("*offsets"), *folder.glob("*lengths")):
+            path.write_bytes(open_array(folder, path.name)[first].tobytes())
+        dropped["duplicate"] = kept - len(first)
+    for name in encoding.HASHES:
+        open_array(folder, name, mode="r+").sort()
     report = {
         "kept": kept - dropped["duplicate"],
         "dropped": {reason: dropped[reason] for reason in encoding.REASONS},
-        "dtype": str(storage.token_dtype(encoder.tokenizer.vocab_sizes)),
+        "digest": _digest(folder),
+        "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses,
         "invalid": invalid,
+        "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
-    storage.write_report(folder, report)
+    files.write_json(folder / _REPORT, report)
+
+
+def _digest(folder: Path) -> str:
+    """Returns a digest that is equal for folders with the same arrays, without their hashes."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.name not in encoding.HASHES):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    """Reads the report of a folder. Raises UserError if it is damaged, or a file has another size than it recorded.
+
+    Verifying checksums at every start would take too long.
+    """
+    name = _REPORT
+    try:
+        report = json.loads((folder / name).read_text(encoding="utf-8"))
+        for name, size in report["sizes"].items():
+            if (actual := (folder / name).stat().st_size) != size:
+                raise ValueError(f"{actual} bytes of {size}")
+    except UNREADABLE as error:
+        advice = f"delete {folder}, and the next run prepares it again"
+        raise UserError(f"{folder / name}: damaged ({error}); {advice}") from error
+    return report
 
 
 def _write(

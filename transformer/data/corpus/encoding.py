@@ -1,4 +1,4 @@
-"""Cleaning of text pairs and their encoding into token arrays, chunk by chunk, in worker processes."""
+"""Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
 
 import sys
 from collections import Counter
@@ -6,15 +6,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int32, Integer
 
-from transformer.data.corpus import storage
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.special_tokens import EOS, UNK
+
+# The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
+_LAYOUT = {
+    "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
+    "offsets": (np.int64, 1),  # the index of a pair's first token
+    "lengths": (np.int32, 2),  # tokens of source and target, EOS included
+    "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
+    "text_offsets": (np.int64, 1),
+    "text_lengths": (np.int32, 2),  # bytes of source and target
+    "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
+    "source_hashes": (np.uint64, 1),
+}
+HASHES = ("hashes", "source_hashes")
 
 # Reasons to drop a pair, in the order in which they are checked, and their names in the log.
 REASONS = {
@@ -27,6 +40,17 @@ REASONS = {
 
 # The text of one side that decoding does not restore: counts, and an example of each kind.
 Losses = tuple[dict[str, int], dict[str, str]]
+
+
+def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
+    return np.dtype(np.uint16 if max(vocab_sizes) <= 1 << 16 else np.int32)
+
+
+def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r") -> np.ndarray:
+    """Maps a nonempty file into memory. Only `tokens` needs the `dtype`."""
+    fixed, width = _LAYOUT[name]
+    array = np.memmap(folder / name, fixed or dtype, mode)
+    return array if width == 1 else array.reshape(-1, width)
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ class PairEncoder:
     sides: tuple[int, ...]
 
     def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], Counter, list[Losses]]:
-        """Returns arrays by their names in `storage`, pairs dropped by reason, and losses by side."""
+        """Returns arrays by their names, pairs dropped by reason, and losses by side."""
         texts, dropped = [], Counter()
         for pair in pairs:
             try:
@@ -100,7 +124,7 @@ class PairEncoder:
                 kept_tokens.append(pair)
                 kept_texts.append(text)
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-        dtype = storage.token_dtype(self.tokenizer.vocab_sizes)
+        dtype = token_dtype(self.tokenizer.vocab_sizes)
         tokens, lengths = end_sentences(chain.from_iterable(kept_tokens), dtype)
         arrays = {
             "tokens": tokens,

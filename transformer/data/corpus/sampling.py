@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
-from transformer.data.corpus import storage
-from transformer.data.corpus.encoding import end_sentences
+from transformer.data.corpus.encoding import end_sentences, open_array
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
 MARGIN = 1.0  # standard deviations above the expected length
@@ -41,18 +40,17 @@ class Sampler:
     ) -> Sequences:
         """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
         texts = self._texts(side, pairs)
-        samples, left = [[] for _ in texts], list(range(len(texts)))
-        for attempt in range(ATTEMPTS):
-            drawn = self._draw(side, pairs[left], [texts[index] for index in left], (seed, epoch, attempt))
+        samples = [[] for _ in texts]
+        for attempt in range(ATTEMPTS + 1):
+            left = [index for index, tokens in enumerate(samples) if not tokens]
+            remaining = [texts[index] for index in left]
+            if attempt < ATTEMPTS:
+                drawn = self._draw(side, pairs[left], remaining, (seed, epoch, attempt))
+            else:
+                drawn = self.tokenizer.sides[side].encode(remaining)
             for index, tokens in zip(left, drawn, strict=True):
                 if len(tokens) < limits[index]:
                     samples[index] = tokens
-            left = [index for index in left if not samples[index]]
-            if not left:
-                break
-        best = self.tokenizer.sides[side].encode([texts[index] for index in left])
-        for index, tokens in zip(left, best, strict=True):
-            samples[index] = tokens
         return end_sentences(samples, np.dtype(np.int32))
 
     @functools.cached_property
@@ -62,10 +60,10 @@ class Sampler:
         The mean and the variance of a sample's length are taken to be in proportion to that length. All lengths count
         end-of-sentence.
         """
-        lengths = storage.open_array(self.folder, "lengths")
-        return self._estimate(0, lengths[:, 0]), self._estimate(1, lengths[:, 1])
+        return self._estimate(0), self._estimate(1)
 
-    def _estimate(self, side: int, lengths: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " _"]:
+    def _estimate(self, side: int) -> Int32[np.ndarray, " _"]:
+        lengths = open_array(self.folder, "lengths")[:, side]
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
         count = min(_SAMPLE, len(lengths))
@@ -96,7 +94,7 @@ class Sampler:
 
 @functools.lru_cache(maxsize=1)
 def _open_text(folder: Path) -> list[np.ndarray]:
-    return [storage.open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
+    return [open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
 
 
 @dataclass(frozen=True)

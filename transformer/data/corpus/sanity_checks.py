@@ -3,7 +3,6 @@
 A check yields a line for each warning. `pair_lines` shows two training pairs.
 """
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -68,7 +67,8 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
         if language := config.data[f"{name}_language"]:
             yield from _other_language(f"data.{name}_language", language, texts[side])
             if may_be_unfit:
-                yield from _unfit_vocabulary(_vocabulary_setting(config), name, tokenizer.sides[side], tokens[side])
+                vocabulary, setting = tokenizer.sides[side], _vocabulary_setting(config)
+                yield from _unfit_vocabulary(setting, name, vocabulary, tokens[side], texts[side])
 
 
 def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
@@ -82,16 +82,15 @@ def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[s
         )
 
 
-def _unfit_vocabulary(setting: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]) -> Iterator[str]:
-    pieces, words = vocabulary.pieces, Counter()
-    for tokens in sentences:
-        starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
-        words.update(tuple(tokens[first:last]) for first, last in itertools.pairwise([*starts, len(tokens)]))
+def _unfit_vocabulary(
+    setting: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]], texts: Sequence[str]
+) -> Iterator[str]:
+    words, pieces = Counter(word for text in texts for word in text.split()), vocabulary.pieces
     # Text without spaces has next to no frequent words, and is judged by unknown characters only.
-    frequent = [len(word) for word, count in words.items() if count >= max(2, len(sentences) / 100)]
-    split = np.mean(frequent) if len(frequent) >= _MIN_WORDS else 1.0
-    is_unknown = np.array([token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)])
-    unknown = is_unknown[np.concatenate(sentences)].mean()
+    frequent = [word for word, count in words.items() if count >= max(2, len(texts) / 100)]
+    split = np.mean([*map(len, vocabulary.encode(frequent))]) if len(frequent) >= _MIN_WORDS else 1.0
+    is_unknown = [token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)]
+    unknown = np.array(is_unknown)[np.concatenate(sentences)].mean()
     if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN_TOKENS:
         example = _shorten(" ".join(pieces[token] for token in sentences[0]))
         yield (
@@ -103,20 +102,15 @@ def _unfit_vocabulary(setting: str, side: str, vocabulary: Vocabulary, sentences
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
     """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
 
-    `losses` are those of source and target, from `count_losses` or from the report of a corpus.
-    Raises UserError if most characters of a side of the training split are unknown.
+    `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
+    characters of a side of the training split are unknown.
     """
-    setting, kind = _vocabulary_setting(config), config.tokenizer.kind
+    setting = _vocabulary_setting(config)
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
         if not counts.get("characters"):
             continue
-        side_name, rate = f"{name}, {config.data[f'{side}_language']}", _unknown_rate(counts)
-        if is_train and kind != "word" and rate > _ABSURD:
-            raise UserError(
-                f"{setting}: {rate:.0%} of the characters of {side_name} are unknown to the vocabulary; "
-                f"{_decoded(vocabulary, examples['unknown'])}; take a vocabulary that was trained on this language"
-            )
-        yield from find_unknown(side_name, kind, vocabulary, (counts, examples), setting)
+        side_name = f"{name}, {config.data[f'{side}_language']}"
+        yield from find_unknown(side_name, config.tokenizer.kind, vocabulary, (counts, examples), setting, is_train)
         changed = counts.get("changed", 0) / counts["lines"]
         if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
             yield (
@@ -126,16 +120,24 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             )
 
 
-def find_unknown(name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str) -> Iterator[str]:
-    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary."""
+def find_unknown(
+    name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str, is_train: bool = False
+) -> Iterator[str]:
+    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary.
+
+    Raises UserError if `name` is training data and most of its characters are unknown.
+    """
     counts, examples = losses
-    rate = _unknown_rate(counts)
+    rate = counts.get("unknown", 0) / max(counts["characters"], 1)
     if rate > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
-        yield (
+        line = (
             f"{name}: {rate:.1%} of the characters are unknown to the vocabulary; "
             f"{_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or train a vocabulary "
             "with tokenizer.byte_fallback=True"
         )
+        if is_train and kind != "word" and rate > _ABSURD:
+            raise UserError(line)
+        yield line
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -161,10 +163,6 @@ def _vocabulary_setting(config: Config) -> str:
         if value := config[group][key]:
             return f"{group}.{key}={value}"
     return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
-
-
-def _unknown_rate(counts: dict[str, int]) -> float:
-    return counts.get("unknown", 0) / max(counts["characters"], 1)
 
 
 def _decoded(vocabulary: Vocabulary, text: str) -> str:

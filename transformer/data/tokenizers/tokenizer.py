@@ -1,9 +1,7 @@
 """The tokenizer of a run, a vocabulary for each side or one that both share (section 5.1), and its training."""
 
-import collections
 import contextlib
 import hashlib
-import importlib.metadata
 import io
 import math
 import re
@@ -102,7 +100,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
-    key = cache.key([_FORMAT, settings, source.identity, importlib.metadata.version("sentencepiece")])
+    key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
     def fill(unfinished: Path) -> None:
@@ -123,10 +121,9 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
     Raises UserError if there is no text, or it does not allow such a vocabulary.
     """
-    make = TOKENIZERS[options.kind]
-    if options.shared:
-        return (make(options, source, (0, 1)),) * 2
-    return make(options, source, (0,)), make(options, source, (1,))
+    groups = ((0, 1),) if options.shared else ((0,), (1,))
+    vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
+    return vocabularies[0], vocabularies[-1]
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
@@ -181,7 +178,7 @@ def _explain(options: Config, source: Source, message: str) -> str:
             f"tokenizer.character_coverage={options.character_coverage}"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        collections.deque(decoded(source), maxlen=0)  # raises UserError, with the encoding, if a line is not UTF-8
+        list(decoded(source))  # raises UserError, with the encoding, if a line is not UTF-8
         return (
             f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
             "without NUL"
@@ -204,9 +201,6 @@ def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVoca
 
 # The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
 TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
-    "bpe": _train_sentencepiece,
-    "unigram": _train_sentencepiece,
-    "word": _train_sentencepiece,
-    "char": _train_sentencepiece,
+    **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
     "ids": _count_ids,
 }
