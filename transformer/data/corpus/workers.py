@@ -45,11 +45,8 @@ def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterat
 class Pool:
     """At most `workers` processes that compute `function(*arguments)` for the threads of this one.
 
-    A process starts when a call finds none idle. Exceptions of the function are raised in the calling thread.
-
-    Raises:
-      UserError: a process died; the pool cannot be used any more.
-      RuntimeError: the pool has been closed.
+    A process starts when a call finds none idle. A call raises the exceptions of the function, UserError if a process
+    has died, after which the pool cannot be used any more, and RuntimeError if the pool has been closed.
     """
 
     def __init__(self, function: Callable, workers: int) -> None:
