@@ -121,7 +121,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
-    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.training:TOKENIZERS"))
+    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.tokenizer:TOKENIZERS"))
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one

@@ -32,7 +32,7 @@ from transformer.config import loading
 from transformer.config.keys import checked, declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
-from transformer.data.tokenizers import training as tokenizers
+from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import bleu
@@ -59,7 +59,7 @@ BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
 TABLES = {
     "data.source": "transformer.data.sources.source:SOURCES",
-    "tokenizer.kind": "transformer.data.tokenizers.training:TOKENIZERS",
+    "tokenizer.kind": "transformer.data.tokenizers.tokenizer:TOKENIZERS",
     "model.activation": "transformer.model.layers:ACTIVATIONS",
     "model.attention": "transformer.model.attention:ATTENTION_SCORES",
     "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",

@@ -17,7 +17,6 @@ from transformer.data.sources import lines
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers import training as tokenizer_training
 from transformer.decoding import bleu
 from transformer.evaluate import read_texts
 from transformer.training import pretrained_embeddings as vectors
@@ -133,7 +132,7 @@ def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
     config = config.copy_and_resolve_references()
     config.data.source, config.tokenizer.kind, config.data.train_split = "ids", "ids", "numbers"
     write_split(folder, "numbers", sides)
-    vocabularies = outcome(tokenizer_training.train, config.tokenizer, sources.open_source(config.data, "train"))
+    vocabularies = outcome(tokenizer.train, config.tokenizer, sources.open_source(config.data, "train"))
     if isinstance(vocabularies, Refusal):
         assert str(folder) in vocabularies.message
     else:

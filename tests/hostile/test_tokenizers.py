@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from configs import base
 from tests.hostile.inputs import contents, damaged, examples, texts, values
 from tests.hostile.outcomes import Refusal, outcome
-from transformer.data.tokenizers import training as tokenizer_training
-from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers import tokenizer, vocabulary
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Vocabulary
 from transformer.special_tokens import PAD, UNK
 
@@ -47,8 +46,8 @@ def check_use(vocabulary: SentencePieceVocabulary, given: list[str], seeds: list
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Vocabulary]:
     """A vocabulary of each kind, one with byte fallback, and one of integers."""
-    made = {kind: tokenizer_training.train(options(kind, 50), Pairs(SENTENCES))[0] for kind in KINDS}
-    made["bytes"] = tokenizer_training.train(options("bpe", 310, byte_fallback=True), Pairs(SENTENCES))[0]
+    made = {kind: tokenizer.train(options(kind, 50), Pairs(SENTENCES))[0] for kind in KINDS}
+    made["bytes"] = tokenizer.train(options("bpe", 310, byte_fallback=True), Pairs(SENTENCES))[0]
     return made | {"ids": vocabulary.IdsVocabulary(20)}
 
 
@@ -73,7 +72,7 @@ def test_any_text_trains_or_is_refused(pairs, kind, vocab_size, shared, normaliz
         normalization=normalization,
         byte_fallback=vocab_size > 260 and kind in KINDS[:2],
     )
-    vocabularies = outcome(tokenizer_training.train, config, Pairs(pairs))
+    vocabularies = outcome(tokenizer.train, config, Pairs(pairs))
     if isinstance(vocabularies, Refusal):
         message = vocabularies.message
         assert ("tokenizer." in message or "not UTF-8" in message) and "INTERNAL" not in message

@@ -38,17 +38,13 @@ FUNCTION_WORDS = {code: frozenset(words.split()) for code, words in _FUNCTION_WO
 
 def base_code(language: str) -> str:
     """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn", in two letters if it is known by three."""
-    code = _subtags(language)[0]
+    code = re.split("[-_]", language.lower())[0]
     return _THREE_LETTERS.get(code, code)
 
 
 def script(language: str) -> str:
     """Returns the script of a code such as "zho_Hans", in lower case; "" if it names none."""
-    return next((subtag for subtag in _subtags(language)[1:] if len(subtag) == 4), "")
-
-
-def _subtags(language: str) -> list[str]:
-    return re.split("[-_]", language.lower())
+    return next((subtag for subtag in re.split("[-_]", language.lower())[1:] if len(subtag) == 4), "")
 
 
 def function_word_shares(texts: Sequence[str]) -> dict[str, float]:

@@ -79,7 +79,7 @@ def test_samples_fit_the_plan(config, made, monkeypatch, margin):
 
 def test_a_sample_that_does_not_fit_is_drawn_again(config, made):
     train, pairs = corpus.prepare(config, made, "train"), np.arange(300)
-    free = train.sampler(sampling.Request(0, pairs, np.full(300, 1000), 5, 1))[1]
+    free = train.sampler(0, pairs, np.full(300, 1000), 5, 1)[1]
     epoch = train.epoch(1, 5)
     lengths = epoch.sequences(0, pairs)[1]
     fit = free <= epoch.lengths[:, 0]

@@ -1,8 +1,9 @@
 """A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
-import contextlib
 import dataclasses
+import hashlib
 import itertools
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,20 +13,20 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int, Int32
 
-from transformer import cache, progress_bar
+from transformer import cache, files, progress_bar
 from transformer.config_types import Config
-from transformer.data.corpus import cleaning, storage, workers
-from transformer.data.corpus.encoding import Losses, PairEncoder
-from transformer.data.corpus.sampling import Request, SampledEpoch, Sampler, Sequences
+from transformer.data.corpus import encoding, workers
+from transformer.data.corpus.encoding import Losses, open_array
+from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
 from transformer.data.sources.source import Source, decoded, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
-_FORMAT = 6  # part of every key: raise it when the same inputs would give other files
-_FILTER_BITS = 20  # of a table that rejects most hashes that are not wanted
-_HASH_CHUNK = 1 << 20
+_FORMAT = 7  # part of every key: raise it when the same inputs would give other files
+_REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
+_MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
 
 class Corpus:
@@ -46,10 +47,10 @@ class Corpus:
 
     def __init__(self, folder: Path, sampler: Sampler | None = None) -> None:
         self.sampler, self._folder = sampler, folder
-        self.report = storage.read_report(folder)
-        self.lengths = storage.open_array(folder, "lengths")
-        self._offsets = storage.open_array(folder, "offsets")
-        self._tokens = storage.open_array(folder, "tokens", self.report["dtype"])
+        self.report = _read_report(folder)
+        self.lengths = open_array(folder, "lengths")
+        self._offsets = open_array(folder, "offsets")
+        self._tokens = open_array(folder, "tokens", self.report["dtype"])
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -68,21 +69,15 @@ class Corpus:
         return self._tokens[np.arange(counts.sum()) + np.repeat(starts - first, counts)].astype(np.int32)
 
     def find_hashes(self, name: str, wanted: Sequence[int]) -> Bool[np.ndarray, "M"]:
-        """Returns which of the values are in the file of hashes, in one pass over it of about 10 ms a million pairs."""
-        values = np.array(wanted, np.uint64)
-        may_occur = np.zeros(1 << _FILTER_BITS, bool)
-        may_occur[values >> np.uint64(64 - _FILTER_BITS)] = True
-        hashes, candidates = storage.open_array(self._folder, name), []
-        for start in range(0, len(hashes), _HASH_CHUNK):
-            chunk = np.asarray(hashes[start : start + _HASH_CHUNK])
-            candidates.append(chunk[may_occur[chunk >> np.uint64(64 - _FILTER_BITS)]])
-        return np.isin(values, np.concatenate(candidates))
+        """Returns which of the values are in the file of hashes, which is sorted."""
+        hashes, values = open_array(self._folder, name), np.array(wanted, np.uint64)
+        return hashes[np.searchsorted(hashes, values).clip(max=len(hashes) - 1)] == values
 
     def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
-    def epoch(self, epoch: int, seed: int, draw: Callable[[Request], Sequences] | None = None) -> "EpochPairs":
+    def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> "EpochPairs":
         """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
         if self.sampler is None:
             return self
@@ -98,11 +93,10 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     Only the training split is cleaned; held-out splits lose only pairs with an empty side. Raises UserError if the data
     is missing or unusable, or no pair is left.
     """
-    data = config.data
-    source = open_source(data, split)
-    rules, rate = cleaning.NO_LIMITS, 0.0
+    data, source = config.data, open_source(config.data, split)
+    rules, rate = encoding.NO_LIMITS, 0.0
     if split == "train":
-        rules = cleaning.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
+        rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
         rate = config.tokenizer.subword_sampling
     identity = {  # everything that the files depend on
         "format": _FORMAT,
@@ -117,76 +111,96 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     def fill(unfinished: Path) -> None:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
-        languages = data.source_language, data.target_language
-        sides = tuple(side for side in (0, 1) if languages[side])
-        _encode(unfinished, source, PairEncoder(tokenizer, rules, rate > 0, split == "train", sides), data.workers)
+        sides = tuple(side for side, key in enumerate(("source_language", "target_language")) if data[key])
+        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, rate > 0, sides), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder, Sampler(folder, tokenizer, rate, data.max_length) if rate else None)
-    report = corpus.report
-    total = sum(report["dropped"].values())
-    level = logging.WARNING if total > cleaning.MAX_DROPPED * (total + report["kept"]) else logging.INFO
-    logging.log(level, "%s: %s.", source.name, cleaning.summary(report["kept"], report["dropped"], report["invalid"]))
+    kept, dropped = corpus.report["kept"], corpus.report["dropped"]
+    total = sum(dropped.values())
+    level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
+    logging.log(level, "%s: %s.", source.name, encoding.summary(kept, dropped, corpus.report["invalid"]))
     return corpus
 
 
-def _encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> None:
+def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    kept, dropped, losses = _write(folder, source, encoder, wanted_workers)
-    invalid = _first_invalid(source) if dropped["invalid_utf8"] else ""
+    dropped, losses = _write(folder, source, encoder, wanted_workers)
+    kept, invalid = len(source) - dropped.total(), ""
+    if dropped["invalid_utf8"]:
+        try:
+            deque(decoded(source), maxlen=0)
+        except UserError as error:
+            invalid = str(error)
     if not kept:
-        raise UserError(f"{source.name}: no pair is left of {len(source)}; {cleaning.summary(0, dropped, invalid)}")
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped, invalid)}")
     if encoder.rules.deduplicate:
-        is_first = cleaning.is_first_occurrence(storage.open_array(folder, "hashes"))
-        kept = int(np.count_nonzero(is_first))
-        dropped["duplicate"] = len(is_first) - kept
-        storage.keep_rows(folder, is_first)
+        _, first = np.unique(open_array(folder, "hashes"), return_index=True)
+        first.sort()
+        # The tokens and the text of repeated pairs stay in their files, unused.
+        for path in (*folder.glob("*offsets"), *folder.glob("*lengths")):
+            path.write_bytes(open_array(folder, path.name)[first].tobytes())
+        dropped["duplicate"] = kept - len(first)
+    for name in encoding.HASHES:
+        open_array(folder, name, mode="r+").sort()
     report = {
-        "kept": kept,
-        "dropped": {reason: dropped[reason] for reason in cleaning.REASONS},
-        "digest": storage.digest(folder),
-        "dtype": str(storage.token_dtype(encoder.tokenizer.vocab_sizes)),
+        "kept": kept - dropped["duplicate"],
+        "dropped": {reason: dropped[reason] for reason in encoding.REASONS},
+        "digest": _digest(folder),
+        "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses,
         "invalid": invalid,
+        "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
-    storage.write_report(folder, report)
+    files.write_json(folder / _REPORT, report)
 
 
-def _first_invalid(source: Source) -> str:
-    """Returns the error about the first side that is not UTF-8."""
+def _digest(folder: Path) -> str:
+    """Returns a digest that is equal for folders with the same arrays, without their hashes."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.name not in encoding.HASHES):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    """Reads the report of a folder. Raises UserError if it is damaged, or a file has another size than it recorded.
+
+    Verifying checksums at every start would take too long.
+    """
+    name = _REPORT
     try:
-        deque(decoded(source), maxlen=0)
-    except UserError as error:
-        return str(error)
-    return ""
+        report = json.loads((folder / name).read_text(encoding="utf-8"))
+        for name, size in report["sizes"].items():
+            if (actual := (folder / name).stat().st_size) != size:
+                raise ValueError(f"{actual} bytes of {size}")
+    except UNREADABLE as error:
+        advice = f"delete {folder}, and the next run prepares it again"
+        raise UserError(f"{folder / name}: damaged ({error}); {advice}") from error
+    return report
 
 
 def _write(
-    folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int
-) -> tuple[int, Counter, tuple[Losses, Losses]]:
-    """Writes the encoded pairs to files in `folder`. Returns the numbers of kept and dropped pairs, and the losses."""
+    folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
+) -> tuple[Counter, tuple[Losses, Losses]]:
+    """Writes the encoded pairs to files in `folder`. Returns the numbers of dropped pairs, and the losses."""
     total, pairs = len(source), iter(source)
     chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    kept, dropped, losses = 0, Counter(), ((Counter(), {}), (Counter(), {}))
-    opened, ends = {}, Counter()
-    with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress_bar.bar(f"Encoding {source.name}", total))
-        for encoded in workers.map_ordered(encoder, chunks, processes):
-            arrays = dict(encoded.arrays)
-            for offsets, lengths in (("offsets", "lengths"), ("text_offsets", "text_lengths")):
-                if lengths in arrays:
-                    sizes = arrays[lengths].sum(axis=1, dtype=np.int64)
-                    arrays[offsets] = ends[offsets] + np.cumsum(sizes) - sizes
-                    ends[offsets] += int(sizes.sum())
+    dropped, losses, ends = Counter(), ((Counter(), {}), (Counter(), {})), Counter()
+    with progress_bar.bar(f"Encoding {source.name}", total) as advance:
+        for arrays, more_dropped, more_losses in workers.map_ordered(encoder, chunks, processes):
+            for prefix in ("", "text_") if encoder.keep_text else ("",):
+                sizes = arrays[f"{prefix}lengths"].sum(axis=1, dtype=np.int64)
+                arrays[f"{prefix}offsets"] = ends[prefix] + np.cumsum(sizes) - sizes
+                ends[prefix] += int(sizes.sum())
             for name, array in arrays.items():
-                if name not in opened:
-                    opened[name] = stack.enter_context((folder / name).open("wb"))
-                opened[name].write(np.ascontiguousarray(array).data)
-            kept += len(arrays["lengths"])
-            dropped += encoded.dropped
-            for (counts, examples), (more_counts, more_examples) in zip(losses, encoded.losses, strict=True):
+                with (folder / name).open("ab") as file:
+                    file.write(array.tobytes())
+            dropped += more_dropped
+            for (counts, examples), (more_counts, more_examples) in zip(losses, more_losses, strict=True):
                 counts.update(more_counts)
                 examples |= more_examples | examples
-            advance(len(arrays["lengths"]) + encoded.dropped.total())
-    return kept, dropped, losses
+            advance(len(arrays["lengths"]) + more_dropped.total())
+    return dropped, losses

@@ -1,30 +1,97 @@
-"""Encoding of text pairs into token arrays, chunk by chunk, in worker processes."""
+"""Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
 
-import functools
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int32, Integer
 
-from transformer.data.corpus import cleaning, storage
+from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.special_tokens import EOS, UNK
+
+# The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
+_LAYOUT = {
+    "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
+    "offsets": (np.int64, 1),  # the index of a pair's first token
+    "lengths": (np.int32, 2),  # tokens of source and target, EOS included
+    "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
+    "text_offsets": (np.int64, 1),
+    "text_lengths": (np.int32, 2),  # bytes of source and target
+    "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
+    "source_hashes": (np.uint64, 1),
+}
+HASHES = ("hashes", "source_hashes")
+
+# Reasons to drop a pair, in the order in which they are checked, and their names in the log.
+REASONS = {
+    "invalid_utf8": "not UTF-8",
+    "empty": "with an empty side",
+    "too_long": "longer than data.max_length",
+    "length_ratio": "beyond data.max_length_ratio",
+    "duplicate": "repeated",
+}
 
 # The text of one side that decoding does not restore: counts, and an example of each kind.
 Losses = tuple[dict[str, int], dict[str, str]]
 
 
-class Encoded(NamedTuple):
-    """The encoded pairs of a chunk: arrays by their names in `storage`, pairs dropped by reason, losses by side."""
+def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
+    return np.dtype(np.uint16 if max(vocab_sizes) <= 1 << 16 else np.int32)
 
-    arrays: dict[str, np.ndarray]
-    dropped: Counter
-    losses: list[Losses]
+
+def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r") -> np.ndarray:
+    """Maps a nonempty file into memory. Only `tokens` needs the `dtype`."""
+    fixed, width = _LAYOUT[name]
+    array = np.memmap(folder / name, fixed or dtype, mode)
+    return array if width == 1 else array.reshape(-1, width)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The limits for training pairs, from the group `config.data`."""
+
+    max_length: int
+    max_length_ratio: float
+    deduplicate: bool
+
+
+NO_LIMITS = Rules(max_length=sys.maxsize, max_length_ratio=0.0, deduplicate=False)  # for held-out pairs
+
+
+def drop_reason(lengths: Sequence[int], rules: Rules) -> str | None:
+    """Returns the reason to drop a pair, or None. The lengths of its sides do not count end-of-sentence."""
+    longer, shorter = max(lengths), min(lengths)
+    if not shorter:
+        return "empty"
+    if longer + 1 > rules.max_length:
+        return "too_long"
+    if rules.max_length_ratio and longer > rules.max_length_ratio * shorter:
+        return "length_ratio"
+    return None
+
+
+def content_hash(source: str, target: str) -> int:
+    """Hashes a pair to 64 bits. Among 36 million different pairs the chance of any collision is 4 in 100,000."""
+    digest = blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def summary(kept: int, dropped: dict[str, int], invalid: str) -> str:
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side".
+
+    `invalid` is the error about the first side that is not UTF-8, which ends the line, or "".
+    """
+    counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
+    reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
+    total = f"{sum(dropped.values()):,} dropped: {reasons}" if counts else "none dropped"
+    return f"{counted(kept, 'pair')} kept, {total}" + (f"; {invalid}" if invalid else "")
 
 
 @dataclass(frozen=True)
@@ -35,12 +102,12 @@ class PairEncoder:
     """
 
     tokenizer: Tokenizer
-    rules: cleaning.Rules
+    rules: Rules
     keep_text: bool
-    keep_hashes: bool
     sides: tuple[int, ...]
 
-    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> Encoded:
+    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], Counter, list[Losses]]:
+        """Returns arrays by their names, pairs dropped by reason, and losses by side."""
         texts, dropped = [], Counter()
         for pair in pairs:
             try:
@@ -51,28 +118,29 @@ class PairEncoder:
         targets = self.tokenizer.target.encode([target for _, target in texts])
         kept_tokens, kept_texts = [], []
         for text, *pair in zip(texts, sources, targets, strict=True):
-            if reason := cleaning.drop_reason([len(pair[side]) for side in self.sides], self.rules):
+            if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules):
                 dropped[reason] += 1
             else:
                 kept_tokens.append(pair)
                 kept_texts.append(text)
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
-        dtype = storage.token_dtype(self.tokenizer.vocab_sizes)
+        dtype = token_dtype(self.tokenizer.vocab_sizes)
         tokens, lengths = end_sentences(chain.from_iterable(kept_tokens), dtype)
-        arrays = {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}
+        arrays = {
+            "tokens": tokens,
+            "lengths": lengths.reshape(-1, 2),
+            "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
+            "source_hashes": np.array([content_hash(source, "") for source, _ in kept_texts], np.uint64),
+        }
         if self.keep_text:
             encoded = [side.encode() for text in kept_texts for side in text]
             arrays["text"] = np.frombuffer(b"".join(encoded), np.uint8)
             arrays["text_lengths"] = np.array([len(side) for side in encoded], np.int32).reshape(-1, 2)
-        if self.keep_hashes:
-            arrays["hashes"] = np.array([cleaning.content_hash(*text) for text in kept_texts], np.uint64)
-            source_hashes = [cleaning.content_hash(source, "") for source, _ in kept_texts]
-            arrays["source_hashes"] = np.array(source_hashes, np.uint64)
         losses = [
             count_losses(vocabulary, [text[side] for text in kept_texts], [pair[side] for pair in kept_tokens])
             for side, vocabulary in enumerate(self.tokenizer.sides)
         ]
-        return Encoded(arrays, dropped, losses)
+        return arrays, dropped, losses
 
 
 def end_sentences(
@@ -82,10 +150,8 @@ def end_sentences(
 
     An empty sentence gets no end-of-sentence.
     """
-    sentences, end = list(sentences), (EOS,)
-    tokens = chain.from_iterable(part for sentence in sentences if sentence for part in (sentence, end))
-    lengths = [len(sentence) + 1 if sentence else 0 for sentence in sentences]
-    return np.fromiter(tokens, dtype), np.array(lengths, np.int32)
+    ended = [[*sentence, EOS] if sentence else [] for sentence in sentences]
+    return np.fromiter(chain.from_iterable(ended), dtype), np.array([len(sentence) for sentence in ended], np.int32)
 
 
 def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[list[int]]) -> Losses:
@@ -99,16 +165,10 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[
         characters = "".join(text.split())
         counts["characters"] += len(characters)
         if UNK in sequence:
-            sizes = _piece_lengths(vocabulary)
-            counts["unknown"] += max(1, len(characters) - sum(sizes[token] for token in sequence))
+            (known,) = vocabulary.decode([[token for token in sequence if token != UNK]])
+            counts["unknown"] += max(1, len(characters) - len("".join(known.split())))
             examples.setdefault("unknown", text)
         elif text != decoded and characters != "".join(decoded.split()):
             counts["changed"] += 1
             examples.setdefault("changed", text)
     return counts, examples
-
-
-@functools.lru_cache(maxsize=4)
-def _piece_lengths(vocabulary: Vocabulary) -> list[int]:
-    """Returns the number of characters in each token's text; 0 for unknown ones."""
-    return [0 if token == UNK else len(piece.replace("\u2581", "")) for token, piece in enumerate(vocabulary.pieces)]

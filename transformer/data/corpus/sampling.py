@@ -10,29 +10,17 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
-from transformer.data.corpus import storage
-from transformer.data.corpus.encoding import end_sentences
+from transformer.data.corpus.encoding import end_sentences, open_array
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
 MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
 _SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
 _NO_EPOCH = 1 << 32  # seeds the estimate
-
-
-class Request(NamedTuple):
-    """Sentences of one side to sample for an epoch. `limits`: their greatest lengths, end-of-sentence included."""
-
-    side: int
-    pairs: Int[np.ndarray, " N"]
-    limits: Int[np.ndarray, " N"]
-    seed: int
-    epoch: int
 
 
 Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
@@ -47,22 +35,22 @@ class Sampler:
     rate: float  # BPE-dropout's rate or unigram's alpha
     longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included
 
-    def __call__(self, request: Request) -> Sequences:
-        """Returns the samples, with end-of-sentence."""
-        side, pairs, limits, seed, epoch = request
+    def __call__(
+        self, side: int, pairs: Int[np.ndarray, " N"], limits: Int[np.ndarray, " N"], seed: int, epoch: int
+    ) -> Sequences:
+        """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
         texts = self._texts(side, pairs)
-        samples, left = [[] for _ in texts], list(range(len(texts)))
-        for attempt in range(ATTEMPTS):
-            drawn = self._draw(side, pairs[left], [texts[index] for index in left], (seed, epoch, attempt))
+        samples = [[] for _ in texts]
+        for attempt in range(ATTEMPTS + 1):
+            left = [index for index, tokens in enumerate(samples) if not tokens]
+            remaining = [texts[index] for index in left]
+            if attempt < ATTEMPTS:
+                drawn = self._draw(side, pairs[left], remaining, (seed, epoch, attempt))
+            else:
+                drawn = self.tokenizer.sides[side].encode(remaining)
             for index, tokens in zip(left, drawn, strict=True):
                 if len(tokens) < limits[index]:
                     samples[index] = tokens
-            left = [index for index in left if not samples[index]]
-            if not left:
-                break
-        best = self.tokenizer.sides[side].encode([texts[index] for index in left])
-        for index, tokens in zip(left, best, strict=True):
-            samples[index] = tokens
         return end_sentences(samples, np.dtype(np.int32))
 
     @functools.cached_property
@@ -72,10 +60,10 @@ class Sampler:
         The mean and the variance of a sample's length are taken to be in proportion to that length. All lengths count
         end-of-sentence.
         """
-        lengths = storage.open_array(self.folder, "lengths")
-        return self._estimate(0, lengths[:, 0]), self._estimate(1, lengths[:, 1])
+        return self._estimate(0), self._estimate(1)
 
-    def _estimate(self, side: int, lengths: Int[np.ndarray, " N"]) -> Int32[np.ndarray, " _"]:
+    def _estimate(self, side: int) -> Int32[np.ndarray, " _"]:
+        lengths = open_array(self.folder, "lengths")[:, side]
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
         count = min(_SAMPLE, len(lengths))
@@ -106,7 +94,7 @@ class Sampler:
 
 @functools.lru_cache(maxsize=1)
 def _open_text(folder: Path) -> list[np.ndarray]:
-    return [storage.open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
+    return [open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,7 @@ class SampledEpoch:
 
     best_lengths: Int32[np.ndarray, "N 2"]  # of the best segmentation, end-of-sentence included
     reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
-    draw: Callable[[Request], Sequences]  # a Sampler, in this process or in others
+    draw: Callable[..., Sequences]  # a Sampler, in this process or in others
     seed: int
     epoch: int
 
@@ -131,7 +119,7 @@ class SampledEpoch:
 
     def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
-        return self.draw(Request(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch))
+        return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

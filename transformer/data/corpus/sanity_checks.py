@@ -3,7 +3,6 @@
 A check yields a line for each warning. `pair_lines` shows two training pairs.
 """
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,8 @@ import numpy as np
 from rich.text import Text
 
 from transformer.config_types import Config
-from transformer.data.corpus import cleaning
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import Losses
+from transformer.data.corpus.encoding import Losses, content_hash
 from transformer.data.languages import base_code, function_word_shares
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import Source
@@ -63,12 +61,14 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
         )
     # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
     # vocabulary of words, and characters are always one token.
-    may_be_unfit = _is_given(config) and config.tokenizer.kind in ("bpe", "unigram")
-    for side, key in enumerate(("source_language", "target_language")):
-        if config.data[key]:
-            yield from _other_language(key, config.data[key], texts[side])
+    is_given = config.tokenizer.model_file or config.training.init_from
+    may_be_unfit = is_given and config.tokenizer.kind in ("bpe", "unigram")
+    for side, name in enumerate(("source", "target")):
+        if language := config.data[f"{name}_language"]:
+            yield from _other_language(f"data.{name}_language", language, texts[side])
             if may_be_unfit:
-                yield from _unfit_vocabulary(config, key.partition("_")[0], tokenizer.sides[side], tokens[side])
+                vocabulary, setting = tokenizer.sides[side], _vocabulary_setting(config)
+                yield from _unfit_vocabulary(setting, name, vocabulary, tokens[side], texts[side])
 
 
 def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
@@ -76,77 +76,75 @@ def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[s
     likeliest, own = max(shares, key=shares.get), base_code(language)
     if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
         yield (
-            f"data.{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
+            f"{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
             f"{likeliest} and {shares[own]:.0%} of {own}, such as '{_shorten(texts[0])}'; check that the sides are not "
             "swapped"
         )
 
 
 def _unfit_vocabulary(
-    config: Config, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]]
+    setting: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]], texts: Sequence[str]
 ) -> Iterator[str]:
-    pieces, words = vocabulary.pieces, Counter()
-    for tokens in sentences:
-        starts = [index for index, token in enumerate(tokens) if pieces[token].startswith("\u2581")]
-        words.update(tuple(tokens[first:last]) for first, last in itertools.pairwise([*starts, len(tokens)]))
+    words, pieces = Counter(word for text in texts for word in text.split()), vocabulary.pieces
     # Text without spaces has next to no frequent words, and is judged by unknown characters only.
-    frequent = [len(word) for word, count in words.items() if count >= max(2, len(sentences) / 100)]
-    split = np.mean(frequent) if len(frequent) >= _MIN_WORDS else 1.0
-    is_unknown = np.array([token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)])
-    unknown = is_unknown[np.concatenate(sentences)].mean()
+    frequent = [word for word, count in words.items() if count >= max(2, len(texts) / 100)]
+    split = np.mean([*map(len, vocabulary.encode(frequent))]) if len(frequent) >= _MIN_WORDS else 1.0
+    is_unknown = [token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)]
+    unknown = np.array(is_unknown)[np.concatenate(sentences)].mean()
     if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN_TOKENS:
         example = _shorten(" ".join(pieces[token] for token in sentences[0]))
         yield (
-            f"{_vocabulary_setting(config)} splits frequent words of the {side} into {split:.1f} tokens, and "
-            f"{unknown:.0%} of all tokens are unknown or bytes, such as '{example}'; check that it was trained on this "
-            "language"
+            f"{setting} splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of all tokens "
+            f"are unknown or bytes, such as '{example}'; check that it was trained on this language"
         )
 
 
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
     """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
 
-    `losses` are those of source and target, from `count_losses` or from the report of a corpus.
-    Raises UserError if most characters of a side of the training split are unknown.
+    `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
+    characters of a side of the training split are unknown.
     """
-    setting, kind = _vocabulary_setting(config), config.tokenizer.kind
+    setting = _vocabulary_setting(config)
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
         if not counts.get("characters"):
             continue
-        side_name, rate = f"{name}, {config.data[f'{side}_language']}", _unknown_rate(counts)
-        if is_train and kind != "word" and rate > _ABSURD:
-            raise UserError(
-                f"{setting}: {rate:.0%} of the characters of {side_name} are unknown to the vocabulary; "
-                f"{_decoded(vocabulary, examples['unknown'])}; take a vocabulary that was trained on this language"
-            )
-        yield from find_unknown(side_name, kind, vocabulary, (counts, examples), setting)
+        side_name = f"{name}, {config.data[f'{side}_language']}"
+        yield from find_unknown(side_name, config.tokenizer.kind, vocabulary, (counts, examples), setting, is_train)
         changed = counts.get("changed", 0) / counts["lines"]
         if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
-            rule = f"tokenizer.normalization={config.tokenizer.normalization}"
             yield (
-                f"{f'the normalization in {setting}' if _is_given(config) else rule} changes {changed:.1%} of the "
-                f"training targets, so the model can never produce them: {_decoded(vocabulary, examples['changed'])}; "
-                "a vocabulary trained with tokenizer.normalization=identity keeps them"
+                f"the vocabulary's normalization changes {changed:.1%} of the training targets, so the model can never "
+                f"produce them: {_decoded(vocabulary, examples['changed'])}; a vocabulary trained with "
+                "tokenizer.normalization=identity keeps them"
             )
 
 
-def find_unknown(name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str) -> Iterator[str]:
-    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary."""
+def find_unknown(
+    name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str, is_train: bool = False
+) -> Iterator[str]:
+    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary.
+
+    Raises UserError if `name` is training data and most of its characters are unknown.
+    """
     counts, examples = losses
-    rate = _unknown_rate(counts)
+    rate = counts.get("unknown", 0) / max(counts["characters"], 1)
     if rate > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
-        yield (
+        line = (
             f"{name}: {rate:.1%} of the characters are unknown to the vocabulary; "
             f"{_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or train a vocabulary "
             "with tokenizer.byte_fallback=True"
         )
+        if is_train and kind != "word" and rate > _ABSURD:
+            raise UserError(line)
+        yield line
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    pairs = corpus.find_hashes("hashes", [cleaning.content_hash(*pair) for pair in texts])
-    sources = corpus.find_hashes("source_hashes", [cleaning.content_hash(text, "") for text, _ in texts])
+    pairs = corpus.find_hashes("hashes", [content_hash(*pair) for pair in texts])
+    sources = corpus.find_hashes("source_hashes", [content_hash(text, "") for text, _ in texts])
     if not all(len(pair[0]) for pair in texts):
         sources = pairs  # monolingual, or with empty lines
     if pairs.any() or sources.mean() > _MAX_SHARED:
@@ -159,22 +157,12 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
         )
 
 
-def _is_given(config: Config) -> bool:
-    """Tells whether the vocabulary was not trained on this data."""
-    return bool(config.tokenizer.model_file or config.training.init_from)
-
-
 def _vocabulary_setting(config: Config) -> str:
     """Returns the setting that chose the vocabulary, for messages."""
-    if config.tokenizer.model_file:
-        return f"tokenizer.model_file={config.tokenizer.model_file}"
-    if config.training.init_from:
-        return f"training.init_from={config.training.init_from}"
+    for group, key in (("tokenizer", "model_file"), ("training", "init_from")):
+        if value := config[group][key]:
+            return f"{group}.{key}={value}"
     return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
-
-
-def _unknown_rate(counts: dict[str, int]) -> float:
-    return counts.get("unknown", 0) / max(counts["characters"], 1)
 
 
 def _decoded(vocabulary: Vocabulary, text: str) -> str:

@@ -14,22 +14,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any
 
 from transformer.errors import UserError
-
-A = TypeVar("A")
-R = TypeVar("R")
 
 
 def num_workers(wanted: int) -> int:
     """Returns `wanted`, or the number of cores available to this process if it is 0."""
-    if wanted:
-        return wanted
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[R]:
+def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterator:
     """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
 
     At most `workers` + 1 arguments are in memory. Raises exceptions of the function, and UserError if a process died.
@@ -48,28 +43,25 @@ def map_ordered(function: Callable[[A], R], arguments: Iterable[A], workers: int
 
 
 class Pool:
-    """At most `workers` processes that compute `function(argument)` for the threads of this one.
+    """At most `workers` processes that compute `function(*arguments)` for the threads of this one.
 
-    A process starts when a call finds none idle. Exceptions of the function are raised in the calling thread.
-
-    Raises:
-      UserError: a process died; the pool cannot be used any more.
-      RuntimeError: the pool has been closed.
+    A process starts when a call finds none idle. A call raises the exceptions of the function, UserError if a process
+    has died, after which the pool cannot be used any more, and RuntimeError if the pool has been closed.
     """
 
-    def __init__(self, function: Callable[[A], R], workers: int) -> None:
+    def __init__(self, function: Callable, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(pickle.dumps(function),))
 
-    def __call__(self, argument: A) -> R:
+    def __call__(self, *arguments: Any) -> Any:
         with _death_reported():
-            return self.submit(argument).result()
+            return self.submit(*arguments).result()
 
-    def submit(self, argument: A) -> Future:
+    def submit(self, *arguments: Any) -> Future:
         # A process that starts here inherits the mask: Ctrl-C reaches only the main process, which ends its workers.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return self._executor.submit(_call, argument)
+            return self._executor.submit(_call, *arguments)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
@@ -104,5 +96,5 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _call(argument: Any) -> Any:
-    return _function(argument)
+def _call(*arguments: Any) -> Any:
+    return _function(*arguments)

@@ -12,11 +12,9 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 _CACHED_WORDS = 1 << 16
 _CACHED_PATHS = 1 << 14  # of BPE-dropout, below those of whole words
-_NO_PIECE = -math.inf  # the score of a string that is not a piece
 
 
 class BpeDropout:
@@ -36,48 +34,34 @@ class BpeDropout:
     def segment(self, word: str, generator: random.Random) -> list[str]:
         path = self._first_path(word)
         while True:
-            merges = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
-            if merges >= len(path) - 1:
-                return path[-1].symbols
-            state = path[merges]  # its best merge is skipped; any other merge may be skipped too
-            merge = next((index for index in state.merges()[1:] if generator.random() >= self._rate), None)
+            count = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
+            if count >= len(path) - 1:
+                return path[-1][0]
+            symbols, merges = path[count]  # its best merge is skipped; any other merge may be skipped too
+            merge = next((index for index in merges[1:] if generator.random() >= self._rate), None)
             if merge is None:
-                return state.symbols
-            path = self._path(tuple(state.joined(merge)))
+                return symbols
+            path = self._path(tuple(_joined(symbols, merge)))
 
-    def _greedy_path(self, symbols: Sequence[str]) -> list["_Segmentation"]:
-        """Returns the segmentation into these symbols and those that follow by always making the best merge."""
-        scores = [self._score(first + second) for first, second in itertools.pairwise(symbols)]
-        state = _Segmentation(list(symbols), scores)
-        path = [state]
-        while (best := max(state.scores, default=_NO_PIECE)) > _NO_PIECE:
-            index = state.scores.index(best)
-            symbols, scores = state.joined(index), [*state.scores[:index], *state.scores[index + 1 :]]
-            for changed in range(max(index - 1, 0), min(index + 1, len(scores))):
-                scores[changed] = self._score(symbols[changed] + symbols[changed + 1])
-            state = _Segmentation(symbols, scores)
-            path.append(state)
-        return path
+    def _greedy_path(self, symbols: Sequence[str]) -> list[tuple[list[str], list[int]]]:
+        """Returns the segmentation into these symbols and those that follow by always making the best merge.
 
-    def _score(self, pair: str) -> float:
-        return self._scores.get(pair, _NO_PIECE)
+        Each is the list of its symbols, and the indices of symbols that form a piece with the next, best first.
+        """
+        path, symbols = [], list(symbols)
+        while True:
+            scores = [self._scores.get(first + second) for first, second in itertools.pairwise(symbols)]
+            merges = [index for index, score in enumerate(scores) if score is not None]
+            merges.sort(key=lambda index, scores=scores: -scores[index])
+            path.append((symbols, merges))
+            if not merges:
+                return path
+            symbols = _joined(symbols, merges[0])
 
 
-@dataclass(slots=True)
-class _Segmentation:
-    """A word as symbols, and the score of merging each symbol with the next."""
-
-    symbols: list[str]
-    scores: list[float]
-
-    def joined(self, index: int) -> list[str]:
-        """Returns the symbols with the one at this index and the next as one."""
-        return [*self.symbols[:index], self.symbols[index] + self.symbols[index + 1], *self.symbols[index + 2 :]]
-
-    def merges(self) -> list[int]:
-        """Returns the indices of symbols that form a piece with the next, best first."""
-        indices = [index for index, score in enumerate(self.scores) if score > _NO_PIECE]
-        return sorted(indices, key=lambda index: -self.scores[index])
+def _joined(symbols: list[str], index: int) -> list[str]:
+    """Returns the symbols with the one at this index and the next as one."""
+    return [*symbols[:index], symbols[index] + symbols[index + 1], *symbols[index + 2 :]]
 
 
 class UnigramSampler:

@@ -1,23 +1,34 @@
-"""The tokenizer of a run: a vocabulary for each side, or one that both share (section 5.1)."""
+"""The tokenizer of a run, a vocabulary for each side or one that both share (section 5.1), and its training."""
 
+import contextlib
 import hashlib
-import importlib.metadata
+import io
+import math
+import re
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import sentencepiece
 from absl import logging
 
 from transformer import cache, files, locks
 from transformer.config_types import Config
-from transformer.data.sources.source import open_source
-from transformer.data.tokenizers import training, vocabulary
-from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.data.sources.source import Source, decoded, open_source
+from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 MODEL = "tokenizer.model"
-_FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 TARGET_MODEL = "tokenizer.target.model"  # only if the vocabulary is not shared; MODEL is then the source's
+_FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
+_BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+_LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
+# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+_PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
+_THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
 @dataclass(frozen=True)
@@ -27,16 +38,15 @@ class Tokenizer:
     source: Vocabulary
     target: Vocabulary
 
-    @classmethod
-    def load(cls, workdir: Path, config: Config) -> "Tokenizer":
+    @staticmethod
+    def load(workdir: Path, config: Config) -> "Tokenizer":
         """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing or damaged."""
-        loaded = [_load(workdir / name) for name in model_names(config)]
-        return cls(loaded[0], loaded[-1])
+        return _read([workdir / name for name in model_names(config)])
 
     def save(self, workdir: Path) -> None:
         """Writes each file atomically, except those that exist."""
-        sides = {MODEL: self.source} if self.target is self.source else {MODEL: self.source, TARGET_MODEL: self.target}
-        for name, side in sides.items():
+        names = (MODEL,) if self.target is self.source else (MODEL, TARGET_MODEL)
+        for name, side in zip(names, self.sides, strict=False):
             if not (workdir / name).exists():
                 files.write_bytes(workdir / name, side.serialized)
 
@@ -74,8 +84,15 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
 
 def read_model_files(config: Config) -> Tokenizer:
     """Reads `config.tokenizer.model_file`. Raises UserError if a file is missing or damaged."""
-    loaded = [_load(files.expanded(name.strip())) for name in config.tokenizer.model_file.split(",")]
-    return Tokenizer(loaded[0], loaded[-1])
+    return _read([files.expanded(name.strip()) for name in config.tokenizer.model_file.split(",")])
+
+
+def _read(paths: Sequence[Path]) -> Tokenizer:
+    try:
+        vocabularies = [vocabulary.load(path.read_bytes(), str(path)) for path in paths]
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; name or restore the tokenizer's model") from error
+    return Tokenizer(vocabularies[0], vocabularies[-1])
 
 
 def _load_or_train(config: Config) -> Tokenizer:
@@ -83,25 +100,107 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
-    key = cache.key([_FORMAT, settings, source.identity, importlib.metadata.version("sentencepiece")])
+    key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
-    def train(unfinished: Path) -> None:
+    def fill(unfinished: Path) -> None:
         began = time.perf_counter()
         with locks.computing():
-            tokenizer = Tokenizer(*training.train(config.tokenizer, source))
+            tokenizer = Tokenizer(*train(config.tokenizer, source))
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began
         logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
         tokenizer.save(unfinished)
 
-    cache.make_once(folder, train, config.data.wait_seconds)
+    cache.make_once(folder, fill, config.data.wait_seconds)
     return Tokenizer.load(folder, config)
 
 
-def _load(path: Path) -> Vocabulary:
+def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
+    """Makes the vocabularies of both sides as the group `config.tokenizer` says; a shared one is the same object.
+
+    Raises UserError if there is no text, or it does not allow such a vocabulary.
+    """
+    groups = ((0, 1),) if options.shared else ((0,), (1,))
+    vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
+    return vocabularies[0], vocabularies[-1]
+
+
+def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
+    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
+    total, blocks = len(source), math.ceil(limit / _BLOCK)
+    for index, pair in enumerate(source):
+        block = ((index + 1) * blocks - 1) // total  # the last that starts at this index or before
+        if total <= limit or index - block * total // blocks < limit // blocks:
+            with contextlib.suppress(UnicodeDecodeError):
+                yield pair[0].decode(), pair[1].decode()
+
+
+def _parts(text: str) -> list[str]:
+    """Divides a line that SentencePiece would leave out of its training."""
+    is_long = len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST
+    return _PARTS.findall(text) if is_long else [text]
+
+
+def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
+    pairs = select_pairs(source, options.sample_size)
+    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
+    model = io.BytesIO()
     try:
-        serialized = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; name or restore the tokenizer's model") from error
-    return vocabulary.load(serialized, str(path))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=texts,
+            model_writer=model,
+            model_type=options.kind,
+            vocab_size=options.vocab_size,
+            hard_vocab_limit=options.kind in ("bpe", "unigram"),  # exactly vocab_size pieces
+            normalization_rule_name=options.normalization,
+            character_coverage=options.character_coverage,
+            byte_fallback=options.byte_fallback,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            num_threads=_THREADS,
+            minloglevel=vocabulary.QUIET,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain(options, source, str(error))) from error
+    return SentencePieceVocabulary(model.getvalue())
+
+
+def _explain(options: Config, source: Source, message: str) -> str:
+    received = f"tokenizer.vocab_size={options.vocab_size}"
+    if largest := re.search(r"set it to a value <= (\d+)", message):
+        return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"{received}: the characters of the training text need at least {needed[1]}; raise it, or lower "
+            f"tokenizer.character_coverage={options.character_coverage}"
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        list(decoded(source))  # raises UserError, with the encoding, if a line is not UTF-8
+        return (
+            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
+            "without NUL"
+        )
+    reason = " ".join(message.split())
+    return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
+
+
+def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
+    """Makes a vocabulary just large enough for the largest integer of the whole training split."""
+    largest = max((int(token) for pair in source for side in sides for token in pair[side].split()), default=-1)
+    needed = largest + SPECIAL + 1
+    if needed > options.vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {largest}, "
+            f"which needs at least {needed}; raise it"
+        )
+    return IdsVocabulary(needed)
+
+
+# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
+TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
+    **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
+    "ids": _count_ids,
+}

@@ -17,7 +17,6 @@ from transformer.errors import MALFORMED, UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
-
 _WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalized text
 
 QUIET = 2  # SentencePiece's log level: only errors
@@ -112,7 +111,7 @@ class IdsVocabulary:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    @property
+    @functools.cached_property
     def pieces(self) -> list[str]:
         return [*SPECIAL_PIECES, *map(str, range(self.size - SPECIAL))]
 
@@ -125,10 +124,7 @@ class IdsVocabulary:
         return [[self._token(number) for number in text.split()] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        return [" ".join(self._text(token) for token in tokens if token not in _INVISIBLE) for tokens in sequences]
-
-    def _text(self, token: int) -> str:
-        return SPECIAL_PIECES[UNK] if token == UNK else str(token - SPECIAL)
+        return [" ".join(self.pieces[token] for token in tokens if token not in _INVISIBLE) for tokens in sequences]
 
     def _token(self, number: str) -> int:
         if not is_natural_number(number):
