@@ -70,7 +70,8 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
         systems.setdefault(settings.index(own), []).append(run)
     grouped: dict[str, list[RecordedRun]] = {}
     for first, members in systems.items():
-        label = describe_settings({key: settings[first].get(key) for key in keys}) or _name(members)
+        label = describe_settings({key: settings[first].get(key) for key in keys})
+        label = label or os.path.commonprefix([run.label for run in members]).rstrip("-_./ ") or members[0].label
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
         grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members
     return grouped
@@ -80,7 +81,9 @@ def panel(
     systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str | None, width: float, height: float
 ) -> alt.LayerChart:
     """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
-    split = split or _split(systems, metric)
+    if split is None:
+        members = [run for runs in systems.values() for run in runs]
+        split = next((name for name in SPLITS if all(points(run, metric, name) for run in members)), SPLITS[0])
     seeds, means = [], []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
@@ -96,8 +99,8 @@ def panel(
 
 def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
     """Returns the finite values of a metric by step; none if the run's record has none."""
-    lines = [line for line in run.record if line["split"] == split and _is_finite(line.get(metric))]
-    return {line["step"]: float(line[metric]) for line in lines}
+    values = {line["step"]: line.get(metric) for line in run.record if line["split"] == split}
+    return {step: float(y) for step, y in values.items() if isinstance(y, int | float) and math.isfinite(y)}
 
 
 def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
@@ -148,19 +151,3 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
     leading = (1,) if len(powers) > 4 else (1, 2, 5)
     return [digit * 10.0**p for p in powers for digit in leading if min(values) <= digit * 10.0**p <= max(values)]
-
-
-def _split(systems: Mapping[str, Sequence[RecordedRun]], metric: str) -> str:
-    runs = [run for members in systems.values() for run in members]
-    known = (split for split in SPLITS if all(points(run, metric, split) for run in runs))
-    return next(known, SPLITS[0])
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _name(runs: Sequence[RecordedRun]) -> str:
-    """Returns what the runs' names have in common at their beginning."""
-    prefix = os.path.commonprefix([run.label for run in runs]).rstrip("-_./ ")
-    return prefix or runs[0].label

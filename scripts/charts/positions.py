@@ -12,7 +12,6 @@ import numpy as np
 from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from scripts.charts.lines import Line, lines
 from transformer.checkpoints import trained
 from transformer.config_types import head_widths
 from transformer.decoding.ensemble import build_models
@@ -103,9 +102,8 @@ def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 
     _, config = open_existing(Path(workdir))
     model = config.model
     if model.positions != "learned":
-        return encodings(
-            length, head_widths(model)[0] if model.positions == "rotary" else model.d_model, model.positions
-        )
+        width = head_widths(model)[0] if model.positions == "rotary" else model.d_model
+        return encodings(length, width, model.positions)
     if length > model.max_positions:
         raise UserError(f"length={length}: {workdir} has learned only {model.max_positions} positions")
     loaded = trained.load([str(workdir)], checkpoint, average, [])
@@ -127,16 +125,16 @@ def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerCh
     length = len(vectors)
     chosen = sorted({0, length // 4, length // 2, length - length // 4})
     products = vectors @ vectors[chosen].T
-    curves = [Line(str(p), np.arange(length), products[:, i]) for i, p in enumerate(chosen)]
-    return lines(curves, "position", "dot product", "with position", width, height)
+    curves = {str(p): (np.arange(length), products[:, i]) for i, p in enumerate(chosen)}
+    return theme.lines(curves, "position", "dot product", "with position", width, height)
 
 
 def waves_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
     """Returns single dimensions of the vectors over the positions."""
     first = min(WAVES, max(vectors.shape[1] - WAVES, 0))
     shown = range(first, min(first + WAVES, vectors.shape[1]))
-    curves = [Line(str(i), np.arange(len(vectors)), vectors[:, i]) for i in shown]
-    return lines(curves, "position", "value", "dimension", width, height)
+    curves = {str(i): (np.arange(len(vectors)), vectors[:, i]) for i in shown}
+    return theme.lines(curves, "position", "value", "dimension", width, height)
 
 
 PANELS = {"heat_map": heat_map_of, "products": products_of, "waves": waves_of}
