@@ -12,7 +12,7 @@ import transformer
 from scripts.charts import beam, theme
 from scripts.charts.attention import MAX_TOKENS, axes
 from scripts.evaluations import Evaluation
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from transformer.decoding.activations import Attention
 from transformer.decoding.beam_tree import BeamTree

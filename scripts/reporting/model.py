@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scripts.charts import positions, theme
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from transformer.data.batches.epoch_plan import read_stats
 from transformer.data.tokenizers.tokenizer import Tokenizer

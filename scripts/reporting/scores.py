@@ -13,7 +13,7 @@ from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
 from scripts.evaluations import Evaluation, name_split
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.reporting.words import Group, f1_by_frequency
 from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems

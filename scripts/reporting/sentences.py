@@ -7,7 +7,7 @@ import numpy as np
 
 from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.reporting.scores import Comparison
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.reporting.words import mark_differences
 
 

@@ -16,7 +16,7 @@ import transformer
 from configs import base
 from configs.rules import Key, at_least, implementations
 from scripts import compare, report
-from scripts.reporting import curves
+from scripts.reporting import sections
 from scripts.reporting.attention_and_beams import inspect
 from scripts.runs import read_runs
 from scripts.sweeping import description
@@ -272,7 +272,7 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
     assert tiny.run(run, training__steps=4, **settings) == 0
     (validation,) = [line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"]
     assert f"  length error {validation['added']:.1f}  (best)" in capsys.readouterr().err
-    assert "curve-valid-added" in curves.section(read_runs([run])).charts
+    assert "curve-valid-added" in sections.curve_section(read_runs([run])).charts
 
     assert workdirs.run(evaluate, f"--workdir={run}", "--split=valid") == 0
     captured = capsys.readouterr()
