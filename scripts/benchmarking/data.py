@@ -55,10 +55,11 @@ def measure(options: argparse.Namespace) -> Measurement:
     folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     with folder_context as folder:
         stages = measure_stages(Path(folder), options.pairs, options.tokens)
-    rows = [(stage, name, _format(value)) for stage, values in stages.items() for name, value in values.items()]
+    values = [(stage, name, value) for stage, values in stages.items() for name, value in values.items()]
+    rows = [(*names, f"{v:,}" if isinstance(v, int | float) else " and ".join(map(str, v))) for *names, v in values]
     note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
-    values = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
-    return Measurement([("stage", "quantity", "value"), *rows], [note], values)
+    measured = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
+    return Measurement([("stage", "quantity", "value"), *rows], [note], measured)
 
 
 def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str, Any]]:
@@ -83,10 +84,6 @@ def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str,
             stages[f"{plan}: resume"] = run(_resume, config, stages[f"{plan}: load"]["batches"])
             stages[f"{plan}: share"] = run(_share, config)
     return stages
-
-
-def _format(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else " and ".join(map(str, value))
 
 
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
