@@ -5,14 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts import markdown
-from scripts.evaluations import (
-    Evaluation,
-    describe_checkpoints,
-    describe_search,
-    mean_and_spread,
-    read_evaluations,
-)
-from scripts.systems import System, group_systems
+from scripts.evaluations import Evaluation, read_evaluations
+from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -59,14 +53,14 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         str(result["sentences"]),
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(evaluation.config.seed for evaluation in system.evaluations)),
-        *(make_score(system, name) for name in scores),
+        *(_score(system, name) for name in scores),
         f"{statistics.mean(evaluation.training_seconds for evaluation in system.evaluations) / 60:.0f} min",
         ", ".join(sorted({evaluation.commit for evaluation in system.evaluations})),
         f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
 
 
-def make_score(system: System, name: str) -> str:
+def _score(system: System, name: str) -> str:
     """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
     values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
     return mean_and_spread(values, METRICS[name].format) if len(values) == len(system.evaluations) else ""

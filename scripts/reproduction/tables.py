@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from configs.table3 import ROWS
 from scripts import markdown
-from scripts.evaluations import mean_and_spread
 from scripts.reproduction.claims import (
     BLEU_MARGIN,
     CLAIMS,
@@ -16,6 +15,7 @@ from scripts.reproduction.claims import (
     judge_perplexity,
 )
 from scripts.reproduction.rows import RowResult, count_parameters, scores
+from scripts.systems import mean_and_spread
 from transformer.config.keys import flatten
 from transformer.config_types import Config, head_widths
 

@@ -17,10 +17,11 @@ from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
 from scripts import markdown
-from scripts.evaluations import describe_checkpoints, describe_search, read_result
+from scripts.evaluations import read_result
 from scripts.sweeping.description import Sweep, Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, is_interrupted, values
+from scripts.systems import describe_checkpoints, describe_search
 from transformer import files
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS
