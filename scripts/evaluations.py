@@ -123,8 +123,9 @@ class Evaluation:
         path = self.path.with_name(f"{self.name}.sentences.jsonl")
         if not path.exists():
             return None
+        lines = self._read_lines("sentences.jsonl")
         try:
-            return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
+            return [float(json.loads(line)["score"]) for line in lines]
         except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error

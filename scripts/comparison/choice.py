@@ -26,7 +26,11 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     """
     paths = expand_sweeps(arguments.workdirs)
     evaluations = [_find(path, arguments) for path in paths]
-    return [evaluation or _evaluate(path, arguments) for path, evaluation in zip(paths, evaluations, strict=True)]
+    for number, path in enumerate(paths):
+        if evaluations[number] is None:
+            result = evaluate(make_parser().parse([f"--workdir={path}", *_flags(arguments)]))
+            evaluations[number] = read_evaluation(Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json"))
+    return evaluations
 
 
 def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
@@ -66,12 +70,6 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
     return chosen[0]
-
-
-def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
-    flags = [f"--workdir={path}", *_flags(arguments)]
-    result = evaluate(make_parser().parse(flags))
-    return read_evaluation(Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json"))
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:

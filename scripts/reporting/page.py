@@ -30,17 +30,17 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
     """
     runs = read_runs(paths)
     compared = scores.compare(runs, split, data)
-    shown = [*texts, *sentences.most_different_sources(compared, count)]
-    logging.info("Reading %s with each model.", counted(len(shown), "sentence"))
-    inspected = attention_and_beams.inspect(runs, compared.chosen, shown)
+    sources = [*texts, *sentences.most_different_sources(compared, count)]
+    logging.info("Reading %s with each model.", counted(len(sources), "sentence"))
+    inspected = attention_and_beams.inspect(runs, compared.chosen, sources)
     parts = [
         sections.runs_section(runs, compared.systems),
         scores.section(compared),
         sections.curve_section(runs),
         sections.settings_section(runs),
         sentences.section(compared),
-        attention_and_beams.attention_section(inspected),
-        attention_and_beams.beam_section(inspected),
+        attention_and_beams.attention_section(*inspected),
+        attention_and_beams.beam_section(*inspected),
         model.section(runs),
     ]
     named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"

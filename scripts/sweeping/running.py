@@ -3,7 +3,6 @@
 import concurrent.futures
 import os
 import threading
-from typing import TypeVar
 
 from absl import logging
 from optuna.trial import TrialState
@@ -14,8 +13,6 @@ from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.tasks import Task, check_values
 from scripts.sweeping.worker import Worker
 from transformer import files
-
-T = TypeVar("T")
 
 
 def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool) -> SweepStudy:
@@ -87,7 +84,7 @@ def _processors(jobs: int) -> list[set[int]]:
     return [set(part) for part in _divided(sorted(os.sched_getaffinity(0)), jobs)]
 
 
-def _divided(items: list[T], jobs: int) -> list[list[T]]:
+def _divided(items: list, jobs: int) -> list[list]:
     """Divides the items equally among the workers. Each worker gets all of them if they are fewer than the workers."""
     size = len(items) // jobs
     return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]
