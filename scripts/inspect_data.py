@@ -58,7 +58,9 @@ def main(arguments: argparse.Namespace) -> None:
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     if arguments.exclude is not None:
-        write_list(Path(arguments.exclude), ranked[: round(arguments.share * len(ranked))])
+        worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
+        files.write_text(Path(arguments.exclude), "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst))
+        logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -143,13 +145,6 @@ def _lines(pair: "Measured") -> list[str]:
     )
     facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
     return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]
-
-
-def write_list(path: Path, worst: "Sequence[Measured]") -> None:
-    """Writes the pairs' numbers and PMI, in the order of the corpus."""
-    lines = (f"{pair.number}\t{pair.pmi:.4f}\n" for pair in sorted(worst))
-    files.write_text(path, "".join(lines))
-    logging.info("%s: %s.", path, counted(len(worst), "pair"))
 
 
 def make_parser() -> cli.Parser:

@@ -11,9 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -79,7 +78,11 @@ class Training:
         """Returns digests of the last checkpoint and of the record, without timings."""
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
-        parts = {item: _bytes(read_arrays(checkpoint, item)) for item in items}
+        parts = {}
+        for item in items:
+            leaves = jax.tree_util.tree_leaves_with_path(read_arrays(checkpoint, item))
+            arrays = [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in leaves]
+            parts[item] = [f"{key} {array.dtype} {array.shape}".encode() + array.tobytes() for key, array in arrays]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
@@ -126,10 +129,3 @@ def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None
         newest = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
         print(f"killed while {killed}: {newest}", flush=True)
     training.finish()
-
-
-def _bytes(tree: Any) -> Iterator[bytes]:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
-        yield f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode()
-        yield array.tobytes()

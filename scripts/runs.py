@@ -54,19 +54,16 @@ class RecordedRun:
         return max((line["step"] for line in self.record), default=0)
 
 
-def read_runs(paths: Sequence[Path]) -> list[RecordedRun]:
-    """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
+def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:
+    """Opens the runs, labelled with the shortest ends of their paths that differ from each other.
+
+    Raises UserError, with the flag that gave the path, if one is not a workdir or is given twice.
+    """
     resolved = [path.resolve() for path in paths]
     if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
-        raise UserError(f"{repeated[1]}: is given twice; give it once")
-    return [RecordedRun(name, *open_existing(path)) for name, path in zip(distinct_names(paths), paths, strict=True)]
-
-
-def distinct_names(workdirs: Sequence[Path]) -> list[str]:
-    """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
-    parts = [path.resolve().parts for path in workdirs]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(path[-length:]) for path in parts]
-        if len(set(names)) == len(names):
+        raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")
+    for length in range(1, max(len(path.parts) for path in resolved) + 1):
+        labels = ["/".join(path.parts[-length:]) for path in resolved]
+        if len(set(labels)) == len(labels):
             break
-    return names
+    return [RecordedRun(label, *open_existing(path, flag)) for label, path in zip(labels, paths, strict=True)]

@@ -18,11 +18,10 @@ LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_mu
 SENTENCES = (16, 1)  # of a batch to translate
 TOKENS = 32  # of a source and of an output, end-of-sentence included
 BEAM_SIZE = 4
-TRAIN, TRANSLATE = (f"scripts.benchmarking.ours:prepare_{task}" for task in ("training", "decoding"))
-TORCH, HUGGING_FACE, CTRANSLATE2, MARIAN = (
-    f"scripts.benchmarking.peers.{module}:prepare"
-    for module in ("torch_training", "hugging_face", "ctranslate2_decoding", "marian_decoding")
-)
+OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
+TRAIN, TRANSLATE = f"{OURS}:prepare_training", f"{OURS}:prepare_decoding"
+TORCH, MARIAN = f"{PEERS}.torch_training:prepare", f"{PEERS}.marian_decoding:prepare"
+HUGGING_FACE, CTRANSLATE2 = (f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2"))
 DTYPES = ("float32", "bfloat16")
 TRAINING = [
     *(Contender(f"this project, {dtype}", TRAIN, {"dtype": dtype}) for dtype in DTYPES),

@@ -40,7 +40,8 @@ def serve(prepare: Callable[[dict[str, Any]], Prepared]) -> None:
 
     try:
         task = json.loads(sys.stdin.readline())
-        use_threads(task["threads"])
+        if hasattr(os, "sched_setaffinity"):  # libraries derive from it how many threads to start
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task["threads"]])
         prepared = prepare(task)
         for _ in range(WARM_UPS):
             prepared.repeat()
@@ -63,12 +64,6 @@ def release_memory() -> None:
     """Returns freed memory to the system, if the C library can: six systems that wait with theirs may need 24 GB."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
-
-
-def use_threads(count: int) -> None:
-    """Restricts this process to `count` of its cores, from which libraries derive how many threads to start."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     """Returns the evaluation of a workdir or file, or None if it is missing and to be made."""
     if path.suffix == ".json" and not path.is_dir():
         return read_evaluation(path)
-    workdir, config = open_existing(path)
+    workdir, config = open_existing(path, "WORKDIR")
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)

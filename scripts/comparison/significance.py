@@ -87,11 +87,6 @@ def describe(*seeds: int) -> str:
     return f"Student's t over seeds and paired bootstrap over sentences{borrowed}"
 
 
-def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sentences"]:
-    """Draws the indices of the sentences in each resample."""
-    return np.random.default_rng(SEED).choice(sentences, size=(samples, sentences), replace=True)
-
-
 def resample(
     metric: AdditiveMetric,
     statistics: Num[np.ndarray, "sentences numbers"],

@@ -28,7 +28,7 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
       texts: source sentences whose attention is shown.
       count: of how many sentences of the split it is shown as well.
     """
-    runs = read_runs(paths)
+    runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)
     sources = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %s with each model.", counted(len(sources), "sentence"))

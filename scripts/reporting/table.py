@@ -18,7 +18,7 @@ SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in ever
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on splits. Raises UserError if it is not complete or has none."""
-    workdir, config = open_existing(path)
+    workdir, config = open_existing(path, "WORKDIR")
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
     if not OBJECTIVES[config.training.objective].translates:

@@ -183,7 +183,7 @@ def pair(evaluated):
         (["--format=xml"], "--format"),
         (["--decoding.beam_sise=1"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=0"], "config.decoding.beam_size=0: must be"),
-        (["nowhere"], "nowhere: no such folder"),
+        (["nowhere"], "WORKDIR=nowhere: no such folder"),
         (["nowhere.json"], "nowhere.json: cannot be read"),
     ],
 )
