@@ -122,23 +122,18 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
         loaded = itertools.islice(batches, BATCHES)
         target_tokens = sum(np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded)
         seconds = time.perf_counter() - began
+        waited, began = batches.data_wait_seconds, time.perf_counter()
+        for _, arrays, stats in itertools.islice(batches, BATCHES):  # steps that count tokens and last as DEMAND says
+            end = time.perf_counter() + stats.target_tokens / DEMAND
+            np.count_nonzero(np.asarray(arrays["target_output"]) != PAD)
+            time.sleep(max(end - time.perf_counter(), 0))
         return {
-            "wait_fraction": round(_wait_fraction(batches), 4),
+            "wait_fraction": round((batches.data_wait_seconds - waited) / (time.perf_counter() - began), 4),
             "batches": len(batches.plan),
             "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_tokens_per_second": round(target_tokens / seconds),
         }
-
-
-def _wait_fraction(batches: Loader) -> float:
-    """Returns the fraction of the time that steps wait for data if they count tokens and last as `DEMAND` says."""
-    before, began = batches.data_wait_seconds, time.perf_counter()
-    for _, arrays, stats in itertools.islice(batches, BATCHES):
-        end = time.perf_counter() + stats.target_tokens / DEMAND
-        np.count_nonzero(np.asarray(arrays["target_output"]) != PAD)
-        time.sleep(max(end - time.perf_counter(), 0))
-    return (batches.data_wait_seconds - before) / (time.perf_counter() - began)
 
 
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
