@@ -15,7 +15,6 @@ from pathlib import Path
 from absl import logging
 
 from transformer import cli, files, fingerprints
-from transformer.files import check_new, new_folder
 from transformer.workdir import Workdir, open_existing
 
 
@@ -30,7 +29,7 @@ def main(arguments: argparse.Namespace) -> None:
     source, config = open_existing(Path(arguments.workdir))
     last = config.checkpoint.keep if arguments.average is None else arguments.average
     output = Path(arguments.output or f"{source.path}-average{last}")
-    check_new(output)  # before the checkpoints are read, which takes longer
+    files.check_new(output)  # before the checkpoints are read, which takes longer
     models = trained.load([str(source.path)], arguments.checkpoint, last, [])
     checkpoint = models.checkpoints[0]
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
@@ -39,7 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     step, skipped = (jax.numpy.int32(value) for value in (progress.step, progress.skipped))
     described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
     others = (source.complete, source.shortlist, source.path / fingerprints.FILE_NAME)
-    with new_folder(output) as unfinished:
+    with files.new_folder(output) as unfinished:
         for file in (*described, *others, *source.path.glob("tokenizer*.model")):
             if file.exists():
                 shutil.copy2(file, unfinished)

@@ -46,10 +46,6 @@ class Evaluation:
         return self.path.parent.parent
 
     @property
-    def name(self) -> str:
-        return self.path.name.removesuffix(".json")
-
-    @property
     def text(self) -> str:
         """The text that was translated: a split, perhaps of another run's data, or a file."""
         return self.result["split"] or self.result.get("data") or self.result.get("source") or "a file"
@@ -120,7 +116,7 @@ class Evaluation:
     @cached_property
     def model_scores(self) -> list[float] | None:
         """The search's score of each sentence; None if the evaluation is too old to have it."""
-        path = self.path.with_name(f"{self.name}.sentences.jsonl")
+        path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
         if not path.exists():
             return None
         lines = self._read_lines("sentences.jsonl")
@@ -132,7 +128,7 @@ class Evaluation:
 
     def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
-        path = self.path.with_name(f"{self.name}.{ending}")
+        path = self.path.with_name(f"{self.path.stem}.{ending}")
         lines, sentences = read_text_file(path), self.result["sentences"]
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")

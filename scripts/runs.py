@@ -4,12 +4,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scripts.evaluations import Evaluation, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
-from transformer.environment import read_environment
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
@@ -25,16 +22,8 @@ class RecordedRun:
     config: Config
 
     @functools.cached_property
-    def environment(self) -> dict[str, Any]:
-        return read_environment(self.workdir.environment) or {}
-
-    @functools.cached_property
     def record(self) -> list[Record]:
         return read_record(self.workdir.metrics)
-
-    @functools.cached_property
-    def evaluations(self) -> list[Evaluation]:
-        return read_evaluations(self.workdir)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -47,11 +36,6 @@ class RecordedRun:
         scored = [line for line in self.record if line["split"] == "valid" and metric in line]
         best = min if metric == "loss" else max
         return best(scored, key=lambda line: line[metric])["step"] if scored else None
-
-    @property
-    def step(self) -> int:
-        """The last step in the record; 0 if there is none."""
-        return max((line["step"] for line in self.record), default=0)
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:

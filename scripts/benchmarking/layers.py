@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,21 +101,17 @@ KINDS = {
 
 
 def measure(arguments: argparse.Namespace) -> Measurement:
-    results = [values_of(name, kind, arguments.repetitions) for name, kind in KINDS.items()]
+    results = []
+    for name, kind in KINDS.items():
+        logging.info("Measuring %s.", name)
+        by_length = [cost_of(kind, n, NARROW, ROWS["lengths"], arguments.repetitions) for n in LENGTHS]
+        by_width = [cost_of(kind, SHORT, d, ROWS["widths"], arguments.repetitions) for d in WIDTHS]
+        of_length = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]  # in time, in memory
+        of_width, _ = (fitted_exponent(WIDTHS, costs) for costs in zip(*by_width, strict=True))
+        values = (name, kind.complexity, kind.exponents[0], *of_length, kind.exponents[1], of_width)
+        results.append((*values, kind.path, longest_path(kind, PATH_LENGTH, PATH_WIDTH)))
     rows = [[f"{value:.2f}" if isinstance(value, float) else str(value) for value in values] for values in results]
     return Measurement([tuple(HEADERS.values()), *rows], (), [dict(zip(HEADERS, row, strict=True)) for row in results])
-
-
-def values_of(name: str, kind: Kind, repetitions: int) -> Sequence[Any]:
-    logging.info("Measuring %s.", name)
-    seconds, memory = zip(*(cost_of(kind, n, NARROW, ROWS["lengths"], repetitions) for n in LENGTHS), strict=True)
-    seconds_by_width, _ = zip(*(cost_of(kind, SHORT, d, ROWS["widths"], repetitions) for d in WIDTHS), strict=True)
-    stated_of_n, stated_of_d = kind.exponents
-    return (
-        *(name, kind.complexity, stated_of_n, fitted_exponent(LENGTHS, seconds), fitted_exponent(LENGTHS, memory)),
-        *(stated_of_d, fitted_exponent(WIDTHS, seconds_by_width)),
-        *(kind.path, longest_path(kind, PATH_LENGTH, PATH_WIDTH)),
-    )
 
 
 def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> tuple[float, int]:

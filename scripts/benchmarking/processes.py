@@ -41,14 +41,11 @@ class Failed(Exception):
 class Worker:
     """The process of one system, ready for its task. Raises Failed if it cannot prepare.
 
-    Attributes:
-      tokens: the tokens of one repetition.
-      version: the version of the system's library.
-      seconds: those of each repetition until now.
+    It has the tokens of a repetition, the version of the library, and the seconds of each repetition until now.
+    `log` is the file with the process's standard error.
     """
 
     def __init__(self, contender: Contender, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
-        """`log` is the file with the process's standard error."""
         self.contender, self.seconds = contender, []
         self._process, self._log = process, log
         ready = self._ask({**task, **contender.options})

@@ -70,10 +70,7 @@ def draw_run(
     average: int = 1,
     **options: Any,
 ) -> Any:
-    """Returns the attention of a run over a sentence pair. Without a target, that is the run's own translation.
-
-    `options`: see `draw`.
-    """
+    """Returns the attention of a run over a sentence pair; None: its own translation. `options`: see `draw`."""
     for name, text in (("--source", source), ("--target", target or "")):
         check_text(text, name)
     enable_compilation_cache()

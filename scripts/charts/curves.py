@@ -94,7 +94,35 @@ def panel(
                 raise UserError(f"{run.label}: has no {metric} of the split {split}; its record has {known}")
             seeds += [{"system": label, "run": run.label, "step": step, "value": y} for step, y in curve.items()]
         means += [{"system": label, **mean} for mean in mean_and_band(curves)]
-    return _layers(seeds, means, list(systems), metric, split, width, height)
+    box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
+    legend = box if len(systems) > 1 else None
+    color, dash = theme.color("system", list(systems), legend), theme.dashes("system", list(systems), legend)
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
+    title = METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
+    if metric in METRICS or metric in TEACHER_FORCED:
+        title = f"{'validation' if split == 'valid' else 'training'} {title}"
+    scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
+    values = [point["value"] for point in seeds]
+    if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
+        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=log_ticks(values))
+    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
+    several = {point["system"] for point in means}
+    lengths = Counter(point["run"] for point in seeds).values()
+    marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
+    marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
+    line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
+    if means:
+        mean = alt.Chart(alt.InlineData(values=means))
+        overlaid = alt.Chart(alt.InlineData(values=[point for point in seeds if point["system"] in several]))
+        low = alt.Y("low:Q", title=title, scale=scale, axis=axis)
+        layers = [
+            mean.mark_area(opacity=0.2).encode(x=x, y=low, y2="high:Q", color=color),
+            overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
+            mean.mark_line(**marks).encode(**line),
+        ]
+    if single := [point for point in seeds if point["system"] not in several]:  # Vega warns about a layer without data
+        layers.append(alt.Chart(alt.InlineData(values=single)).mark_line(**marks).encode(**line))
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
 def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
@@ -110,40 +138,6 @@ def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, fl
         values = [curve[step] for curve in seeds]
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
         yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
-
-
-def _layers(
-    seeds: list[dict], means: list[dict], labels: list[str], metric: str, split: str, width: float, height: float
-) -> alt.LayerChart:
-    box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
-    legend = box if len(labels) > 1 else None
-    color, dash = theme.color("system", labels, legend), theme.dashes("system", labels, legend)
-    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
-    title = METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
-    if metric in METRICS or metric in TEACHER_FORCED:
-        title = f"{'validation' if split == 'valid' else 'training'} {title}"
-    scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-    values = [point["value"] for point in seeds]
-    if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
-        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=log_ticks(values))
-    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    several = {point["system"] for point in means}
-    lengths = Counter(point["run"] for point in seeds).values()
-    marked = min(lengths) == 1 or len(labels) == 1 and max(lengths) <= MAX_MARKED
-    marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
-    line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
-    if means:
-        mean = alt.Chart(alt.InlineData(values=means))
-        overlaid = alt.Chart(alt.InlineData(values=[point for point in seeds if point["system"] in several]))
-        low = alt.Y("low:Q", title=title, scale=scale, axis=axis)
-        layers = [
-            mean.mark_area(opacity=0.2).encode(x=x, y=low, y2="high:Q", color=color),
-            overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
-            mean.mark_line(**marks).encode(**line),
-        ]
-    if single := [point for point in seeds if point["system"] not in several]:  # Vega warns about a layer without data
-        layers.append(alt.Chart(alt.InlineData(values=single)).mark_line(**marks).encode(**line))
-    return alt.layer(*layers).properties(width=width, height=height)
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:

@@ -101,10 +101,8 @@ def panels(
 ) -> alt.FacetChart:
     """Returns a heat map of each matrix, `in_row` beside each other, without a theme.
 
-    Args:
-      field: the field with the names of the matrices.
-      titles: the Vega expression of a panel's title, where `datum.value` is the name of its matrix.
-      look: the options of `heat_map`.
+    `field` has the names of the matrices, which the Vega expression `titles` of a panel's title calls `datum.value`.
+    `look` are the options of `heat_map`.
     """
     chart = heat_map([({field: name}, matrix) for name, matrix in matrices.items()], rows, columns, **look)
     facet = alt.Facet(f"{field}:N", title=None, header=alt.Header(labelExpr=titles), sort=list(matrices))

@@ -71,10 +71,8 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0, 1, ...
 
     "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in the second, rotated
-    as queries and keys are. `d_model` is then the width of a head.
-
-    Raises:
-      UserError: `kind` has no formula, or the width is odd.
+    as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
+    width is odd.
     """
     if kind == "learned":
         raise UserError("kind=learned: has no formula; name a run whose positions were trained")
@@ -94,10 +92,8 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
 def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH) -> np.ndarray:
     """Returns the vectors (length, D) of a run's positions: of its encoder, if it has one.
 
-    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it.
-
-    Raises:
-      UserError: the folder is not a run's, or its positions were not trained up to `length`.
+    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it. Raises UserError if the
+    folder is not a run's, or its positions were not trained up to `length`.
     """
     _, config = open_existing(Path(workdir))
     model = config.model

@@ -23,11 +23,7 @@ MAX_STEPS = 10**7
 
 
 def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns: int = 1) -> Any:
-    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps.
-
-    Raises:
-      UserError: a number is not positive.
-    """
+    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must be positive."""
     named = {}
     for d_model, warmup in curves:
         if min(d_model, warmup) < 1:
@@ -39,11 +35,7 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns
 
 
 def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, columns: int = 1) -> Any:
-    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has.
-
-    Raises:
-      UserError: a folder is not a run's, or `steps` is not positive.
-    """
+    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has."""
     configs = {theme.visible(str(path)): open_existing(Path(path))[1] for path in workdirs}
     named = {
         name: make_schedule(config.optimizer, config.model.d_model, config.training.steps)
@@ -54,10 +46,7 @@ def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, c
 
 
 def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:
-    """Returns schedules as curves over updates 1 to `steps`.
-
-    A schedule maps the number of completed updates to a learning rate.
-    """
+    """Returns schedules, from the number of completed updates to a rate, as curves over updates 1 to `steps`."""
     if not 2 <= steps <= MAX_STEPS:
         raise UserError(f"steps={steps}: must be in 2 ... {MAX_STEPS}")
     curves = {name: rates(schedule, steps) for name, schedule in schedules.items()}

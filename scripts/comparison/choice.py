@@ -18,11 +18,8 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     """Returns one evaluation for each workdir or .json file in `arguments.workdirs`, and each trial of a sweep.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
-    transformer.evaluate makes with the same flags. With `arguments.evaluate`, transformer.evaluate makes those that are
-    missing, once all others have been found.
-
-    Raises:
-      UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
+    transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that are missing, at the end.
+    Raises UserError if a path does not exist, or not exactly one evaluation of a workdir qualifies.
     """
     paths = expand_sweeps(arguments.workdirs)
     evaluations = [_find(path, arguments) for path in paths]
@@ -54,7 +51,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     if not agreeing and arguments.evaluate:
         return None
     if not agreeing:
-        names = ", ".join(evaluation.name for evaluation in evaluations) or "none"
+        names = ", ".join(evaluation.path.stem for evaluation in evaluations) or "none"
         command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
         raise UserError(
             f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
@@ -64,7 +61,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     settings = wanted, arguments.average or 1
     chosen = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
     if len(chosen) != 1:
-        names = ", ".join(evaluation.name for evaluation in agreeing)
+        names = ", ".join(evaluation.path.stem for evaluation in agreeing)
         raise UserError(
             f"{path}: has {len(agreeing)} evaluations with {shlex.join(flags)}, {names}; choose with "
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"

@@ -88,7 +88,8 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
     system = scored.system
     runs = [
         {
-            **{"workdir": str(evaluation.workdir), "evaluation": evaluation.name, "seed": evaluation.config.seed},
+            **{"workdir": str(evaluation.workdir), "evaluation": evaluation.path.stem},
+            "seed": evaluation.config.seed,
             **{name: evaluation.result[name] for name in ("step", "averaged", *names)},
             "commit": evaluation.commit,
         }

@@ -39,7 +39,7 @@ def inspect(
 ) -> tuple[list[Inspected], list[str]]:
     """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step.
 
-    Returns what all models make of all texts, and notes on what cannot be shown.
+    Returns the texts with the output of each model, and notes on missing ones.
     """
     if not texts:
         return [], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."]

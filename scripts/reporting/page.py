@@ -22,11 +22,8 @@ NAMED = 3  # runs in the title, at most
 def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int) -> str:
     """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
 
-    Args:
-      split: whose evaluations are compared. None: the one that most runs were evaluated on, or valid if several tie.
-      data: the workdir of another run, whose split that is.
-      texts: source sentences whose attention is shown.
-      count: of how many sentences of the split it is shown as well.
+    It compares evaluations of `split`, of the run `data` if given. None: the split that most runs were evaluated on, or
+    valid if several tie. It shows attention for the source sentences `texts`, and for `count` sentences of the split.
     """
     runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)

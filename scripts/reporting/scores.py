@@ -12,7 +12,7 @@ from scripts.charts import bars
 from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
-from scripts.evaluations import Evaluation, name_split
+from scripts.evaluations import Evaluation, name_split, read_evaluations
 from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems
@@ -60,7 +60,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     notes, evaluations = [], {}
     for run in runs:
         try:
-            evaluations[run] = run.evaluations
+            evaluations[run] = read_evaluations(run.workdir)
         except UserError as error:
             notes.append(str(error))
             evaluations[run] = []

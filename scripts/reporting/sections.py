@@ -13,7 +13,7 @@ from scripts.systems import System
 from transformer import fingerprints
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.environment import short_commit
+from transformer.environment import read_environment, short_commit
 
 HEADER = (
     *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
@@ -60,8 +60,8 @@ def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Sect
 
 
 def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
-    config, environment = run.config, run.environment
-    steps = f"{run.step:,} of {config.training.steps:,} steps"
+    config, environment = run.config, read_environment(run.workdir.environment) or {}
+    steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
     seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
     digests = fingerprints.read(run.workdir.path)

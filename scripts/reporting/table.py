@@ -44,6 +44,11 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
             column.append(f"{key.removeprefix('decoding.')}={value}")
+    shown = []
+    for name in scores:  # a cell is empty if an evaluation lacks the score
+        values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
+        complete = len(values) == len(system.evaluations)
+        shown.append(mean_and_spread(values, METRICS[name].format) if complete else "")
     steps = [evaluation.result["step"] for evaluation in system.evaluations]
     decoding.append(describe_checkpoints(steps, result["averaged"]))
     devices, cpus = first.environment["devices"], first.environment["cpu_count"]
@@ -53,14 +58,8 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         str(result["sentences"]),
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(evaluation.config.seed for evaluation in system.evaluations)),
-        *(_score(system, name) for name in scores),
+        *shown,
         f"{statistics.mean(evaluation.training_seconds for evaluation in system.evaluations) / 60:.0f} min",
         ", ".join(sorted({evaluation.commit for evaluation in system.evaluations})),
         f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
-
-
-def _score(system: System, name: str) -> str:
-    """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
-    values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
-    return mean_and_spread(values, METRICS[name].format) if len(values) == len(system.evaluations) else ""

@@ -18,9 +18,8 @@ from transformer import files
 def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
-    Raises:
-      UserError: a value is invalid, or the folder holds another sweep.
-      KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
+    Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt once the trials of
+    an interrupted process have saved and are enqueued again.
     """
     check_values(sweep, task)
     study = open_study(folder, sweep, task, url)
