@@ -183,8 +183,8 @@ def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
         model.translate(["a"])
     with pytest.raises(UserError, match="objective=added, config.training.r_drop=1.0: "):
         checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
-    inspection = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
-    assert inspection.notes == ["run is no translation model with a decoder."]
+    _, notes = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
+    assert notes == ["run is no translation model with a decoder."]
 
 
 def test_a_decoding_strategy_takes_one_table_entry(add):
