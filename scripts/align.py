@@ -26,10 +26,10 @@ SEPARATOR = " ||| "
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.alignment import links, pharaoh
+    from scripts.alignment import links
     from transformer.cache import enable_compilation_cache
 
-    gold = None if arguments.gold is None else pharaoh.read_gold(Path(arguments.gold))
+    gold = None if arguments.gold is None else links.read_gold(Path(arguments.gold))
     if arguments.sentences < 1:
         raise UserError(f"--sentences={arguments.sentences}: must be at least 1")
     enable_compilation_cache()
@@ -43,12 +43,12 @@ def main(arguments: argparse.Namespace) -> None:
             raise UserError(f"line {number}: {error}") from error
         links.check_words(attention, source, target, number)
         aligned.append(links.word_links(attention, heads or links.heads_of(attention)))
-        print(pharaoh.format_links(aligned[-1]), flush=True)
+        print(links.format_links(aligned[-1]), flush=True)
     if gold is not None:
         if len(gold) != len(aligned):
             path, pairs = arguments.gold, len(aligned)
             raise UserError(f"--gold={path}: has {len(gold)} lines, must have one for each of {pairs} pairs")
-        percent = [100 * rate for rate in pharaoh.error_rate(aligned, gold)]
+        percent = [100 * rate for rate in links.error_rate(aligned, gold)]
         logging.info("Alignment error rate %.1f %%, precision %.1f %%, recall %.1f %%.", *percent)
 
 

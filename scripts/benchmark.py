@@ -20,9 +20,7 @@ this kind of processor.
 import argparse
 import json
 import pkgutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from scripts import markdown
 from transformer import cli
@@ -32,20 +30,13 @@ SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"
 
 
-class Benchmark(NamedTuple):
-    """A measurement: the name of its function, which is imported when needed, and its flags with their defaults."""
-
-    measure: str
-    flags: Mapping[str, Any]
-
-
 COMPARED = {"size": "base", "peers": None, "threads": None, "repetitions": 9}
-BENCHMARKS = {
-    "train": Benchmark("scripts.benchmarking.tasks:measure_training", COMPARED),
-    "decode": Benchmark("scripts.benchmarking.tasks:measure_decoding", COMPARED),
-    "startup": Benchmark("scripts.benchmarking.startup:measure", {"repetitions": 5}),
-    "data": Benchmark("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
-    "layers": Benchmark("scripts.benchmarking.layers:measure", {"repetitions": 9}),
+BENCHMARKS = {  # the function of each, which is imported when needed, and its flags with their defaults
+    "train": ("scripts.benchmarking.tasks:measure_training", COMPARED),
+    "decode": ("scripts.benchmarking.tasks:measure_decoding", COMPARED),
+    "startup": ("scripts.benchmarking.startup:measure", {"repetitions": 5}),
+    "data": ("scripts.benchmarking.data:measure", {"pairs": 2_000_000, "tokens": 25_000, "folder": None}),
+    "layers": ("scripts.benchmarking.layers:measure", {"repetitions": 9}),
 }
 POSITIVE = ("repetitions", "pairs", "tokens")
 
@@ -57,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
     options = options_of(arguments)
     if arguments.summary and (is_json or not getattr(options, "peers", None)):
         raise UserError(f"--summary={arguments.summary}: needs train or decode with --peers, and no --format=json")
-    measurement = pkgutil.resolve_name(BENCHMARKS[what].measure)(options)
+    measurement = pkgutil.resolve_name(BENCHMARKS[what][0])(options)
     if is_json:
         print(json.dumps(measurement.values, indent=2))
         return
@@ -70,7 +61,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def options_of(arguments: argparse.Namespace) -> argparse.Namespace:
     """Returns the flags of the benchmark, with its defaults. Raises UserError for one that it does not have."""
-    common, flags = ("what", "format", "readme", "summary", "overrides"), BENCHMARKS[arguments.what].flags
+    common, flags = ("what", "format", "readme", "summary", "overrides"), BENCHMARKS[arguments.what][1]
     given = {name: value for name, value in vars(arguments).items() if name not in common and value is not None}
     for name, value in given.items():
         if name not in flags:

@@ -2,8 +2,7 @@
 
 import itertools
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
 from transformer.environment import short_commit
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
@@ -45,10 +44,6 @@ class Evaluation:
     @property
     def workdir(self) -> Path:
         return self.path.parent.parent
-
-    @property
-    def name(self) -> str:
-        return self.path.name.removesuffix(".json")
 
     @property
     def text(self) -> str:
@@ -106,39 +101,35 @@ class Evaluation:
     def sources(self) -> list[str] | None:
         """The sentences that were translated; None if they were not kept."""
         try:
-            return self._read_lines("sources")
+            return self._read_lines("sources.txt")
         except UserError:
             return None
 
     @cached_property
     def hypotheses(self) -> list[str]:
-        return self._read_lines("hypotheses")
+        return self._read_lines("hypotheses.txt")
 
     @cached_property
     def references(self) -> list[str]:
-        return self._read_lines("references")
+        return self._read_lines("references.txt")
 
     @cached_property
     def model_scores(self) -> list[float] | None:
         """The search's score of each sentence; None if the evaluation is too old to have it."""
-        path = self.path.with_name(f"{self.name}.sentences.jsonl")
+        path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
         if not path.exists():
             return None
+        lines = self._read_lines("sentences.jsonl")
         try:
-            with path.open(encoding="utf-8") as lines:
-                scores = [float(json.loads(line)["score"]) for line in lines]
-        except UNREADABLE as error:
+            return [float(json.loads(line)["score"]) for line in lines]
+        except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error
-        return self._check_count(path, scores)
 
-    def _read_lines(self, kind: str) -> list[str]:
+    def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
-        path = self.path.with_name(f"{self.name}.{kind}.txt")
-        return self._check_count(path, read_text_file(path))
-
-    def _check_count(self, path: Path, lines: list[Any]) -> list[Any]:
-        sentences = self.result["sentences"]
+        path = self.path.with_name(f"{self.path.stem}.{ending}")
+        lines, sentences = read_text_file(path), self.result["sentences"]
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines
@@ -192,29 +183,7 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def describe_search(decoding: Mapping[str, Any]) -> str:
-    """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
-    beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
-    if size := decoding.get("shortlist"):  # validation has none, and neither have old evaluations
-        beam += f", shortlist {size}"
-    ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
-    return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
-
-
-def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
-    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were averaged."""
-    mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
-    numbers = sorted(set(steps))
-    return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
     keys = dict.fromkeys(itertools.chain(*several))
     return [key for key in keys if any(values.get(key) != several[0].get(key) for values in several)]
-
-
-def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Returns the mean, followed by ± and the sample standard deviation if there are several values."""
-    mean = f"{statistics.mean(values):{form}}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

@@ -18,7 +18,6 @@ from scripts.datasets import mtdata, parquet, tfds
 from scripts.datasets.folder import SPLITS, Pair
 from transformer import cli, files
 from transformer.errors import UserError
-from transformer.files import check_new
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -35,7 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
         print(json.dumps(tfds.prepare(arguments.tfds, output, archives)))
         return
     pair = parse_pair(arguments.pair)
-    check_new(output)  # before mtdata starts, which takes seconds
+    files.check_new(output)  # before mtdata starts, which takes seconds
     if arguments.hf:
         record = parquet.get_parquet(pair, files.expanded(arguments.hf), output)
     elif arguments.recipe:

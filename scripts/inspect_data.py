@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ml_collections
+import numpy as np
 from absl import logging
 
 import transformer
@@ -29,14 +30,17 @@ from transformer.errors import UserError
 from transformer.workdir import split_names
 
 if TYPE_CHECKING:
-    from scripts.data_inspection.pairs import Measured
+    from scripts.pair_measures import Measured
     from transformer.api import Model
+
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+DIRECTIONS = ("", "other direction: ")
+RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted
 
 
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
-    from scripts.data_inspection.pairs import measure
-    from scripts.data_inspection.text import make_text
+    from scripts.pair_measures import measure
     from transformer.cache import enable_compilation_cache
     from transformer.progress_bar import bar
 
@@ -54,7 +58,9 @@ def main(arguments: argparse.Namespace) -> None:
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     if arguments.exclude is not None:
-        write_list(Path(arguments.exclude), ranked[: round(arguments.share * len(ranked))])
+        worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
+        files.write_text(Path(arguments.exclude), "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst))
+        logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -107,11 +113,38 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
     return source.name, pairs
 
 
-def write_list(path: Path, worst: "Sequence[Measured]") -> None:
-    """Writes the pairs' numbers and PMI, in the order of the corpus."""
-    lines = (f"{pair.number}\t{pair.pmi:.4f}\n" for pair in sorted(worst))
-    files.write_text(path, "".join(lines))
-    logging.info("%s: %s.", path, counted(len(worst), "pair"))
+def make_text(name: str, pairs: "Sequence[Measured]", worst: "Sequence[Measured]") -> str:
+    """Returns the distributions of the scores, the counts of suspicious pairs, and the worst pairs."""
+    counts = {
+        " too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
+        " with an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
+        f" with one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
+        f" with {COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
+        " with the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
+    }
+    lines = [f"{name}: {counted(len(pairs), 'pair')}"]
+    for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
+        lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
+        lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
+    lines += [f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count]
+    return "\n".join([*lines, "", *(line for pair in worst for line in _lines(pair))]) + "\n"
+
+
+def _quantiles(name: str, values: Sequence[float]) -> str:
+    finite = [value for value in values if not math.isnan(value)]
+    if not finite:
+        return f"{name}: none"
+    quantiles = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
+    return f"{name} in nats per token: " + ", ".join(f"{part:.0%} at most {value:.2f}" for part, value in quantiles)
+
+
+def _lines(pair: "Measured") -> list[str]:
+    scores = (
+        f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
+        for direction, score in zip(DIRECTIONS, pair.scores, strict=False)
+    )
+    facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
+    return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]
 
 
 def make_parser() -> cli.Parser:

@@ -26,13 +26,9 @@ def publish(text: str, name: str, readme: str | None) -> None:
 
 
 def set_cells(cells: Mapping[str, str], row: str, name: str, readme: str) -> None:
-    """Sets cells in the row that starts with `row`, of the table between the marks that `publish` describes.
+    """Sets cells, given by their column's header, in the row that starts with `row` of the table that `publish` wrote.
 
-    Args:
-      cells: the new contents, by the header of their column. All others stay.
-
-    Raises:
-      UserError: the file, its marks, the row or a column does not exist.
+    Raises UserError if the file, its marks, the row or a column does not exist.
     """
     before, text, after = _split(readme, name)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]

@@ -4,12 +4,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scripts.evaluations import Evaluation, read_evaluations
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
-from transformer.environment import read_environment
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.metrics import Record
@@ -25,16 +22,8 @@ class RecordedRun:
     config: Config
 
     @functools.cached_property
-    def environment(self) -> dict[str, Any]:
-        return read_environment(self.workdir.environment) or {}
-
-    @functools.cached_property
     def record(self) -> list[Record]:
         return read_record(self.workdir.metrics)
-
-    @functools.cached_property
-    def evaluations(self) -> list[Evaluation]:
-        return read_evaluations(self.workdir)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -48,25 +37,17 @@ class RecordedRun:
         best = min if metric == "loss" else max
         return best(scored, key=lambda line: line[metric])["step"] if scored else None
 
-    @property
-    def step(self) -> int:
-        """The last step in the record; 0 if there is none."""
-        return max((line["step"] for line in self.record), default=0)
 
+def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:
+    """Opens the runs, labelled with the shortest ends of their paths that differ from each other.
 
-def read_runs(paths: Sequence[Path]) -> list[RecordedRun]:
-    """Opens the runs. Raises UserError if one is not a workdir, or is given twice."""
+    Raises UserError, with the flag that gave the path, if one is not a workdir or is given twice.
+    """
     resolved = [path.resolve() for path in paths]
     if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
-        raise UserError(f"{repeated[1]}: is given twice; give it once")
-    return [RecordedRun(name, *open_existing(path)) for name, path in zip(distinct_names(paths), paths, strict=True)]
-
-
-def distinct_names(workdirs: Sequence[Path]) -> list[str]:
-    """Returns a name for each workdir: the shortest ends of the paths that differ from each other."""
-    parts = [path.resolve().parts for path in workdirs]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(path[-length:]) for path in parts]
-        if len(set(names)) == len(names):
+        raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")
+    for length in range(1, max(len(path.parts) for path in resolved) + 1):
+        labels = ["/".join(path.parts[-length:]) for path in resolved]
+        if len(set(labels)) == len(labels):
             break
-    return names
+    return [RecordedRun(label, *open_existing(path, flag)) for label, path in zip(labels, paths, strict=True)]

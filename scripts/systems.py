@@ -1,7 +1,8 @@
-"""Systems: groups of evaluations that differ only in the seed of their runs."""
+"""Systems, which are groups of evaluations that differ only in the seed of their runs, and how they are described."""
 
+import statistics
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +39,8 @@ def describe_settings(differences: Mapping[str, Any]) -> str:
     """Returns the settings in which a system differs from others; "" if they are too many for a name."""
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
-    return ", ".join(f"{_short(key)}={show(value)}" for key, value in differences.items())
-
-
-def _short(key: str) -> str:
-    """Returns a key without its group, unless it is a name of something."""
-    last = key.rpartition(".")[2]
-    return key if last == "name" else last
+    short = {key: key if key.endswith(".name") else key.rpartition(".")[2] for key in differences}
+    return ", ".join(f"{short[key]}={show(value)}" for key, value in differences.items())
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
@@ -55,7 +51,8 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     for number, settings in enumerate(all_settings):
         if settings not in all_settings[:number]:
             members = [evaluation for evaluation, own in zip(evaluations, all_settings, strict=True) if own == settings]
-            systems.append(System(_label(len(systems)), {key: settings.get(key) for key in keys}, tuple(members)))
+            label = string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
+            systems.append(System(label, {key: settings.get(key) for key in keys}, tuple(members)))
     return systems
 
 
@@ -68,5 +65,23 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 
-def _label(number: int) -> str:
-    return string.ascii_uppercase[number] if number < len(string.ascii_uppercase) else f"S{number + 1}"
+def describe_search(decoding: Mapping[str, Any]) -> str:
+    """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
+    beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    if size := decoding.get("shortlist"):  # validation has none, and neither have old evaluations
+        beam += f", shortlist {size}"
+    ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
+    return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
+
+
+def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
+    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were averaged."""
+    mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
+    numbers = sorted(set(steps))
+    return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
+    """Returns the mean, followed by ± and the sample standard deviation if there are several values."""
+    mean = f"{statistics.mean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

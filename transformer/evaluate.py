@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> Any:
-    """Runs the evaluation of these flags, logs the scores, and returns an `Evaluation` whose files are not saved."""
+    """Runs the evaluation of these flags, logs the scores, and returns `EvaluationFiles` that are not saved yet."""
     from transformer import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained

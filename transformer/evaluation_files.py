@@ -23,7 +23,7 @@ from transformer.training.metrics import Record
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationFiles:
     """The content of FOLDER/NAME.json, and of FOLDER/NAME.KEY for each key of `texts`."""
 
     folder: Path
@@ -64,7 +64,7 @@ def of_translations(
     sources: Sequence[str],
     references: References,
     translated: ScoredTranslations,
-) -> Evaluation:
+) -> EvaluationFiles:
     """Returns the evaluation of translations, with all texts. Repeating an evaluation overwrites its files."""
     described = describe_models(models)
     evaluated = {
@@ -94,13 +94,13 @@ def of_translations(
         "hypotheses": paths["hypotheses.txt"],
         "sentence_scores": paths["sentences.jsonl"],
     }
-    return Evaluation(folder, name, result, texts)
+    return EvaluationFiles(folder, name, result, texts)
 
 
-def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means: Record) -> Evaluation:
+def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means: Record) -> EvaluationFiles:
     """Returns the evaluation of a language model on a split."""
     result = files.six_digits(means) | {"split": arguments.split} | describe_models(models)
-    return Evaluation(folder, evaluation_name(arguments, models), result, {})
+    return EvaluationFiles(folder, evaluation_name(arguments, models), result, {})
 
 
 def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> Iterator[str]:

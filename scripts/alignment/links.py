@@ -1,9 +1,13 @@
-"""Links between the words of a sentence pair, from the weights of cross-attention."""
+"""Links between the words of a sentence pair: from cross-attention, and as text in the format of Pharaoh.
+
+A line in that format has SOURCE-TARGET links, separated by spaces, with words numbered from 0.
+"""
 
 import collections
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +16,20 @@ from jaxtyping import Int
 
 from transformer.api import Model
 from transformer.data.sources import source as sources
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 from transformer.training.masked_lm import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
+LINK = re.compile(r"(\d+)([-?p])(\d+)")  # 0-1 is sure; 0?1 and 0p1 are possible
+
+
+class Gold(NamedTuple):
+    """The links of an annotated sentence pair. The sure ones are possible as well."""
+
+    sure: Links
+    possible: Links
 
 
 class Head(NamedTuple):
@@ -109,3 +121,44 @@ def most_consistent(links: Mapping[Head, Sequence[Links]]) -> tuple[Head, float]
 
     best = max(links, key=agreement)
     return best, agreement(best)
+
+
+def format_links(links: Links) -> str:
+    return " ".join(f"{source}-{target}" for source, target in sorted(links, key=lambda link: link[::-1]))
+
+
+def parse_gold(line: str) -> Gold:
+    """Reads an annotated line. Raises ValueError if a part of it is not a link."""
+    sure, possible = set(), set()
+    for part in line.split():
+        if not (match := LINK.fullmatch(part)):
+            raise ValueError(f"{part} is not a link such as 0-1 (sure) or 0?1 (possible)")
+        link = int(match[1]), int(match[3])
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return Gold(frozenset(sure), frozenset(possible))
+
+
+def read_gold(path: Path) -> list[Gold]:
+    """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
+    gold = []
+    for number, line in enumerate(read_text_file(path), start=1):
+        try:
+            gold.append(parse_gold(line))
+        except ValueError as error:
+            raise UserError(f"--gold={path}: line {number}: {error}") from error
+    return gold
+
+
+def error_rate(aligned: Sequence[Links], gold: Iterable[Gold]) -> tuple[float, float, float]:
+    """Returns the alignment error rate (Och and Ney 2003) of all sentences together, precision and recall.
+
+    The error rate is 1 - (|A & S| + |A & P|) / (|A| + |S|).
+    """
+    pairs = list(zip(aligned, gold, strict=True))
+    num_links, num_sure = sum(map(len, aligned)), sum(len(annotated.sure) for _, annotated in pairs)
+    in_sure = sum(len(links & annotated.sure) for links, annotated in pairs)
+    in_possible = sum(len(links & annotated.possible) for links, annotated in pairs)
+    precision, recall = in_possible / max(num_links, 1), in_sure / max(num_sure, 1)
+    return 1 - (in_sure + in_possible) / max(num_links + num_sure, 1), precision, recall

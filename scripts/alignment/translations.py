@@ -1,23 +1,98 @@
-"""The likeliest translations of source tokens, and the most frequent target tokens: a lexical shortlist."""
+"""Lexical shortlists: the likeliest translations of source tokens, and the most frequent target tokens.
+
+The probabilities of translations are those of IBM Model 1 (Brown et al. 1993), by EM. Each target token is the
+translation of one token of its source, with a uniform prior over these. The source's end-of-sentence serves as the
+NULL word.
+"""
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 from jaxtyping import Int
 from scipy.sparse import csr_array
 
-from scripts.alignment import ibm_model_1
+from transformer.data.batches.collation import ragged_arange
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.special_tokens import SPECIAL
 
+CHUNK = 1 << 22  # links of a chunk, about: a link is a source token and a target token of one pair
+SMALLEST = 1e-6  # smaller probabilities become 0, which saves memory
 ITERATIONS = 5  # of EM
 SIZES = (8, 16, 32, 64)  # values of decoding.shortlist that are reported; the file has translations for the largest
 FREQUENT = 100  # most frequent target tokens, the default of Marian
+
+
+class Chunk(NamedTuple):
+    """Sentence pairs: their concatenated tokens, and the number of tokens of each sentence."""
+
+    sources: Int[np.ndarray, "P"]
+    source_lengths: Int[np.ndarray, "N"]
+    targets: Int[np.ndarray, "Q"]
+    target_lengths: Int[np.ndarray, "N"]
+
+
+def read_chunks(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Chunk]:
+    """Yields these pairs of a corpus."""
+    links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
+    for chunk in np.split(pairs, np.flatnonzero(np.diff(links // CHUNK)) + 1):
+        source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
+        yield Chunk(corpus.tokens(0, chunk), source_lengths, corpus.tokens(1, chunk), target_lengths)
+
+
+def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
+    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, indefinitely.
+
+    The memory that it takes is proportional to the number of pairs of tokens that occur together.
+
+    Args:
+      read: returns the training pairs, once an iteration.
+      sizes: VS and VT, the vocabulary sizes of source and target.
+
+    Yields:
+      probabilities: (VS, VT), p(target token | source token); a source token that does not occur has none.
+      log_likelihood: in nats per target token, of the previous probabilities, which are uniform at first.
+    """
+    probabilities = None
+    while True:
+        expected, log_likelihood, count = csr_array(sizes), 0.0, 0
+        for chunk in read():
+            sources, targets, target_positions = links_of(chunk)
+            uniform = np.full(len(target_positions), 1 / sizes[1])
+            p = uniform if probabilities is None else probabilities[sources, targets]
+            sums = np.maximum(np.bincount(target_positions, p), SMALLEST)  # 0 if all p of a token have become 0
+            expected += csr_array((p / sums[target_positions], (sources, targets)), sizes)
+            log_likelihood += np.log(sums / np.bincount(target_positions)).sum()
+            count += len(sums)
+        probabilities = normalized(expected)
+        yield probabilities, log_likelihood / count
+
+
+def links_of(chunk: Chunk) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
+    """Returns all links: their source tokens, their target tokens, and the positions of the latter in the chunk."""
+    counts = np.repeat(chunk.source_lengths, chunk.target_lengths)
+    starts = np.repeat(np.cumsum(chunk.source_lengths) - chunk.source_lengths, chunk.target_lengths)
+    target_positions = np.repeat(np.arange(len(counts)), counts)
+    return (
+        chunk.sources[starts[target_positions] + ragged_arange(counts)],
+        chunk.targets[target_positions],
+        target_positions,
+    )
+
+
+def normalized(expected: csr_array) -> csr_array:
+    """Returns the probabilities for these expected numbers of links."""
+    probabilities = expected.copy()
+    probabilities.data /= np.repeat(expected.sum(axis=1), np.diff(expected.indptr))
+    probabilities.data[probabilities.data < SMALLEST] = 0
+    probabilities.eliminate_zeros()
+    return probabilities
 
 
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
@@ -25,7 +100,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     count = min(most, len(train))
     pairs = np.arange(count) * len(train) // count
     logging.info("Learning from %d of %s.", count, counted(len(train), "pair"))
-    iterations = ibm_model_1.iterate(lambda: ibm_model_1.read_chunks(train, pairs), tokenizer.vocab_sizes)
+    iterations = iterate(lambda: read_chunks(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)
         logging.info("Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood)

@@ -55,10 +55,11 @@ def measure(options: argparse.Namespace) -> Measurement:
     folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     with folder_context as folder:
         stages = measure_stages(Path(folder), options.pairs, options.tokens)
-    rows = [(stage, name, _format(value)) for stage, values in stages.items() for name, value in values.items()]
+    values = [(stage, name, value) for stage, values in stages.items() for name, value in values.items()]
+    rows = [(*names, f"{v:,}" if isinstance(v, int | float) else " and ".join(map(str, v))) for *names, v in values]
     note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
-    values = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
-    return Measurement([("stage", "quantity", "value"), *rows], [note], values)
+    measured = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
+    return Measurement([("stage", "quantity", "value"), *rows], [note], measured)
 
 
 def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str, Any]]:
@@ -83,10 +84,6 @@ def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str,
             stages[f"{plan}: resume"] = run(_resume, config, stages[f"{plan}: load"]["batches"])
             stages[f"{plan}: share"] = run(_share, config)
     return stages
-
-
-def _format(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else " and ".join(map(str, value))
 
 
 def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -125,23 +122,18 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
         loaded = itertools.islice(batches, BATCHES)
         target_tokens = sum(np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded)
         seconds = time.perf_counter() - began
+        waited, began = batches.data_wait_seconds, time.perf_counter()
+        for _, arrays, stats in itertools.islice(batches, BATCHES):  # steps that count tokens and last as DEMAND says
+            end = time.perf_counter() + stats.target_tokens / DEMAND
+            np.count_nonzero(np.asarray(arrays["target_output"]) != PAD)
+            time.sleep(max(end - time.perf_counter(), 0))
         return {
-            "wait_fraction": round(_wait_fraction(batches), 4),
+            "wait_fraction": round((batches.data_wait_seconds - waited) / (time.perf_counter() - began), 4),
             "batches": len(batches.plan),
             "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_tokens_per_second": round(target_tokens / seconds),
         }
-
-
-def _wait_fraction(batches: Loader) -> float:
-    """Returns the fraction of the time that steps wait for data if they count tokens and last as `DEMAND` says."""
-    before, began = batches.data_wait_seconds, time.perf_counter()
-    for _, arrays, stats in itertools.islice(batches, BATCHES):
-        end = time.perf_counter() + stats.target_tokens / DEMAND
-        np.count_nonzero(np.asarray(arrays["target_output"]) != PAD)
-        time.sleep(max(end - time.perf_counter(), 0))
-    return (batches.data_wait_seconds - before) / (time.perf_counter() - began)
 
 
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:

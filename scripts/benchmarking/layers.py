@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,12 @@ LENGTHS, NARROW = (512, 1024, 2048), 16
 WIDTHS, SHORT = (256, 512, 1024), 32
 ROWS = {"lengths": 4, "widths": 16}
 PATH_LENGTH, PATH_WIDTH = 128, 4
-HEADER = (
-    *("layer", "complexity in Table 1", "exponent of n: stated", "time", "memory"),
-    *("exponent of d: stated", "time", "longest path: stated", f"of {PATH_LENGTH} positions"),
-)
-NAMES = (
-    *("layer", "complexity", "exponent_of_n", "exponent_of_n_in_time", "exponent_of_n_in_memory"),
-    *("exponent_of_d", "exponent_of_d_in_time", "longest_path", f"longest_path_of_{PATH_LENGTH}"),
-)
+HEADERS = {  # by the names in JSON
+    **{"layer": "layer", "complexity": "complexity in Table 1", "exponent_of_n": "exponent of n: stated"},
+    **{"exponent_of_n_in_time": "time", "exponent_of_n_in_memory": "memory"},
+    **{"exponent_of_d": "exponent of d: stated", "exponent_of_d_in_time": "time"},
+    **{"longest_path": "longest path: stated", f"longest_path_of_{PATH_LENGTH}": f"of {PATH_LENGTH} positions"},
+}
 NEIGHBOURS = 16  # r: positions that restricted self-attention reads
 WIDTH = 3  # k: positions that the convolution reads
 
@@ -81,13 +79,6 @@ def convolution(d: int) -> Layer:
     return lambda x: layer(x)
 
 
-class Cost(NamedTuple):
-    """The cost of one application of a layer: seconds (a median), and bytes of its result and intermediate arrays."""
-
-    seconds: float
-    bytes: int
-
-
 class Kind(NamedTuple):
     """A kind of layer, with the complexity and the longest path that Table 1 states.
 
@@ -110,31 +101,24 @@ KINDS = {
 
 
 def measure(arguments: argparse.Namespace) -> Measurement:
-    results = [values_of(name, kind, arguments.repetitions) for name, kind in KINDS.items()]
+    results = []
+    for name, kind in KINDS.items():
+        logging.info("Measuring %s.", name)
+        by_length = [cost_of(kind, n, NARROW, ROWS["lengths"], arguments.repetitions) for n in LENGTHS]
+        by_width = [cost_of(kind, SHORT, d, ROWS["widths"], arguments.repetitions) for d in WIDTHS]
+        of_length = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]  # in time, in memory
+        of_width, _ = (fitted_exponent(WIDTHS, costs) for costs in zip(*by_width, strict=True))
+        values = (name, kind.complexity, kind.exponents[0], *of_length, kind.exponents[1], of_width)
+        results.append((*values, kind.path, longest_path(kind, PATH_LENGTH, PATH_WIDTH)))
     rows = [[f"{value:.2f}" if isinstance(value, float) else str(value) for value in values] for values in results]
-    return Measurement([HEADER, *rows], (), [dict(zip(NAMES, values, strict=True)) for values in results])
+    return Measurement([tuple(HEADERS.values()), *rows], (), [dict(zip(HEADERS, row, strict=True)) for row in results])
 
 
-def values_of(name: str, kind: Kind, repetitions: int) -> Sequence[Any]:
-    logging.info("Measuring %s.", name)
-    by_length = [cost_of(kind, n, NARROW, ROWS["lengths"], repetitions) for n in LENGTHS]
-    by_width = [cost_of(kind, SHORT, d, ROWS["widths"], repetitions) for d in WIDTHS]
-    of_n, of_d = kind.exponents
-    return (
-        name,
-        kind.complexity,
-        of_n,
-        fitted_exponent(LENGTHS, [cost.seconds for cost in by_length]),
-        fitted_exponent(LENGTHS, [cost.bytes for cost in by_length]),
-        of_d,
-        fitted_exponent(WIDTHS, [cost.seconds for cost in by_width]),
-        kind.path,
-        longest_path(kind, PATH_LENGTH, PATH_WIDTH),
-    )
+def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> tuple[float, int]:
+    """Returns the median seconds of a layer, and the bytes of its result and intermediate arrays.
 
-
-def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> Cost:
-    """Measures a layer on `rows` sequences of n vectors of d dimensions, in float32."""
+    It is applied to `rows` sequences of n vectors of d dimensions, in float32.
+    """
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()
     jax.block_until_ready(program(x))
@@ -144,7 +128,7 @@ def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> Cost:
         jax.block_until_ready(program(x))
         seconds.append(time.perf_counter() - began)
     memory = program.memory_analysis()
-    return Cost(statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes)
+    return statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 
 def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:

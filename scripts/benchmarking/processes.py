@@ -22,13 +22,13 @@ SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milli
 
 
 class Contender(NamedTuple):
-    """A system that competes in a task: its name, its module for the worker, and what it adds to the task.
+    """A system that competes in a task: its name, the function that prepares it, and what it adds to the task.
 
     `is_exact`: whether it searches the whole vocabulary. Peers are compared only with our systems that do.
     """
 
     name: str
-    module: str
+    prepare: str
     options: Mapping[str, Any] = {}
     is_peer: bool = False
     is_exact: bool = True
@@ -41,14 +41,11 @@ class Failed(Exception):
 class Worker:
     """The process of one system, ready for its task. Raises Failed if it cannot prepare.
 
-    Attributes:
-      tokens: the tokens of one repetition.
-      version: the version of the system's library.
-      seconds: those of each repetition until now.
+    It has the tokens of a repetition, the version of the library, and the seconds of each repetition until now.
+    `log` is the file with the process's standard error.
     """
 
     def __init__(self, contender: Contender, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
-        """`log` is the file with the process's standard error."""
         self.contender, self.seconds = contender, []
         self._process, self._log = process, log
         ready = self._ask({**task, **contender.options})
@@ -76,7 +73,7 @@ class Worker:
 @contextlib.contextmanager
 def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Iterator[Worker]:
     """Runs a system in a process, which this interpreter starts and the end of the block kills."""
-    command, pipe = [python, "-m", "scripts.benchmarking.worker", contender.module], subprocess.PIPE
+    command, pipe = [python, "-m", "scripts.benchmarking.worker", contender.prepare], subprocess.PIPE
     # For libraries that count cores before the worker restricts itself to some.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(task["threads"]))
     environment = os.environ | MALLOC | threads

@@ -49,14 +49,8 @@ def compare(
 ) -> Comparison:
     """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
-    So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes.
-
-    Args:
-      task: the work of all systems. Its `threads` is the number of cores that each of them may use.
-      python: the interpreter of the peers; None measures only ours.
-
-    Raises:
-      UserError: one of our systems fails.
+    So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes. `python` is the
+    interpreter of the peers; None measures only ours. Raises UserError if one of our systems fails.
     """
     workers: list[Worker] = []
     left_out: dict[str, str] = {}
@@ -108,7 +102,9 @@ def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) 
         ours = [speed for speed in speeds if not speed.contender.is_peer and speed.contender.is_exact]
         best_peer, best_ours = max(peers, key=by_rate, default=None), max(ours, key=by_rate)
         if best_peer:
-            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({best_peer.contender.name}{without(left_out)})"
+            failed = " and ".join(name for name, reason in left_out.items() if reason != EMULATED)
+            named = best_peer.contender.name + (f", without {failed}" if failed else "")
+            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({named})"
         for speed in speeds:
             name, _, _, is_peer, is_exact = speed.contender
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
@@ -126,9 +122,3 @@ def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) 
     skipped = [{"batch": batch, "left_out": dict(left_out)} for batch, _, left_out in comparisons if left_out]
     results = {"threads": threads, "systems": values, "left_out": skipped}
     return Measurement(rows, notes, results, summary, processor_kind())
-
-
-def without(left_out: Mapping[str, str]) -> str:
-    """Returns ", without A and B" for the peers that failed, or ""."""
-    failed = " and ".join(name for name, reason in left_out.items() if reason != EMULATED)
-    return f", without {failed}" if failed else ""

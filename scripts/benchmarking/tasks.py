@@ -19,22 +19,21 @@ SENTENCES = (16, 1)  # of a batch to translate
 TOKENS = 32  # of a source and of an output, end-of-sentence included
 BEAM_SIZE = 4
 OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
+TRAIN, TRANSLATE = f"{OURS}:prepare_training", f"{OURS}:prepare_decoding"
+TORCH, MARIAN = f"{PEERS}.torch_training:prepare", f"{PEERS}.marian_decoding:prepare"
+HUGGING_FACE, CTRANSLATE2 = (f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2"))
 DTYPES = ("float32", "bfloat16")
 TRAINING = [
-    *(Contender(f"this project, {dtype}", f"{OURS}.train_step", {"dtype": dtype}) for dtype in DTYPES),
-    *(
-        Contender(f"PyTorch {name}, {dtype}", f"{PEERS}.torch_training", {"dtype": dtype, "compile": is_compiled}, True)
-        for name, is_compiled in (("eager", False), ("compiled", True))
-        for dtype in DTYPES
-    ),
+    *(Contender(f"this project, {dtype}", TRAIN, {"dtype": dtype}) for dtype in DTYPES),
+    *(Contender(f"PyTorch eager, {dtype}", TORCH, {"dtype": dtype, "compile": False}, True) for dtype in DTYPES),
+    *(Contender(f"PyTorch compiled, {dtype}", TORCH, {"dtype": dtype, "compile": True}, True) for dtype in DTYPES),
 ]
 DECODING = [
-    *(Contender(f"this project, {dtype}", f"{OURS}.translation", {"dtype": dtype}) for dtype in DTYPES),
-    Contender("this project, shortlist", f"{OURS}.translation", {"dtype": "auto", "shortlist": 32}, is_exact=False),
-    *(Contender(f"Hugging Face, {dtype}", f"{PEERS}.hugging_face", {"dtype": dtype}, True) for dtype in DTYPES),
-    Contender("CTranslate2, float32", f"{PEERS}.ctranslate2_decoding", {"dtype": "float32"}, True),
-    Contender("CTranslate2, int8", f"{PEERS}.ctranslate2_decoding", {"dtype": "int8"}, True),
-    Contender("Marian, float32", f"{PEERS}.marian_decoding", is_peer=True),
+    *(Contender(f"this project, {dtype}", TRANSLATE, {"dtype": dtype}) for dtype in DTYPES),
+    Contender("this project, shortlist", TRANSLATE, {"dtype": "auto", "shortlist": 32}, is_exact=False),
+    *(Contender(f"Hugging Face, {dtype}", HUGGING_FACE, {"dtype": dtype}, True) for dtype in DTYPES),
+    *(Contender(f"CTranslate2, {dtype}", CTRANSLATE2, {"dtype": dtype}, True) for dtype in ("float32", "int8")),
+    Contender("Marian, float32", MARIAN, is_peer=True),
 ]
 
 

@@ -1,8 +1,8 @@
 """The process of a system that is measured. It runs in the environments of peers too, so it needs nothing but Python.
 
-    python -m scripts.benchmarking.worker MODULE
+    python -m scripts.benchmarking.worker MODULE:FUNCTION
 
-`prepare` of the module, a function from a task to a `Prepared`, prepares the system.
+The function prepares the system: it maps a task to a `Prepared`.
 
 Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes {"tokens": per repetition,
 "version": of the library}, or {"error": the reason}. For each further line it runs one repetition untimed and one
@@ -10,9 +10,9 @@ timed, and writes the seconds of the timed one. It ends with its input. The outp
 """
 
 import ctypes
-import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
 import traceback
@@ -40,7 +40,8 @@ def serve(prepare: Callable[[dict[str, Any]], Prepared]) -> None:
 
     try:
         task = json.loads(sys.stdin.readline())
-        use_threads(task["threads"])
+        if hasattr(os, "sched_setaffinity"):  # libraries derive from it how many threads to start
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task["threads"]])
         prepared = prepare(task)
         for _ in range(WARM_UPS):
             prepared.repeat()
@@ -65,11 +66,5 @@ def release_memory() -> None:
         trim(0)
 
 
-def use_threads(count: int) -> None:
-    """Restricts this process to `count` of its cores, from which libraries derive how many threads to start."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-
-
 if __name__ == "__main__":
-    serve(importlib.import_module(sys.argv[1]).prepare)
+    serve(pkgutil.resolve_name(sys.argv[1]))

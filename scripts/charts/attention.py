@@ -48,8 +48,9 @@ def draw(
             f"the sentence has {tokens} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"
         )
     num_layers, num_heads = weights.shape[:2]
-    layers = chosen("layers", layers, default_layers(num_layers), num_layers, part)
-    heads = chosen("heads", heads, range(1, min(HEADS, num_heads) + 1), num_heads, part)
+    default_layers = [layer for layer in LAYERS if layer <= num_layers] or range(1, num_layers + 1)
+    layers = chosen("layers", layers or default_layers, num_layers, part)
+    heads = chosen("heads", heads or range(1, min(HEADS, num_heads) + 1), num_heads, part)
     width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
     side = min(max(width / (len(heads) * len(keys.labels)), SMALLEST_CELL), LARGEST_CELL)
     panels = [({"layer": i, "head": j}, weights[i - 1, j - 1]) for i in layers for j in heads]
@@ -69,10 +70,7 @@ def draw_run(
     average: int = 1,
     **options: Any,
 ) -> Any:
-    """Returns the attention of a run over a sentence pair. Without a target, that is the run's own translation.
-
-    `options`: see `draw`.
-    """
+    """Returns the attention of a run over a sentence pair; None: its own translation. `options`: see `draw`."""
     for name, text in (("--source", source), ("--target", target or "")):
         check_text(text, name)
     enable_compilation_cache()
@@ -96,16 +94,10 @@ def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
     return Axis("predicted token", predicted), Axis("source token", source)
 
 
-def default_layers(count: int) -> list[int]:
-    """Returns the layers to draw of a model that has `count`: all if there is no second one."""
-    return [layer for layer in LAYERS if layer <= count] or list(range(1, count + 1))
-
-
-def chosen(name: str, numbers: Sequence[int] | None, default: Sequence[int], count: int, part: str) -> list[int]:
+def chosen(name: str, numbers: Sequence[int], count: int, part: str) -> list[int]:
     """Returns the numbers in ascending order. Raises UserError, listing 1 to `count`, if one of them is another."""
-    numbers = sorted(set(default if numbers is None else numbers))
-    missing = [number for number in numbers if not 1 <= number <= count]
-    if missing or not numbers:
+    numbers = sorted(set(numbers))
+    if missing := [number for number in numbers if not 1 <= number <= count]:
         given = ",".join(map(str, missing))
         raise UserError(f"{name}={given}: the part {part} has the {name} {', '.join(map(str, range(1, count + 1)))}")
     return numbers

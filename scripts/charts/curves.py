@@ -70,7 +70,8 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
         systems.setdefault(settings.index(own), []).append(run)
     grouped: dict[str, list[RecordedRun]] = {}
     for first, members in systems.items():
-        label = describe_settings({key: settings[first].get(key) for key in keys}) or _name(members)
+        label = describe_settings({key: settings[first].get(key) for key in keys})
+        label = label or os.path.commonprefix([run.label for run in members]).rstrip("-_./ ") or members[0].label
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
         grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members
     return grouped
@@ -80,7 +81,9 @@ def panel(
     systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str | None, width: float, height: float
 ) -> alt.LayerChart:
     """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
-    split = split or _split(systems, metric)
+    if split is None:
+        members = [run for runs in systems.values() for run in runs]
+        split = next((name for name in SPLITS if all(points(run, metric, name) for run in members)), SPLITS[0])
     seeds, means = [], []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
@@ -91,30 +94,9 @@ def panel(
                 raise UserError(f"{run.label}: has no {metric} of the split {split}; its record has {known}")
             seeds += [{"system": label, "run": run.label, "step": step, "value": y} for step, y in curve.items()]
         means += [{"system": label, **mean} for mean in mean_and_band(curves)]
-    return _layers(seeds, means, list(systems), metric, split, width, height)
-
-
-def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
-    """Returns the finite values of a metric by step; none if the run's record has none."""
-    lines = [line for line in run.record if line["split"] == split and _is_finite(line.get(metric))]
-    return {line["step"]: float(line[metric]) for line in lines}
-
-
-def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
-    """Yields the mean of several curves and mean ± sample standard deviation, at the steps that all of them have."""
-    steps = set.intersection(*(set(curve) for curve in seeds)) if len(seeds) > 1 else ()
-    for step in sorted(steps):
-        values = [curve[step] for curve in seeds]
-        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-        yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
-
-
-def _layers(
-    seeds: list[dict], means: list[dict], labels: list[str], metric: str, split: str, width: float, height: float
-) -> alt.LayerChart:
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
-    legend = box if len(labels) > 1 else None
-    color, dash = theme.color("system", labels, legend), theme.dashes("system", labels, legend)
+    legend = box if len(systems) > 1 else None
+    color, dash = theme.color("system", list(systems), legend), theme.dashes("system", list(systems), legend)
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
     title = METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
     if metric in METRICS or metric in TEACHER_FORCED:
@@ -126,7 +108,7 @@ def _layers(
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     several = {point["system"] for point in means}
     lengths = Counter(point["run"] for point in seeds).values()
-    marked = min(lengths) == 1 or len(labels) == 1 and max(lengths) <= MAX_MARKED
+    marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
     marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
     line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
     if means:
@@ -143,24 +125,23 @@ def _layers(
     return alt.layer(*layers).properties(width=width, height=height)
 
 
+def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
+    """Returns the finite values of a metric by step; none if the run's record has none."""
+    values = {line["step"]: line.get(metric) for line in run.record if line["split"] == split}
+    return {step: float(y) for step, y in values.items() if isinstance(y, int | float) and math.isfinite(y)}
+
+
+def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
+    """Yields the mean of several curves and mean ± sample standard deviation, at the steps that all of them have."""
+    steps = set.intersection(*(set(curve) for curve in seeds)) if len(seeds) > 1 else ()
+    for step in sorted(steps):
+        values = [curve[step] for curve in seeds]
+        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+        yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
+
+
 def log_ticks(values: Sequence[float]) -> list[float]:
     """Returns the numbers 1, 2 and 5 times a power of ten between positive values; only powers of ten if many."""
     powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
     leading = (1,) if len(powers) > 4 else (1, 2, 5)
     return [digit * 10.0**p for p in powers for digit in leading if min(values) <= digit * 10.0**p <= max(values)]
-
-
-def _split(systems: Mapping[str, Sequence[RecordedRun]], metric: str) -> str:
-    runs = [run for members in systems.values() for run in members]
-    known = (split for split in SPLITS if all(points(run, metric, split) for run in runs))
-    return next(known, SPLITS[0])
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _name(runs: Sequence[RecordedRun]) -> str:
-    """Returns what the runs' names have in common at their beginning."""
-    prefix = os.path.commonprefix([run.label for run in runs]).rstrip("-_./ ")
-    return prefix or runs[0].label

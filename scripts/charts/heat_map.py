@@ -76,7 +76,12 @@ def heat_map(
     else:
         # Rectangles overlap a little to close the seams that PDF viewers show between neighbours.
         size = alt.RelativeBandSize(band=1.0 + OVERLAP)
-        layers = [cells.mark_rect(width=size, height=size), _frame(width * cell[0], height * cell[1])]
+        # The frame is a mark, since cells would hide half of the panel's own border.
+        corners = {"x": 0, "y": 0, "x2": width * cell[0], "y2": height * cell[1]}
+        frame = alt.Chart().transform_aggregate(count="count()")  # one rectangle, not one for each cell
+        frame = frame.mark_rect(fill=None, stroke=theme.FRAME, strokeWidth=0.5)
+        frame = frame.encode(**{side: alt.value(point) for side, point in corners.items()})
+        layers = [cells.mark_rect(width=size, height=size), frame]
     if numbers is not None:
         middle = domain[0] + 0.55 * (domain[1] - domain[0])
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
@@ -96,10 +101,8 @@ def panels(
 ) -> alt.FacetChart:
     """Returns a heat map of each matrix, `in_row` beside each other, without a theme.
 
-    Args:
-      field: the field with the names of the matrices.
-      titles: the Vega expression of a panel's title, where `datum.value` is the name of its matrix.
-      look: the options of `heat_map`.
+    `field` has the names of the matrices, which the Vega expression `titles` of a panel's title calls `datum.value`.
+    `look` are the options of `heat_map`.
     """
     chart = heat_map([({field: name}, matrix) for name, matrix in matrices.items()], rows, columns, **look)
     facet = alt.Facet(f"{field}:N", title=None, header=alt.Header(labelExpr=titles), sort=list(matrices))
@@ -109,11 +112,3 @@ def panels(
 def gradient(length: float) -> alt.Legend:
     """Returns the legend of a continuous scale, `length` points long."""
     return alt.Legend(type="gradient", gradientLength=length, tickCount=3)
-
-
-def _frame(width: float, height: float) -> alt.Chart:
-    """Returns a rectangle around a panel. The panel's own border is below the cells, which hide half of it."""
-    frame = alt.Chart().transform_aggregate(count="count()")  # one rectangle, not one for each cell
-    return frame.mark_rect(fill=None, stroke=theme.FRAME, strokeWidth=0.5).encode(
-        x=alt.value(0), x2=alt.value(width), y=alt.value(0), y2=alt.value(height)
-    )

@@ -28,22 +28,12 @@ def check_output(path: Path, formats: Sequence[str] = FORMATS) -> None:
 
 def write(chart: Any, path: Path) -> None:
     """Writes the chart atomically. Raises UserError if the file cannot be written, except for a full disk."""
-    content = render(chart, path)
+    ending = path.suffix[1:].lower()
+    content = io.StringIO() if ending == "svg" else io.BytesIO()
+    chart.save(content, format=ending, **({"ppi": RESOLUTION} if ending == "png" else {}))
     try:
-        files.write_bytes(path, content)
+        files.write_bytes(path, content.getvalue().encode() if ending == "svg" else content.getvalue())
     except OSError as error:
         if error.errno in files.FULL_DISK:
             raise
         raise UserError(f"--output={path}: cannot be written ({error.strerror}); name another file") from error
-
-
-def render(chart: Any, path: Path) -> bytes:
-    """Returns the content of a file with this name that shows the chart."""
-    ending = path.suffix[1:].lower()
-    if ending == "svg":
-        text = io.StringIO()
-        chart.save(text, format="svg")
-        return text.getvalue().encode()
-    content = io.BytesIO()
-    chart.save(content, format=ending, **({"ppi": RESOLUTION} if ending == "png" else {}))
-    return content.getvalue()

@@ -12,7 +12,6 @@ import numpy as np
 from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from scripts.charts.lines import Line, lines
 from transformer.checkpoints import trained
 from transformer.config_types import head_widths
 from transformer.decoding.ensemble import build_models
@@ -72,10 +71,8 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0, 1, ...
 
     "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in the second, rotated
-    as queries and keys are. `d_model` is then the width of a head.
-
-    Raises:
-      UserError: `kind` has no formula, or the width is odd.
+    as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
+    width is odd.
     """
     if kind == "learned":
         raise UserError("kind=learned: has no formula; name a run whose positions were trained")
@@ -95,17 +92,14 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
 def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH) -> np.ndarray:
     """Returns the vectors (length, D) of a run's positions: of its encoder, if it has one.
 
-    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it.
-
-    Raises:
-      UserError: the folder is not a run's, or its positions were not trained up to `length`.
+    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it. Raises UserError if the
+    folder is not a run's, or its positions were not trained up to `length`.
     """
     _, config = open_existing(Path(workdir))
     model = config.model
     if model.positions != "learned":
-        return encodings(
-            length, head_widths(model)[0] if model.positions == "rotary" else model.d_model, model.positions
-        )
+        width = head_widths(model)[0] if model.positions == "rotary" else model.d_model
+        return encodings(length, width, model.positions)
     if length > model.max_positions:
         raise UserError(f"length={length}: {workdir} has learned only {model.max_positions} positions")
     loaded = trained.load([str(workdir)], checkpoint, average, [])
@@ -127,16 +121,16 @@ def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerCh
     length = len(vectors)
     chosen = sorted({0, length // 4, length // 2, length - length // 4})
     products = vectors @ vectors[chosen].T
-    curves = [Line(str(p), np.arange(length), products[:, i]) for i, p in enumerate(chosen)]
-    return lines(curves, "position", "dot product", "with position", width, height)
+    curves = {str(p): (np.arange(length), products[:, i]) for i, p in enumerate(chosen)}
+    return theme.lines(curves, "position", "dot product", "with position", width, height)
 
 
 def waves_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
     """Returns single dimensions of the vectors over the positions."""
     first = min(WAVES, max(vectors.shape[1] - WAVES, 0))
     shown = range(first, min(first + WAVES, vectors.shape[1]))
-    curves = [Line(str(i), np.arange(len(vectors)), vectors[:, i]) for i in shown]
-    return lines(curves, "position", "value", "dimension", width, height)
+    curves = {str(i): (np.arange(len(vectors)), vectors[:, i]) for i in shown}
+    return theme.lines(curves, "position", "value", "dimension", width, height)
 
 
 PANELS = {"heat_map": heat_map_of, "products": products_of, "waves": waves_of}

@@ -10,7 +10,6 @@ import numpy as np
 
 from configs import base
 from scripts.charts import theme
-from scripts.charts.lines import Line, lines
 from transformer.errors import UserError
 from transformer.training.optimizer import make_schedule
 from transformer.workdir import open_existing
@@ -24,24 +23,19 @@ MAX_STEPS = 10**7
 
 
 def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns: int = 1) -> Any:
-    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps.
-
-    Raises:
-      UserError: a number is not positive.
-    """
+    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must be positive."""
+    named = {}
     for d_model, warmup in curves:
         if min(d_model, warmup) < 1:
             raise UserError(f"curves={d_model}:{warmup}: d_model and warm-up must be at least 1")
-    named = {f"d_model {d_model}, warm-up {warmup:,}": _paper(d_model, warmup) for d_model, warmup in curves}
+        config = base.get_config().optimizer
+        config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup)
+        named[f"d_model {d_model}, warm-up {warmup:,}"] = make_schedule(config, d_model, STEPS)
     return draw_schedules(named, steps, columns)
 
 
 def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, columns: int = 1) -> Any:
-    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has.
-
-    Raises:
-      UserError: a folder is not a run's, or `steps` is not positive.
-    """
+    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has."""
     configs = {theme.visible(str(path)): open_existing(Path(path))[1] for path in workdirs}
     named = {
         name: make_schedule(config.optimizer, config.model.d_model, config.training.steps)
@@ -52,15 +46,12 @@ def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, c
 
 
 def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:
-    """Returns schedules as curves over updates 1 to `steps`.
-
-    A schedule maps the number of completed updates to a learning rate.
-    """
+    """Returns schedules, from the number of completed updates to a rate, as curves over updates 1 to `steps`."""
     if not 2 <= steps <= MAX_STEPS:
         raise UserError(f"steps={steps}: must be in 2 ... {MAX_STEPS}")
-    curves = [Line(name, *rates(schedule, steps)) for name, schedule in schedules.items()]
+    curves = {name: rates(schedule, steps) for name, schedule in schedules.items()}
     width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
-    chart = lines(curves, "update", "learning rate", None, width, HEIGHT)
+    chart = theme.lines(curves, "update", "learning rate", None, width, HEIGHT)
     return theme.themed(chart) if columns == 2 else theme.themed(chart, orient="bottom", columns=1)
 
 
@@ -69,9 +60,3 @@ def rates(schedule: Callable[[Any], Any], steps: int) -> tuple[np.ndarray, np.nd
     rate = np.broadcast_to(np.asarray(schedule(jnp.arange(steps))), (steps,))
     drawn = np.unique([*np.linspace(0, steps - 1, POINTS).round().astype(int), rate.argmax()])
     return drawn + 1, rate[drawn]
-
-
-def _paper(d_model: int, warmup_steps: int) -> Callable[[Any], Any]:
-    config = base.get_config().optimizer
-    config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup_steps)
-    return make_schedule(config, d_model, STEPS)

@@ -32,9 +32,7 @@ Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 
 
 def draw(folder: str | os.PathLike, absolute: bool = False, columns: int = 2) -> Any:
-    """Returns the rows that have complete runs, here and in the paper: BLEU and perplexity.
-
-    Bars are one standard deviation over seeds.
+    """Returns BLEU and perplexity of the rows with complete runs, here and in the paper, ± one standard deviation.
 
     Args:
       folder: the `--output` of `scripts.reproduce`.

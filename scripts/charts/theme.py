@@ -1,10 +1,11 @@
 """The look of all charts: colours that print and that colour-blind readers tell apart, fonts, and sizes in points."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 
 # Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
 SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")
@@ -59,6 +60,25 @@ def dashes(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.S
     # The eighth category has the first colour again, but the second dashes.
     patterns = [DASHES[(number + number // len(CATEGORICAL)) % len(DASHES)] for number in range(len(order))]
     return alt.StrokeDash(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=patterns)
+
+
+def lines(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]], x: str, y: str, legend: str | None, width: float, height: float
+) -> alt.Chart:
+    """Returns curves, given as x and y by name, with the fields `name`, `x` and `y`. `x`, `y`, `legend` are titles."""
+    points = [(name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)]
+    records = [{"name": name, "x": float(a), "y": float(b)} for name, a, b in points]
+    box = alt.Legend(title=legend, symbolSize=LINE_SYMBOL)
+    return (
+        alt.Chart(alt.InlineData(values=records), width=width, height=height)
+        .mark_line(clip=True)
+        .encode(
+            x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=5)).scale(nice=False),
+            y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=5)).scale(zero=False),
+            color=color("name", list(curves), box),
+            strokeDash=dashes("name", list(curves), box),
+        )
+    )
 
 
 def visible(text: str) -> str:

@@ -18,22 +18,24 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     """Returns one evaluation for each workdir or .json file in `arguments.workdirs`, and each trial of a sweep.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
-    transformer.evaluate makes with the same flags. With `arguments.evaluate`, transformer.evaluate makes those that are
-    missing, once all others have been found.
-
-    Raises:
-      UserError: a workdir or file does not exist, or not exactly one evaluation of a workdir qualifies.
+    transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that are missing, at the end.
+    Raises UserError if a path does not exist, or not exactly one evaluation of a workdir qualifies.
     """
     paths = expand_sweeps(arguments.workdirs)
     evaluations = [_find(path, arguments) for path in paths]
-    return [evaluation or _evaluate(path, arguments) for path, evaluation in zip(paths, evaluations, strict=True)]
+    for number, path in enumerate(paths):
+        if evaluations[number] is None:
+            made = evaluate(make_parser().parse([f"--workdir={path}", *_flags(arguments)]))
+            made.save()
+            evaluations[number] = read_evaluation(made.folder / f"{made.name}.json")
+    return evaluations
 
 
 def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     """Returns the evaluation of a workdir or file, or None if it is missing and to be made."""
     if path.suffix == ".json" and not path.is_dir():
         return read_evaluation(path)
-    workdir, config = open_existing(path)
+    workdir, config = open_existing(path, "WORKDIR")
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
@@ -50,7 +52,7 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     if not agreeing and arguments.evaluate:
         return None
     if not agreeing:
-        names = ", ".join(evaluation.name for evaluation in evaluations) or "none"
+        names = ", ".join(evaluation.path.stem for evaluation in evaluations) or "none"
         command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
         raise UserError(
             f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
@@ -60,19 +62,12 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     settings = wanted, arguments.average or 1
     chosen = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
     if len(chosen) != 1:
-        names = ", ".join(evaluation.name for evaluation in agreeing)
+        names = ", ".join(evaluation.path.stem for evaluation in agreeing)
         raise UserError(
             f"{path}: has {len(agreeing)} evaluations with {shlex.join(flags)}, {names}; choose with "
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
     return chosen[0]
-
-
-def _evaluate(path: Path, arguments: argparse.Namespace) -> Evaluation:
-    flags = [f"--workdir={path}", *_flags(arguments)]
-    made = evaluate(make_parser().parse(flags))
-    made.save()
-    return read_evaluation(made.folder / f"{made.name}.json")
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:

@@ -11,7 +11,6 @@ from jaxtyping import Int
 from scripts.comparison import significance
 from scripts.comparison.significance import Sample
 from scripts.comparison.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
-from scripts.evaluations import Evaluation
 from scripts.systems import System
 from transformer.decoding.bleu import metrics_in
 
@@ -47,10 +46,15 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
       signatures: by metric. For bleu and chrf they include the number of resamples and their seed.
     """
     first = systems[0]
-    names = compared_metrics([evaluation for system in systems for evaluation in system.evaluations])
+    evaluations = [evaluation for system in systems for evaluation in system.evaluations]
+    # Older evaluations have fewer metrics.
+    names = [name for name in metrics_in("comparison") if all(name in evaluation.result for evaluation in evaluations)]
     metrics = additive_metrics(first.evaluations[0].language, names)
-    drawn = significance.draw_sentences(len(references), samples)
+    drawn = np.random.default_rng(significance.SEED).choice(len(references), (samples, len(references)))
     scored = [_score(system, references, metrics, drawn) for system in systems]
+    signatures = first.evaluations[0].signatures
+    for name in signatures.keys() & metrics:  # as `sacrebleu --paired-bs` writes it
+        signatures[name] = signatures[name].replace("nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|")
     return {
         "split": first.evaluations[0].result["split"],
         "text": first.evaluations[0].text,
@@ -60,13 +64,8 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
         "differences": [_compare(scored[0], second, metrics["chrf"], references, sentences) for second in scored[1:]],
         "worst": _worst(scored[0], metrics["chrf"], references, sentences) if len(scored) == 1 else [],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
-        "signatures": _signatures(first.evaluations[0].signatures, list(metrics), samples),
+        "signatures": signatures,
     }
-
-
-def compared_metrics(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Returns the metrics that all evaluations have; older ones have fewer."""
-    return [name for name in metrics_in("comparison") if all(name in evaluation.result for evaluation in evaluations)]
 
 
 def _score(
@@ -89,13 +88,10 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
     system = scored.system
     runs = [
         {
-            "workdir": str(evaluation.workdir),
-            "evaluation": evaluation.name,
+            **{"workdir": str(evaluation.workdir), "evaluation": evaluation.path.stem},
             "seed": evaluation.config.seed,
-            "step": evaluation.result["step"],
-            "averaged": evaluation.result["averaged"],
+            **{name: evaluation.result[name] for name in ("step", "averaged", *names)},
             "commit": evaluation.commit,
-            **{name: evaluation.result[name] for name in names},
         }
         for evaluation in system.evaluations
     ]
@@ -170,9 +166,3 @@ def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
     longest = np.unique(np.quantile(lengths, np.arange(1, count + 1) / count, method="inverted_cdf"))
     shortest = [lengths.min(), *(longest[:-1] + 1)]
     return [(int(low), int(high)) for low, high in zip(shortest, longest, strict=True)]
-
-
-def _signatures(signatures: dict[str, str], metrics: Sequence[str], samples: int) -> dict[str, str]:
-    for name in signatures.keys() & metrics:  # as `sacrebleu --paired-bs` writes it
-        signatures[name] = signatures[name].replace("nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|")
-    return signatures

@@ -3,11 +3,10 @@
 Sentences. A resample draws all n sentences with replacement, the same ones for every run, so that the difficulty of a
 sentence cancels in differences (paired bootstrap, Koehn 2004).
 
-One seed a system. All results equal `sacrebleu.significance.PairedTest`, which uses the same resamples. It has no
-interval for the difference; here it is `estimate_ci` of the differences in the resamples. The p-value compares the
-absolute difference with the scatter of absolute differences in the resamples. For a clear difference this is the
-one-sided p-value, so that the 95 % interval excludes zero from about p = 0.025 on. The variance over seeds is unknown:
-both hold only for these trained models.
+One seed a system. All results equal `sacrebleu.significance.PairedTest`, which uses the same resamples; the interval of
+the difference is `estimate_ci` of the differences in the resamples. For a clear difference the p-value is one-sided, so
+that the 95 % interval excludes zero from about p = 0.025 on. The variance over seeds is unknown: interval and p-value
+hold only for these trained models.
 
 Several seeds. The variance of a difference of means is the sum of two parts.
 
@@ -16,10 +15,9 @@ Several seeds. The variance of a difference of means is the sum of two parts.
 - Sentences: the variance in the resamples, minus the interaction of seeds and sentences, which s^2 already contains.
 
 The interval is the difference ± sqrt(t^2 seeds + z^2 sentences), with the quantiles t of Student's distribution and z
-of the normal distribution (Banerjee 1960). Its coverage is a concave function of the ratio of the parts, so it is at
-least that of the two limits: Welch's t-test, and the normal interval of the paired bootstrap. Satterthwaite's degrees
-of freedom of the sum would be too many where the seeds happen to agree. The p-value is two-sided: the level at which
-the interval reaches zero.
+of the normal distribution (Banerjee 1960). It covers at least as often as its two limits: Welch's t-test, and the
+normal interval of the paired bootstrap. Satterthwaite's degrees of freedom of the sum would be too many where the seeds
+happen to agree. The p-value is two-sided: the level at which the interval reaches zero.
 
 No p-value is corrected for the number of systems.
 """
@@ -87,11 +85,6 @@ def describe(*seeds: int) -> str:
         )
     borrowed = "; the system with one seed is taken to vary as much as the other" if min(seeds) == 1 else ""
     return f"Student's t over seeds and paired bootstrap over sentences{borrowed}"
-
-
-def draw_sentences(sentences: int, samples: int) -> Int[np.ndarray, "samples sentences"]:
-    """Draws the indices of the sentences in each resample."""
-    return np.random.default_rng(SEED).choice(sentences, size=(samples, sentences), replace=True)
 
 
 def resample(

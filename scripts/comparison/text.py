@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from scripts.evaluations import describe_checkpoints, describe_search, mean_and_spread
+from scripts.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 from transformer.data.sources.lines import counted
 from transformer.decoding.bleu import METRICS
@@ -19,7 +19,10 @@ class Table(NamedTuple):
 def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
     tables = [setting_table(result), score_table(result), run_table(result), difference_table(result)]
-    parts = [[describe_decoding(result)], *map(_as_text, [*tables, length_table(result)])]
+    parts = [[describe_decoding(result)]]
+    for title, rows in (*tables, length_table(result)):
+        if len(rows) != 1:  # only a header
+            parts.append([title, *(_aligned(rows) if rows else [])])
     parts += [_sentences(result, difference) for difference in result["differences"]]
     parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
@@ -141,11 +144,6 @@ def _interval(score: dict[str, Any], form: str) -> str:
     """Returns the interval of a score or a difference; empty if it has none."""
     low, high = score.get("interval", (None, None))
     return "" if low is None else f"[{low:{form}}, {high:{form}}]"
-
-
-def _as_text(table: Table) -> list[str]:
-    """Returns the title and the rows as lines; none for a table that has only a header."""
-    return [] if len(table.rows) == 1 else [table.title, *(_aligned(table.rows) if table.rows else [])]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

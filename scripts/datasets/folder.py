@@ -14,8 +14,8 @@ Pair = tuple[str, str]  # the codes of the source and the target language, such 
 SPLITS = ("train", "validation", "test")  # the stems of the files, which are the default splits of configs/base.py
 
 
-def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:
-    """Returns the number of lines, the bytes and the sha256 of every file of text by its name.
+def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
+    """Writes `data.json`, with the facts, and the lines, bytes and sha256 of every file of text. Returns it.
 
     Raises UserError if a split has an empty file or two files of different lengths.
     """
@@ -29,11 +29,6 @@ def describe_files(folder: Path, languages: Pair) -> dict[str, dict[str, Any]]:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             described[path.name] = {"lines": lines, "bytes": path.stat().st_size, "sha256": digest}
-    return described
-
-
-def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes `data.json`, with the facts and the files, and returns it. Raises UserError as `describe_files` does."""
-    record = {"made": now(), "languages": list(languages)} | facts | {"files": describe_files(folder, languages)}
+    record = {"made": now(), "languages": list(languages)} | facts | {"files": described}
     files.write_json(folder / ORIGIN, record)
     return record

@@ -33,15 +33,11 @@ TENSORFLOW = SimpleNamespace(
 
 
 def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:
-    """Downloads a dataset, unless it is prepared in `output`, and writes it there. Returns its sentences by split.
+    """Downloads a dataset, such as "wmt14_translate/de-en", unless `output` has it. Returns its sentences by split.
 
-    Args:
-      dataset: its name and config, such as "wmt14_translate/de-en".
-      archives: a folder with files that need no download, named as their URLs end. TFDS verifies their checksums.
-
-    Raises:
-      UserError: the dataset is unknown, or a file is missing, damaged, or cannot be downloaded. Files that were
-        downloaded completely stay in `output`/downloads; nothing else does.
+    `archives` is a folder with files that need no download, named as their URLs end. TFDS verifies their checksums.
+    Raises UserError if the dataset is unknown, or a file is missing, damaged, or cannot be downloaded. Files that were
+    downloaded completely stay in `output`/downloads; nothing else does.
     """
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # noqa: F401  # see transformer.data.sources.tfds

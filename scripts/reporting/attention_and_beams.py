@@ -12,7 +12,7 @@ import transformer
 from scripts.charts import beam, theme
 from scripts.charts.attention import MAX_TOKENS, axes
 from scripts.evaluations import Evaluation
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.forced_decoding import Attention
@@ -34,18 +34,15 @@ class Inspected:
     beam_tree: BeamTree
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """All runs with all sentences, and notes on what cannot be shown."""
+def inspect(
+    runs: Sequence[RecordedRun], chosen: Mapping[str, Evaluation], texts: Sequence[str]
+) -> tuple[list[Inspected], list[str]]:
+    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step.
 
-    shown: Sequence[Inspected]
-    notes: Sequence[str]
-
-
-def inspect(runs: Sequence[RecordedRun], chosen: Mapping[str, Evaluation], texts: Sequence[str]) -> Inspection:
-    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step."""
+    Returns the texts with the output of each model, and notes on missing ones.
+    """
     if not texts:
-        return Inspection([], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."])
+        return [], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."]
     shown, notes = [], []
     for run in runs:
         if not run.has_checkpoint:
@@ -57,7 +54,7 @@ def inspect(runs: Sequence[RecordedRun], chosen: Mapping[str, Evaluation], texts
                 shown += _inspected(run, chosen.get(run.label), texts, notes)
             except UserError as error:
                 notes.append(f"{run.label}: {error}")
-    return Inspection(shown, notes)
+    return shown, notes
 
 
 def _inspected(
@@ -84,13 +81,13 @@ def _inspected(
             yield Inspected(run.label, number, text, translation.text, attention, beam_tree)
 
 
-def attention_section(inspection: Inspection) -> Section:
-    content = {"parts": TITLES, "shown": inspection.shown} if inspection.shown else None
+def attention_section(shown: Sequence[Inspected], notes: Sequence[str]) -> Section:
+    content = {"parts": TITLES, "shown": shown} if shown else None
     data = [
         {"source": sentence.source, "translation": sentence.translation, "parts": _as_data(sentence.attention)}
-        for sentence in inspection.shown
+        for sentence in shown
     ]
-    return Section("attention", "Attention", content, inspection.notes, data={"attention": data})
+    return Section("attention", "Attention", content, notes, data={"attention": data})
 
 
 def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
@@ -115,8 +112,8 @@ def entropy(weights: Float[np.ndarray, "N H Q K"]) -> Float[np.ndarray, "N H"]:
     return -(weights * logs).sum(-1).mean(-1)
 
 
-def beam_section(inspection: Inspection) -> Section:
-    sentences = {f"beam-{number}": sentence for number, sentence in enumerate(inspection.shown)}
+def beam_section(shown: Sequence[Inspected], notes: Sequence[str]) -> Section:
+    sentences = {f"beam-{number}": sentence for number, sentence in enumerate(shown)}
     charts = {name: beam.tree(sentence.beam_tree).to_dict() for name, sentence in sentences.items()}
     content = {"shown": sentences} if sentences else None
-    return Section("beams", "Beam search", content, inspection.notes, charts)
+    return Section("beams", "Beam search", content, notes, charts)

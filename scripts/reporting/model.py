@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from scripts.charts import positions, theme
-from scripts.reporting.section import Section
+from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from transformer.data.batches.epoch_plan import read_stats
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -64,21 +66,14 @@ def _vocabularies(run: RecordedRun, notes: list[str]) -> list[tuple[str, ...]]:
         notes.append(f"{run.label}: {error}")
         return []
     names = ("shared",) if tokenizer.source is tokenizer.target else ("source", "target")
-    return [_describe(name, side.pieces) for name, side in zip(names, tokenizer.sides, strict=False)]
-
-
-def _describe(name: str, pieces: Sequence[str]) -> tuple[str, ...]:
-    ordinary = pieces[SPECIAL:]
-    lengths = [len(piece.lstrip("\u2581")) for piece in ordinary]
-    begin = sum(piece.startswith("\u2581") for piece in ordinary)
-    longest = max(ordinary, key=len, default="")
-    return (
-        name,
-        f"{len(pieces):,}",
-        f"{begin / len(ordinary):.0%}",
-        f"{sum(lengths) / len(ordinary):.1f}",
-        theme.visible(longest),
-    )
+    rows = []
+    for name, side in zip(names, tokenizer.sides, strict=False):
+        ordinary = side.pieces[SPECIAL:]
+        begin = np.mean([piece.startswith("\u2581") for piece in ordinary])
+        length = np.mean([len(piece.lstrip("\u2581")) for piece in ordinary])
+        longest = theme.visible(max(ordinary, key=len, default=""))
+        rows.append((name, f"{len(side.pieces):,}", f"{begin:.0%}", f"{length:.1f}", longest))
+    return rows
 
 
 def _batches(run: RecordedRun) -> list[tuple[str, ...]]:

@@ -11,8 +11,7 @@ import vl_convert
 from absl import logging
 from markupsafe import Markup
 
-from scripts.reporting import attention_and_beams, curves, model, overview, scores, sentences
-from scripts.reporting.section import Section
+from scripts.reporting import attention_and_beams, model, scores, sections, sentences
 from scripts.runs import read_runs
 from transformer.data.sources.lines import counted
 
@@ -23,47 +22,44 @@ NAMED = 3  # runs in the title, at most
 def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int) -> str:
     """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
 
-    Args:
-      split: whose evaluations are compared. None: the one that most runs were evaluated on, or valid if several tie.
-      data: the workdir of another run, whose split that is.
-      texts: source sentences whose attention is shown.
-      count: of how many sentences of the split it is shown as well.
+    It compares evaluations of `split`, of the run `data` if given. None: the split that most runs were evaluated on, or
+    valid if several tie. It shows attention for the source sentences `texts`, and for `count` sentences of the split.
     """
-    runs = read_runs(paths)
+    runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)
-    shown = [*texts, *sentences.most_different_sources(compared, count)]
-    logging.info("Reading %s with each model.", counted(len(shown), "sentence"))
-    inspected = attention_and_beams.inspect(runs, compared.chosen, shown)
-    sections = [
-        overview.runs_section(runs, compared.systems),
+    sources = [*texts, *sentences.most_different_sources(compared, count)]
+    logging.info("Reading %s with each model.", counted(len(sources), "sentence"))
+    inspected = attention_and_beams.inspect(runs, compared.chosen, sources)
+    parts = [
+        sections.runs_section(runs, compared.systems),
         scores.section(compared),
-        curves.section(runs),
-        overview.settings_section(runs),
+        sections.curve_section(runs),
+        sections.settings_section(runs),
         sentences.section(compared),
-        attention_and_beams.attention_section(inspected),
-        attention_and_beams.beam_section(inspected),
+        attention_and_beams.attention_section(*inspected),
+        attention_and_beams.beam_section(*inspected),
         model.section(runs),
     ]
     named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"
-    return render(f"Report on {named}", sections)
+    return render(f"Report on {named}", parts)
 
 
-def render(title: str, sections: Sequence[Section]) -> str:
+def render(title: str, parts: Sequence[sections.Section]) -> str:
     """Returns the page. Its policy lets browsers run only the page's own scripts, and load nothing."""
     bundle, script = _script(vl_convert.javascript_bundle()), _script((FOLDER / "page.js").read_text("utf-8"))
     policy = (
         f"default-src 'none'; script-src {_hash(bundle)} {_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    data = {"charts": {name: chart for section in sections for name, chart in section.charts.items()}}
-    for section in sections:
+    data = {"charts": {name: chart for section in parts for name, chart in section.charts.items()}}
+    for section in parts:
         data |= section.data
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html").render(
         title=title,
-        sections=sections,
+        sections=parts,
         policy=policy,
         style=Markup((FOLDER / "page.css").read_text("utf-8")),
         data=_json(data),

@@ -6,15 +6,14 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.charts import bars
 from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
-from scripts.evaluations import Evaluation, name_split
-from scripts.reporting.section import Section
-from scripts.reporting.words import Group, f1_by_frequency
+from scripts.evaluations import Evaluation, name_split, read_evaluations
+from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems
 from transformer.data.sources.source import SPLITS
@@ -23,6 +22,7 @@ from transformer.training.objectives import OBJECTIVES
 
 SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most
+FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)  # the least number of occurrences in the references of each group's words
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,15 @@ class Comparison:
         return self.systems[0].evaluations[0]
 
 
+class Group(NamedTuple):
+    """Words by how often the references have them, and the F1 score of finding them, in percent."""
+
+    least: int
+    most: int | None
+    words: int
+    f1: float
+
+
 def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) -> Comparison:
     """Compares an evaluation of each run on one split, of another run's data if given.
 
@@ -51,7 +60,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     notes, evaluations = [], {}
     for run in runs:
         try:
-            evaluations[run] = run.evaluations
+            evaluations[run] = read_evaluations(run.workdir)
         except UserError as error:
             notes.append(str(error))
             evaluations[run] = []
@@ -121,6 +130,28 @@ def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
             groups[0]._replace(f1=statistics.mean(group.f1 for group in groups)) for groups in zip(*seeds, strict=True)
         ]
     return means
+
+
+def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[Group]:
+    """Returns the F1 score of words, by the frequency of the word in all references.
+
+    A word of a hypothesis is found if its reference has it as well, as often as that has it. Words are separated by
+    spaces. Groups without words are left out.
+    """
+    frequency = collections.Counter(word for line in references for word in line.split())
+    matched, wanted, produced = collections.Counter(), collections.Counter(), collections.Counter()
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        words, expected = collections.Counter(hypothesis.split()), collections.Counter(reference.split())
+        for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
+            for word, count in counts.items():
+                group = sum(frequency[word] >= least for least in FREQUENCIES) - 1  # -1: no reference has the word
+                total[group] += count
+    most = [*(least - 1 for least in FREQUENCIES[1:]), None]
+    return [
+        Group(FREQUENCIES[i], most[i], wanted[i], 200 * matched[i] / (wanted[i] + produced[i]))
+        for i in range(len(FREQUENCIES))
+        if wanted[i]
+    ]
 
 
 def _as_content(table: text.Table) -> dict[str, Any]:

@@ -1,14 +1,21 @@
 """The sentences in which systems differ most, and all translations to search in."""
 
+import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.reporting.scores import Comparison
-from scripts.reporting.section import Section
-from scripts.reporting.words import mark_differences
+from scripts.reporting.sections import Section
+
+
+class Mark(NamedTuple):
+    """A span of words of a text. is_common: another text has the span in this place too."""
+
+    text: str
+    is_common: bool
 
 
 def section(compared: Comparison) -> Section:
@@ -31,6 +38,16 @@ def _pair(difference: dict[str, Any], sources: Sequence[str] | None) -> dict[str
         source = sources[sentence["line"] - 1] if sources else None
         sentences.append({**sentence, "marks": marks, "source": source})
     return {"baseline": labels[0], "system": labels[1], "sentences": sentences}
+
+
+def mark_differences(text: str, other: str) -> list[Mark]:
+    """Splits `text` into spans of words that `other` shares in the same order, and spans that it does not."""
+    words, other_words = text.split(), other.split()
+    marks = []
+    for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes():
+        if begin < end:
+            marks.append(Mark(" ".join(words[begin:end]), kind == "equal"))
+    return marks
 
 
 def _translations(compared: Comparison) -> dict[str, Any]:

@@ -5,14 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts import markdown
-from scripts.evaluations import (
-    Evaluation,
-    describe_checkpoints,
-    describe_search,
-    mean_and_spread,
-    read_evaluations,
-)
-from scripts.systems import System, group_systems
+from scripts.evaluations import Evaluation, read_evaluations
+from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -24,7 +18,7 @@ SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in ever
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on splits. Raises UserError if it is not complete or has none."""
-    workdir, config = open_existing(path)
+    workdir, config = open_existing(path, "WORKDIR")
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
     if not OBJECTIVES[config.training.objective].translates:
@@ -50,6 +44,11 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
             column.append(f"{key.removeprefix('decoding.')}={value}")
+    shown = []
+    for name in scores:  # a cell is empty if an evaluation lacks the score
+        values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
+        complete = len(values) == len(system.evaluations)
+        shown.append(mean_and_spread(values, METRICS[name].format) if complete else "")
     steps = [evaluation.result["step"] for evaluation in system.evaluations]
     decoding.append(describe_checkpoints(steps, result["averaged"]))
     devices, cpus = first.environment["devices"], first.environment["cpu_count"]
@@ -59,14 +58,8 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         str(result["sentences"]),
         ", ".join(decoding),
         ", ".join(str(seed) for seed in sorted(evaluation.config.seed for evaluation in system.evaluations)),
-        *(make_score(system, name) for name in scores),
+        *shown,
         f"{statistics.mean(evaluation.training_seconds for evaluation in system.evaluations) / 60:.0f} min",
         ", ".join(sorted({evaluation.commit for evaluation in system.evaluations})),
         f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
     )
-
-
-def make_score(system: System, name: str) -> str:
-    """Returns the mean over seeds, with its spread; empty if an evaluation lacks the score."""
-    values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]
-    return mean_and_spread(values, METRICS[name].format) if len(values) == len(system.evaluations) else ""

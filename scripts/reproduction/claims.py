@@ -1,16 +1,78 @@
-"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows that can be tested."""
+"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows, and their tests.
+
+A contrast is a weighted sum of the means of rows, such as the difference of two, or a slope over several. The test is
+that of one-way analysis of variance: a score is the mean of its row plus noise, whose variance is the same for all
+rows. The rows with several seeds estimate that variance together, with sum(n - 1) degrees of freedom. A contrast with
+weights w then has the variance s^2 sum(w^2 / n), and Student's t distribution gives its p-value. So a row with one
+seed can be compared too, with a wider interval.
+
+All rows are scored on the same sentences, and the noise is that of training. A p-value says whether a difference would
+survive other seeds, not whether it would survive other sentences.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from configs.table3 import ROWS
-from scripts.reproduction.contrasts import Contrast, Weights, difference, estimate, per_doubling
+import numpy as np
+from scipy.special import stdtr
 
+from configs.table3 import ROWS
+
+Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
+Weights = Mapping[str, float]
 LEVEL = 0.05  # p-values below it decide
 BLEU_MARGIN = 0.5  # "as good": a difference below it, and below a factor of PERPLEXITY_MARGIN
 PERPLEXITY_MARGIN = 1.02
 HIGHER, LOWER, EQUAL = 1, -1, 0
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A contrast's value, its standard error, and the degrees of freedom of that."""
+
+    value: float
+    error: float
+    freedom: int
+
+    def p_above(self, bound: float) -> float:
+        """Returns the one-sided p-value of the contrast being above `bound`; 1 if all rows have one seed."""
+        if not self.freedom:
+            return 1.0
+        distance = self.value - bound
+        if self.error == 0:
+            return 0.0 if distance > 0 else 1.0
+        return float(stdtr(self.freedom, -distance / self.error))
+
+    def p_below(self, bound: float) -> float:
+        return Contrast(-self.value, self.error, self.freedom).p_above(-bound)
+
+    def p_within(self, margin: float) -> float:
+        """Returns the p-value of equivalence by two one-sided tests (Schuirmann 1987): -margin < contrast < margin."""
+        return max(self.p_above(-margin), self.p_below(margin))
+
+
+def estimate(weights: Weights, scores: Scores) -> Contrast:
+    """Returns a contrast of rows, with the spread of the seeds of all rows in `scores`."""
+    freedom = sum(len(row) - 1 for row in scores.values())
+    squares = sum(float(np.var(row)) * len(row) for row in scores.values())
+    variance = squares / freedom if freedom else math.nan
+    value = sum(weight * float(np.mean(scores[row])) for row, weight in weights.items())
+    per_score = sum(weight**2 / len(scores[row]) for row, weight in weights.items())
+    return Contrast(value, math.sqrt(variance * per_score), freedom)
+
+
+def difference(row: str, baseline: str) -> Weights:
+    """Returns the weights of the row's mean minus the baseline's."""
+    return {row: 1.0, baseline: -1.0}
+
+
+def per_doubling(sizes: Mapping[str, float]) -> Weights:
+    """Returns the weights of the least-squares slope of the means over log2 of the rows' sizes."""
+    logs = np.log2(list(sizes.values()))
+    centered = logs - logs.mean()
+    return dict(zip(sizes, (centered / (centered**2).sum()).tolist(), strict=True))
 
 
 class Claim(NamedTuple):
@@ -48,21 +110,19 @@ CLAIMS = (
 )
 
 
-def judge_bleu(claim: Claim, scores: Mapping[str, Sequence[float]]) -> Verdict | None:
+def judge_bleu(claim: Claim, scores: Scores) -> Verdict | None:
     """Tests a claim on the BLEU of the rows. Returns None if one of its rows is missing."""
     return _judge(claim.weights, claim.bleu, scores, {name: row.bleu for name, row in ROWS.items()}, BLEU_MARGIN)
 
 
-def judge_perplexity(claim: Claim, scores: Mapping[str, Sequence[float]]) -> Verdict | None:
+def judge_perplexity(claim: Claim, scores: Scores) -> Verdict | None:
     """Tests a claim on the logarithm of the perplexity, given the perplexities of the rows."""
     logs = {name: [math.log(value) for value in values] for name, values in scores.items()}
     paper = {name: math.log(row.perplexity) for name, row in ROWS.items()}
     return _judge(claim.weights, claim.perplexity, logs, paper, math.log(PERPLEXITY_MARGIN))
 
 
-def _judge(
-    weights: Weights, sign: int, scores: Mapping[str, Sequence[float]], paper: Mapping[str, float], margin: float
-) -> Verdict | None:
+def _judge(weights: Weights, sign: int, scores: Scores, paper: Mapping[str, float], margin: float) -> Verdict | None:
     if not weights.keys() <= scores.keys():
         return None
     contrast = estimate(weights, scores)

@@ -1,21 +1,14 @@
 """The measured Table 3 and its claims as Markdown."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from configs.table3 import ROWS
 from scripts import markdown
-from scripts.evaluations import mean_and_spread
-from scripts.reproduction.claims import (
-    BLEU_MARGIN,
-    CLAIMS,
-    LEVEL,
-    PERPLEXITY_MARGIN,
-    Verdict,
-    judge_bleu,
-    judge_perplexity,
-)
+from scripts.reproduction import claims
+from scripts.reproduction.claims import CLAIMS, Verdict, judge_bleu, judge_perplexity
 from scripts.reproduction.rows import RowResult, count_parameters, scores
+from scripts.systems import mean_and_spread
 from transformer.config.keys import flatten
 from transformer.config_types import Config, head_widths
 
@@ -81,27 +74,28 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
 def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
     rows = []
     for claim in CLAIMS:
-        rows.append(_claim(claim.statement, "BLEU", judge_bleu(claim, bleus), lambda value: f"{value:+.2f}"))
-        rows.append(_claim("", "PPL", judge_perplexity(claim, perplexities), lambda log: f"{math.expm1(log):+.1%}"))
+        bleu, perplexity = judge_bleu(claim, bleus), judge_perplexity(claim, perplexities)
+        rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))
+        rows.append(("", "PPL", *_verdict(perplexity, lambda log: f"{math.expm1(log):+.1%}")))
     return rows
 
 
-def _claim(statement: str, measure: str, verdict: Verdict | None, show) -> tuple[str, ...]:
+def _verdict(verdict: Verdict | None, show: Callable[[float], str]) -> tuple[str, ...]:
     if verdict is None:
-        return statement, measure, "", "", "", "not run"
+        return "", "", "", "not run"
     here = show(verdict.contrast.value)
     if verdict.contrast.freedom:
         here += f" ± {show(verdict.contrast.error).lstrip('+')}"
     p_value = f"{verdict.p_value:.3f}" if verdict.contrast.freedom else ""
-    return statement, measure, show(verdict.paper), here, p_value, verdict.holds
+    return show(verdict.paper), here, p_value, verdict.holds
 
 
 def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
     freedom = sum(len(values) - 1 for values in bleus.values())
     return (
-        f"A claim holds (yes) if its p-value is below {LEVEL}, is refuted (no) if that of the opposite claim is, and "
-        f"is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled over all "
-        f'rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
-        f"{BLEU_MARGIN} BLEU and {PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. ± is the "
-        "standard error.\n"
+        f"A claim holds (yes) if its p-value is below {claims.LEVEL}, is refuted (no) if that of the opposite claim "
+        "is, and is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled "
+        f'over all rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
+        f"{claims.BLEU_MARGIN} BLEU and {claims.PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. "
+        "± is the standard error.\n"
     )

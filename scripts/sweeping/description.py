@@ -94,13 +94,9 @@ def search(
 ) -> Sweep:
     """Returns a sweep in which a sampler chooses the values of each trial from the results of earlier ones.
 
-    Args:
-      space: for each key a distribution of Optuna, such as `FloatDistribution(1e-4, 1e-2, log=True)`.
-      trials: the number of trials.
-      objective: the validation metric to optimize.
-      sampler: for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every trial has its own seed, so that
-        neither a restart nor another machine draws the same values again.
-      pruner: one of Optuna's, or None.
+    `space` has a distribution of Optuna for each key, such as `FloatDistribution(1e-4, 1e-2, log=True)`. A sampler is
+    for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every trial has its own seed, so that neither a
+    restart nor another machine draws the same values again.
     """
     return _check(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
 

@@ -17,10 +17,11 @@ from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
 from scripts import markdown
-from scripts.evaluations import describe_checkpoints, describe_search, read_result
-from scripts.sweeping.description import Sweep, Values
+from scripts.evaluations import read_result
+from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, is_interrupted, values
+from scripts.systems import describe_checkpoints, describe_search
 from transformer import files
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS
@@ -173,10 +174,6 @@ def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, f
     main = {key: float(mean.var() / objective.var()) for key, mean in zip(keys, means, strict=True)}
     interactions = {INTERACTIONS: max(0.0, 1 - sum(main.values()))} if len(keys) > 1 else {}
     return dict(sorted(main.items(), key=lambda item: -item[1])) | interactions
-
-
-def show_values(values: Values) -> str:
-    return ", ".join(f"{key}={show_value(value)}" for key, value in values.items())
 
 
 def show_value(value: object) -> str:

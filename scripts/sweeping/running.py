@@ -3,7 +3,6 @@
 import concurrent.futures
 import os
 import threading
-from typing import TypeVar
 
 from absl import logging
 from optuna.trial import TrialState
@@ -15,15 +14,12 @@ from scripts.sweeping.tasks import Task, check_values
 from scripts.sweeping.worker import Worker
 from transformer import files
 
-T = TypeVar("T")
-
 
 def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
-    Raises:
-      UserError: a value is invalid, or the folder holds another sweep.
-      KeyboardInterrupt: this process was interrupted. Its trials have saved and are enqueued again.
+    Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt once the trials of
+    an interrupted process have saved and are enqueued again.
     """
     check_values(sweep, task)
     study = open_study(folder, sweep, task, url)
@@ -87,7 +83,7 @@ def _processors(jobs: int) -> list[set[int]]:
     return [set(part) for part in _divided(sorted(os.sched_getaffinity(0)), jobs)]
 
 
-def _divided(items: list[T], jobs: int) -> list[list[T]]:
+def _divided(items: list, jobs: int) -> list[list]:
     """Divides the items equally among the workers. Each worker gets all of them if they are fewer than the workers."""
     size = len(items) // jobs
     return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]

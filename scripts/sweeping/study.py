@@ -34,11 +34,8 @@ class SweepStudy:
     def __init__(self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager]) -> None:
         """Connects to the storage and creates Optuna's tables if they are missing.
 
-        Args:
-          lock: returns a context manager that excludes all other processes and threads of the sweep.
-
-        Raises:
-          UserError: the URL's driver is missing, or the tables are of another version of Optuna.
+        `lock` returns a context manager that excludes all other processes and threads of the sweep. Raises UserError if
+        the URL's driver is missing, or the tables are of another version of Optuna.
         """
         self.url, self.name, self.sweep, self.lock = url, name, sweep, lock
         wait = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
@@ -78,10 +75,8 @@ class SweepStudy:
     def claim(self) -> Trial | None:
         """Returns the next waiting trial, which this process now runs; None if no trial is waiting.
 
-        Trials without a heartbeat for the grace period are enqueued first.
-
-        Raises:
-          UserError: another process has added trials to the sweep, and this process does not have their values.
+        Trials without a heartbeat for the grace period are enqueued first. Raises UserError if another process has
+        added trials to the sweep, whose values this process does not have.
         """
         with self.lock(), _no_warnings():
             study = self.load()
@@ -101,8 +96,7 @@ class SweepStudy:
     def update(self, trial: Trial, objective: dict[int, float]) -> bool:
         """Records a heartbeat and the objective by step. Returns whether the trial is to be pruned.
 
-        Raises:
-          UpdateFinishedTrialError: another process has taken the trial after the grace period.
+        Raises UpdateFinishedTrialError if another process has taken the trial after the grace period.
         """
         self.storage.record_heartbeat(self._id(trial))
         stored = self.storage.get_trial(self._id(trial))
@@ -160,10 +154,7 @@ def is_interrupted(trial: FrozenTrial) -> bool:
 
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turns errors of the database into a `UserError` that names its URL without the password.
-
-    Raises UserError if it is not a URL.
-    """
+    """Turns errors of the database into a `UserError` that names its URL without the password."""
     hide_password(url)
     try:
         yield

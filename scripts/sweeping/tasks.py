@@ -41,6 +41,8 @@ class Training:
 
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
+        if "decoding.beam_size" in values:
+            raise UserError("decoding.beam_size: validation reads training.eval_beam_size; vary that, or use --from")
         config = loading.with_values(self.config, values)
         check_for_training(config)
         if objective in METRICS and not config.training.eval_bleu:

@@ -15,7 +15,7 @@ from absl import logging
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
-from scripts.sweeping.results import show_values, summary
+from scripts.sweeping.results import show_value, summary
 from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, STORAGE_ERRORS, SweepStudy, reason
 from scripts.sweeping.tasks import Task
 from transformer import cli
@@ -47,7 +47,8 @@ class Worker:
         while not self.stop.is_set():
             if trial := self._retry(self.study.claim):
                 number = trial.user_attrs["trial"]
-                logging.info("Trial %d: %s", number, show_values(trial.params))
+                shown = ", ".join(f"{key}={show_value(value)}" for key, value in trial.params.items())
+                logging.info("Trial %d: %s", number, shown)
                 logging.info("%s", summary(self._retry(self.study.trials), self.study.sweep))
                 try:
                     self._run_trial(number, trial)
@@ -72,7 +73,9 @@ class Worker:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
         if self.task.is_complete(number):
-            self._tell(number, trial, *self._best(number))
+            objective, best = self.study.sweep.objective, self.study.sweep.best
+            finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
+            self._tell(number, trial, best(finite, default=None), "" if finite else f"{objective} was never finite")
         elif error or pruned:
             self._tell(number, trial, None, error)
         else:
@@ -90,12 +93,6 @@ class Worker:
             logging.info("Trial %d is complete: %s %.4g", number, self.study.sweep.objective, value)
         state = TrialState.FAIL if error else TrialState.PRUNED if value is None else TrialState.COMPLETE
         self._retry(lambda: trial.study.tell(trial, value, state, skip_if_finished=True))
-
-    def _best(self, number: int) -> tuple[float | None, str]:
-        """Returns the best validation result, or None and an error if there is none."""
-        objective = self.study.sweep.objective
-        finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
-        return (self.study.sweep.best(finite), "") if finite else (None, f"{objective} was never finite")
 
     def _run_process(self, number: int, trial: Trial) -> tuple[bool, str]:
         """Returns whether the trial was pruned, and the error of its process."""

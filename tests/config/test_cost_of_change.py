@@ -16,7 +16,7 @@ import transformer
 from configs import base
 from configs.rules import Key, at_least, implementations
 from scripts import compare, report
-from scripts.reporting import curves
+from scripts.reporting import sections
 from scripts.reporting.attention_and_beams import inspect
 from scripts.runs import read_runs
 from scripts.sweeping import description
@@ -182,8 +182,8 @@ def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
         model.translate(["a"])
     with pytest.raises(UserError, match="objective=added, config.training.r_drop=1.0: "):
         checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
-    inspection = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
-    assert inspection.notes == ["run is no translation model with a decoder."]
+    _, notes = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
+    assert notes == ["run is no translation model with a decoder."]
 
 
 def test_a_decoding_strategy_takes_one_table_entry(add):
@@ -271,7 +271,7 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
     assert tiny.run(run, training__steps=4, **settings) == 0
     (validation,) = [line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"]
     assert f"  length error {validation['added']:.1f}  (best)" in capsys.readouterr().err
-    assert "curve-valid-added" in curves.section(read_runs([run])).charts
+    assert "curve-valid-added" in sections.curve_section(read_runs([run])).charts
 
     assert workdirs.run(evaluate, f"--workdir={run}", "--split=valid") == 0
     captured = capsys.readouterr()

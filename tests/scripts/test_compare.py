@@ -153,7 +153,7 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"line {worst[0]['line']}: chrF {worst[0]['chrf']:.1f}" in lines
     assert any("There is only one system" in line for line in lines)
-    scores.write_text("{}\n")
+    scores.write_text("{}\n" * 20)
     assert "valid-step9.sentences.jsonl: cannot be read (KeyError: 'score')" in error(capsys, path)
 
 
@@ -183,7 +183,7 @@ def pair(evaluated):
         (["--format=xml"], "--format"),
         (["--decoding.beam_sise=1"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=0"], "config.decoding.beam_size=0: must be"),
-        (["nowhere"], "nowhere: no such folder"),
+        (["nowhere"], "WORKDIR=nowhere: no such folder"),
         (["nowhere.json"], "nowhere.json: cannot be read"),
     ],
 )

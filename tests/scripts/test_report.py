@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from scripts import report
-from scripts.evaluations import describe_search
+from scripts.systems import describe_search
 from tests.scripts.evaluated import make_sweep
 from transformer import cli
 from transformer.workdir import Workdir, create_workdir

@@ -94,6 +94,12 @@ def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
     assert "--from varies only decoding keys" in error(capsys)
 
 
+def test_trainings_do_not_vary_the_beam_that_validation_ignores(tmp_path, capsys):
+    what = sweep_file(tmp_path, 'sweep.listed([{"decoding.beam_size": 2}], objective="bleu", pruner=None)')
+    assert run(sweep, "--config=configs/quickstart.py", what, f"--workdir={tmp_path / 'sweep'}") == 2
+    assert "trial 0: decoding.beam_size: validation reads training.eval_beam_size" in error(capsys)
+
+
 def test_the_list_has_every_sweep():
     assert set(map(Path, tracked_files("configs/sweeps/*.py"))) == {*SWEEPS, Path("configs/sweeps/__init__.py")}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scripts import verify_resume
-from scripts.killed_training import PHASES, Training
+from scripts.verify_resume import PHASES, Training
 from tests.training.tiny import flags, tiny_config
 from transformer import cli
 from transformer.checkpoints.manager import Checkpoints

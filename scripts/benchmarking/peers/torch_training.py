@@ -62,7 +62,8 @@ class Translation(nn.Module):
         self.embedding = nn.Embedding(task["vocab_size"], width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         longest = max(len(row) for row in (*task["source"], *task["target"]))
-        self.register_buffer("positions", sinusoidal_positions(longest, width))
+        angles = torch.arange(longest)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
         self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(longest))
 
     def forward(self, source: Tensor, target_input: Tensor, target: Tensor) -> Tensor:
@@ -84,8 +85,3 @@ class Translation(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         vectors = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
         return functional.dropout(vectors + self.positions[: tokens.shape[1]], self.rate, self.training)
-
-
-def sinusoidal_positions(length: int, width: int) -> Tensor:
-    angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

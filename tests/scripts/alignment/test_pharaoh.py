@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.alignment.pharaoh import Gold, error_rate, format_links, parse_gold
+from scripts.alignment.links import Gold, error_rate, format_links, parse_gold
 
 
 def test_links_are_written_in_the_order_of_the_target():
@@ -23,4 +23,4 @@ def test_error_rate():
     # 4 links, of which 2 are sure and 3 possible; 4 sure links in the gold.
     rate = error_rate(aligned, gold)
     assert rate == (pytest.approx(1 - (2 + 3) / (4 + 4)), pytest.approx(3 / 4), pytest.approx(2 / 4))
-    assert error_rate([gold[0].sure], gold[:1]).rate == 0
+    assert error_rate([gold[0].sure], gold[:1])[0] == 0

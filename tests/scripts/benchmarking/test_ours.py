@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from scripts.benchmarking import tasks
-from scripts.benchmarking.ours import train_step, translation
+from scripts.benchmarking import ours, tasks
 from scripts.benchmarking.tasks import SIZES, Size, random_sentences
 from transformer.special_tokens import BOS, EOS, PAD
 
@@ -14,15 +13,15 @@ TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=
 
 def test_a_training_step_counts_the_targets_that_the_loss_counts():
     task = tasks.training_task(TINY) | {"dtype": "float32"}
-    prepared = train_step.prepare(task)
+    prepared = ours.prepare_training(task)
     prepared.repeat()
-    step, state = train_step.make_step(task)
-    _, metrics = step(state, [train_step.make_batch(task)])
+    step, state = ours.make_step(task)
+    _, metrics = step(state, [ours.make_batch(task)])
     assert prepared.tokens == sum(map(len, task["target"])) == float(metrics["sums"].tokens)
 
 
 def test_a_batch_is_shifted_and_padded():
-    batch = train_step.make_batch({"source": [[7, EOS]], "target": [[8, 9, EOS], [6, EOS]], "bos": BOS})
+    batch = ours.make_batch({"source": [[7, EOS]], "target": [[8, 9, EOS], [6, EOS]], "bos": BOS})
     np.testing.assert_array_equal(batch["source"], [[7, EOS]])
     np.testing.assert_array_equal(batch["target_input"], [[BOS, 8, 9], [BOS, 6, PAD]])
     np.testing.assert_array_equal(batch["target_output"], [[8, 9, EOS], [6, EOS, PAD]])
@@ -47,16 +46,16 @@ def test_sentences_have_ordinary_tokens_and_one_end():
 @pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
 def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
     task = tasks.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
-    prepared = translation.prepare(task)
+    prepared = ours.prepare_decoding(task)
     assert prepared.repeat() == [6] * sentences
     assert prepared.tokens == 6 * sentences
 
 
 def test_an_output_of_another_length_is_refused(monkeypatch):
-    monkeypatch.setattr(translation, "forbid_end", lambda parameters, end: end_at_once(parameters))
+    monkeypatch.setattr(ours, "forbid_end", lambda parameters, end: end_at_once(parameters))
     task = tasks.decoding_task(TINY, 2, tokens=6) | {"dtype": "float32"}
     with pytest.raises(ValueError, match="the outputs have .* tokens, not 6 each"):
-        translation.prepare(task)
+        ours.prepare_decoding(task)
 
 
 def end_at_once(parameters: dict) -> None:

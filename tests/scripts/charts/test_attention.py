@@ -36,7 +36,8 @@ def test_even_layers_and_the_first_four_heads_are_drawn_by_default(part, layers)
 def test_chosen_layers_and_heads_are_drawn_and_others_refused():
     drawn = matrices(attention.draw(WEIGHTS, "cross", layers=(3, 1), heads=(5,)), (2, 3), "layer", "head")
     assert set(drawn) == {(1, 5), (3, 5)}
-    assert attention.default_layers(1) == [1]
+    shallow = Attention(SOURCE, READ, PREDICTED, WEIGHTS.encoder[:1], WEIGHTS.decoder[:1], WEIGHTS.cross[:1])
+    assert set(matrices(attention.draw(shallow), (3, 3), "layer", "head")) == {(1, head) for head in (1, 2, 3, 4)}
     with pytest.raises(UserError, match="layers=0,4: the part cross has the layers 1, 2, 3$"):
         attention.draw(WEIGHTS, "cross", layers=(4, 2, 0))
     with pytest.raises(UserError, match="heads=6: the part encoder has the heads 1, 2, 3, 4, 5$"):

@@ -11,7 +11,7 @@ import pytest
 import transformer
 from scripts import report
 from scripts.reporting import model, scores
-from scripts.reporting.attention_and_beams import Inspected, Inspection, attention_section, entropy
+from scripts.reporting.attention_and_beams import Inspected, attention_section, entropy
 from scripts.runs import read_runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
@@ -104,7 +104,7 @@ def test_tokens_are_written_as_in_all_charts():
     weights = np.full((1, 1, 2, 2), 0.5, np.float32)
     pieces = ("\u2581a", "\u2028"), ("<s>", "\u2581b"), ("\u2581b", "</s>")
     shown = Inspected("run", 1, "", "", Attention(*pieces, weights, weights, weights), None)
-    parts = attention_section(Inspection([shown], [])).data["attention"][0]["parts"]
+    parts = attention_section([shown], []).data["attention"][0]["parts"]
     assert parts["cross"]["keys"] == parts["encoder"]["queries"] == ["·a", r"\u2028"]
     assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scripts.reporting.words import Mark, f1_by_frequency, mark_differences
+from scripts.reporting.scores import f1_by_frequency
+from scripts.reporting.sentences import Mark, mark_differences
 
 
 def test_common_words_keep_their_order():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scripts.reproduction.contrasts import Contrast, difference, estimate, per_doubling
+from scripts.reproduction.claims import Contrast, difference, estimate, per_doubling
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,61 @@
-"""Translation by this project, with random weights that never prefer end-of-sentence."""
+"""The systems of this project: a training step, and translation with random weights that never prefer EOS."""
 
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from configs import base
 from scripts.benchmarking.worker import Prepared
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding.batches import pad
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
+from transformer.distributed.mesh import make_mesh
 from transformer.special_tokens import SPECIAL
-from transformer.training.state import abstract_init, init_model
+from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.state import Initializer, TrainState, abstract_init, init_model
+from transformer.training.step import TrainStep
 
 MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
 LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
 
 
-def prepare(task: dict[str, Any]) -> Prepared:
+def prepare_training(task: dict[str, Any]) -> Prepared:
+    """Prepares a training step, by the functions that `transformer.train` calls."""
+    step, state = make_step(task)
+    batch = step.place(make_batch(task))
+
+    def repeat() -> None:
+        nonlocal state
+        state, metrics = step(state, [batch])
+        jax.block_until_ready((state, metrics))
+
+    return Prepared(repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}")
+
+
+def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
+    """Returns the step and its initial state."""
+    config = base.get_config()
+    config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
+    config.training.label_smoothing = task["label_smoothing"]
+    mesh, sizes = make_mesh(config, jax.devices()), (task["vocab_size"], task["vocab_size"])
+    schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
+    optimizer = make_optimizer(config.optimizer, schedule)
+    initializer = Initializer(config, optimizer, mesh, sizes)
+    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer()
+
+
+def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
+    """Returns the arrays of a training batch, as `collation.assemble` does for sentences of a corpus."""
+    inputs = [[task["bos"], *row[:-1]] for row in task["target"]]
+    sides = {"source": task["source"], "target_input": inputs, "target_output": task["target"]}
+    return {name: pad(rows, len(rows), max(map(len, rows))) for name, rows in sides.items()}
+
+
+def prepare_decoding(task: dict[str, Any]) -> Prepared:
     """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
     rows, length = len(task["source"]), task["output_tokens"]
     config = base.get_config()
@@ -31,7 +68,11 @@ def prepare(task: dict[str, Any]) -> Prepared:
     parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes)[1])())
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
-    shortlist = random_shortlist(task["shortlist"], task["vocab_size"]) if task["shortlist"] else None
+    shortlist = None
+    if task["shortlist"]:  # random translations of each token; the first 100 tokens are the frequent ones
+        ordinary = np.arange(SPECIAL, task["vocab_size"], dtype=np.int32)
+        translations = np.random.default_rng(0).choice(ordinary, (task["vocab_size"], task["shortlist"]))
+        shortlist = Shortlist(translations, ordinary[:100], task["vocab_size"], is_shared=True)
     decoder = TextDecoder(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
     placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
@@ -44,13 +85,6 @@ def prepare(task: dict[str, Any]) -> Prepared:
     if lengths != [length] * rows:
         raise ValueError(f"the outputs have {lengths} tokens, not {length} each")
     return Prepared(translate, sum(lengths), f"JAX {jax.__version__}")
-
-
-def random_shortlist(size: int, vocab_size: int) -> Shortlist:
-    """Returns a shortlist with `size` random translations of each token, and the first 100 tokens as frequent ones."""
-    ordinary = np.arange(SPECIAL, vocab_size, dtype=np.int32)
-    translations = np.random.default_rng(0).choice(ordinary, (vocab_size, size))
-    return Shortlist(translations, ordinary[:100], vocab_size, is_shared=True)
 
 
 def forbid_end(parameters: dict, end: int) -> None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from scripts.alignment import ibm_model_1
-from scripts.alignment.ibm_model_1 import Chunk
+from scripts.alignment import translations
+from scripts.alignment.translations import Chunk
 
 
 def chunk_of(pairs) -> Chunk:
@@ -19,7 +19,7 @@ def chunk_of(pairs) -> Chunk:
 
 def learned(chunks, sizes, iterations):
     """Returns the probabilities after each iteration, and the log-likelihood before it."""
-    results = itertools.islice(ibm_model_1.iterate(lambda: chunks, sizes), iterations)
+    results = itertools.islice(translations.iterate(lambda: chunks, sizes), iterations)
     return [(probabilities.toarray(), log_likelihood) for probabilities, log_likelihood in results]
 
 
@@ -69,7 +69,7 @@ def test_chunks_change_nothing():
 
 
 def test_a_token_whose_probabilities_have_all_become_zero_is_ignored(monkeypatch):
-    monkeypatch.setattr(ibm_model_1, "SMALLEST", 0.3)
+    monkeypatch.setattr(translations, "SMALLEST", 0.3)
     pairs = [([0], [0]), ([0], [0]), ([0], [0]), ([0], [1]), ([1], [1])]
     (first, _), (second, log_likelihood) = learned([chunk_of(pairs)], (2, 2), 2)
     np.testing.assert_allclose(first, [[0.75, 0], [0, 1]])
@@ -84,9 +84,9 @@ def test_chunks_hold_every_pair_once_and_few_links(monkeypatch):
         lengths=np.array([[len(source), len(target)] for source, target in pairs], np.int32),
         tokens=lambda side, chosen: np.concatenate([sides[side][i] for i in chosen]),
     )
-    monkeypatch.setattr(ibm_model_1, "CHUNK", 100)
+    monkeypatch.setattr(translations, "CHUNK", 100)
     chosen = np.arange(50)[::-2]
-    chunks = list(ibm_model_1.read_chunks(corpus, chosen))
+    chunks = list(translations.read_chunks(corpus, chosen))
     expected = chunk_of([pairs[i] for i in chosen])
     for name in Chunk._fields:
         np.testing.assert_array_equal(

@@ -12,13 +12,10 @@ CHUNK = 2048  # pairs that are scored together
 
 
 class Scores(NamedTuple):
-    """A model's scores of a pair, in nats per target token, with end-of-sentence; NaN if a side is too long.
+    """A model's scores of a pair, in nats per target token; NaN if a side is too long. Tokens include end-of-sentence.
 
-    Attributes:
-      loss: -log p(target | source).
-      pmi: log p(target | source) - log p(target | empty source), an estimate of the pointwise mutual information of
-        the two texts. It is lower for a target that is no translation of its source.
-      tokens: of the target, with end-of-sentence.
+    The loss is -log p(target | source). The PMI is log p(target | source) - log p(target | empty source), an estimate
+    of the pointwise mutual information, which is lower for a target that is no translation of its source.
     """
 
     loss: float

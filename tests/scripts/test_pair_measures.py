@@ -5,7 +5,7 @@ import math
 import pytest
 
 import transformer
-from scripts.data_inspection.pairs import copied, length_ratio, measure
+from scripts.pair_measures import copied, length_ratio, measure
 from tests.checkpoints.workdirs import make_workdir
 
 PAIRS = [("1 2 3", "3 2 1"), ("4", ""), ("5 6", "6 " * 40), ("7 7", "7 5")]

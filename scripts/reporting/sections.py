@@ -1,0 +1,130 @@
+"""The sections of the report's page, and those on the runs, their settings and their curves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import altair as alt
+
+from scripts.charts import curves
+from scripts.evaluations import NEUTRAL, differing_keys
+from scripts.runs import RecordedRun
+from scripts.systems import System
+from transformer import fingerprints
+from transformer.config.keys import flatten, keys_of, show
+from transformer.decoding.bleu import METRICS, metrics_in
+from transformer.environment import read_environment, short_commit
+
+HEADER = (
+    *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
+    *("vocabulary", "training data", "validation data"),
+)
+# The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
+LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
+OTHERS = (
+    *(("accuracy", "valid"), ("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
+    ("padding_fraction", "train"),
+)
+SPLITS = {"train": "training", "valid": "validation"}
+HEIGHT = 190
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading.
+
+    Attributes:
+      name: of its template, `templates/NAME.html`, and its anchor.
+      title: the heading.
+      content: the values for the template. None: the section has only notes.
+      notes: sentences about missing parts.
+      charts: Vega-Lite specifications by name. Names are unique on the page.
+      data: values for the page's script.
+    """
+
+    name: str
+    title: str
+    content: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
+    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Section:
+    """Returns the section. A run without a score is in none of the `systems`."""
+    names = {evaluation.workdir: system.name for system in systems for evaluation in system.evaluations}
+    note = "has no checkpoint: the sections on attention and beam search leave it out."
+    notes = [f"{run.label} {note}" for run in runs if not run.has_checkpoint]
+    rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
+    return Section("overview", "Runs", {"header": HEADER, "rows": rows}, notes)
+
+
+def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
+    config, environment = run.config, read_environment(run.workdir.environment) or {}
+    steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
+    devices = environment.get("devices") or ["unknown"]
+    seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
+    digests = fingerprints.read(run.workdir.path)
+    languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
+    return (
+        *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
+        *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
+        *(digests.get(name, "unknown")[:8] for name in fingerprints.ADVICE),
+    )
+
+
+def settings_section(runs: Sequence[RecordedRun]) -> Section:
+    """Returns the section with all keys, except those that do not change what a run computes."""
+    neutral = keys_of(*NEUTRAL)
+    configs = [{key: value for key, value in flatten(run.config).items() if key not in neutral} for run in runs]
+    differing = differing_keys(configs)
+    rows = [(key, *(show(config.get(key)) for config in configs)) for key in configs[0]]
+    content = {
+        "labels": [run.label for run in runs],
+        "differing": [row for row in rows if row[0] in differing],
+        "common": [row[:2] for row in rows if row[0] not in differing],
+    }
+    return Section("settings", "Settings", content)
+
+
+def curve_section(runs: Sequence[RecordedRun]) -> Section:
+    notes = [f"{run.label} has no record of training." for run in runs if not run.record]
+    systems = curves.group([run for run in runs if run.record])
+    charts, panels = {}, []
+    for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
+        # Systems without the metric stay, so that each has the same colour in all panels.
+        members = {label: [run for run in runs if curves.points(run, metric, split)] for label, runs in systems.items()}
+        if any(members.values()):
+            name = f"curve-{split}-{metric}"
+            charts[name] = panel(members, metric, split).to_dict()
+            panels.append({"name": name, "description": f"{_title(metric)}, {SPLITS[split]}"})
+    return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
+
+
+def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str) -> alt.LayerChart:
+    """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom` over the steps."""
+    points = [
+        {"system": label, "run": run.label, "step": step, "value": value}
+        for label, members in systems.items()
+        for run in members
+        for step, value in curves.points(run, metric, split).items()
+    ]
+    nearest = alt.selection_point(name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False)
+    hover = (
+        alt.Chart(alt.InlineData(values=points))
+        .mark_point(filled=True, size=50)
+        .encode(
+            x="step:Q",
+            y="value:Q",
+            opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
+            color=alt.Color("system:N"),
+            tooltip=["run:N", "step:Q", alt.Tooltip("value:Q", title=_title(metric), format=".5~g")],
+        )
+        .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
+    )
+    chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
+    return chart.configure_legend(orient="top")
+
+
+def _title(metric: str) -> str:
+    return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")
