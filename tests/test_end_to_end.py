@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import XLA_FLAGS
 from tests.training.tiny import flags
 from transformer import cli, evaluate, train
 from transformer.config import loading
 
-pytestmark = [pytest.mark.optimized, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[1]
+OPTIMIZED = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": XLA_FLAGS}  # in the fast suite too
 RESULT = {
     *("bleu", "chrf", "bleu_signature", "chrf_signature", "exact_match", "sentences", "split", "step", "averaged"),
     *("decoding", "hypotheses", "seconds", "output_tokens_per_second", "bleu_lowercase_tokenized"),
@@ -36,9 +38,9 @@ checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.ma
 
 
 def start(module: str, *argv: str, text: str = "") -> subprocess.CompletedProcess:
-    """Runs a command in a new process. Its output is UTF-8 in every locale."""
+    """Runs a command in a new process, compiled as users compile it. Its output is UTF-8 in every locale."""
     argv = [sys.executable, "-m", f"transformer.{module}", *argv]
-    return subprocess.run(argv, cwd=REPOSITORY, input=text.encode(), capture_output=True)
+    return subprocess.run(argv, cwd=REPOSITORY, env=OPTIMIZED, input=text.encode(), capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,11 @@ def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) 
     """
     weights = np.zeros((ROWS, TARGET, VOCAB), np.float32)
     weights[np.arange(ROWS), LOOKED_AT] = np.random.default_rng(1).normal(size=(ROWS, VOCAB))
-    gradients = jax.grad(lambda parameters: jnp.sum(logits_of(Model(model.graph, parameters).module) * weights))(
-        model.parameters
-    )
+
+    def weighted_sum(parameters: dict) -> jax.Array:
+        return jnp.sum(logits_of(Model(model.graph, parameters).module) * weights)
+
+    gradients = jax.jit(jax.grad(weighted_sum))(model.parameters)
     return {name: np.abs(stack["positions"]["table"]).max(-1) for name, stack in gradients.items()}
 
 

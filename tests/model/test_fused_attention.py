@@ -216,7 +216,7 @@ def test_logits_of_the_model_are_those_of_plain_attention(packed, monkeypatch):
     for name in ("plain", "cudnn"):
         model = tiny_transformer(dtype="bfloat16", num_layers=1, attention_implementation=name).module
         with jax.set_mesh(one_device()):
-            logits[name] = np.asarray(model(**batch)[is_token])
+            logits[name] = np.asarray(jax.jit(lambda batch, model=model: model(**batch))(batch)[is_token])
     expected = [(False, 16, 16), (True, 12, 12), (False, 12, 16)]  # encoder, decoder and cross-attention
     assert [(mask.is_causal, mask.query_segments.shape[1], mask.key_segments.shape[1]) for mask in calls] == expected
     assert all(mask.is_packed == packed for mask in calls)

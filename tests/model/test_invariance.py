@@ -1,5 +1,6 @@
 """Results for a sentence do not depend on padding, filler rows or other sentences in the batch."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_positio
 @pytest.mark.parametrize("change", CHANGES)
 def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
     """The parity test covers gradients: it adds padding and filler rows to PyTorch's inputs."""
-    model = tiny_transformer(dtype=dtype, **change).module
+    model = jax.jit(tiny_transformer(dtype=dtype, **change).module)
     results = []
     for shape in (SMALL, LARGE):
         batch = batch_of(sentences(LENGTHS), [0, 1, 2], shape)
@@ -32,7 +33,7 @@ def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("change", CHANGES)
 def test_neighbours_change_no_logits_and_losses_add_up(change, dtype):
-    model = tiny_transformer(dtype=dtype, **change).module
+    model = jax.jit(tiny_transformer(dtype=dtype, **change).module)
     batch = batch_of(sentences(LENGTHS), [0, 1, 2], SMALL)
     others = batch_of(sentences([(8, 6), (1, 1), (5, 4)], seed=1), [0, 1, 2], SMALL)
     logits = model(batch["source"], batch["target_input"])

@@ -29,8 +29,8 @@ def test_packed_equals_unpacked(positions, attention):
     packed = batch_of(pairs, ROWS, LARGE, packed=True)
     assert packed["source_segments"][0].max() == packed["target_segments"][0].max() == 2
 
-    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
-    packed_sums, _, packed_gradients = loss_and_gradients(model, packed)
+    sums, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
+    packed_sums, packed_gradients = loss_and_gradients(model, packed)
     assert packed_sums.tokens == sums.tokens == 10
     assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=1e-5)
     assert_gradients_close(packed_gradients, gradients)
@@ -39,7 +39,7 @@ def test_packed_equals_unpacked(positions, attention):
 def test_packed_equals_unpacked_up_to_rounding_in_bfloat16():
     model = tiny_transformer(dtype="bfloat16")
     pairs = sentences(LENGTHS)
-    sums, _, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
-    packed_sums, _, packed_gradients = loss_and_gradients(model, batch_of(pairs, ROWS, LARGE, packed=True))
+    sums, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
+    packed_sums, packed_gradients = loss_and_gradients(model, batch_of(pairs, ROWS, LARGE, packed=True))
     assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=ROUNDING["bfloat16"])
     assert_gradients_close(packed_gradients, gradients, ROUNDING["bfloat16"])

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.model.models import LARGE, Model, assert_gradients_close, flat, loss_and_gradients, tiny_transformer
+from tests.model.models import (
+    LARGE,
+    Model,
+    assert_gradients_close,
+    flat,
+    logits_of,
+    loss_and_gradients,
+    tiny_transformer,
+)
 from transformer.special_tokens import PAD
 from transformer.training.loss import LossSums
 
@@ -53,7 +61,9 @@ def computed(golden: dict[str, np.ndarray], case: str, dtype: str) -> tuple[Loss
     """Returns the LossSums, the logits of the target tokens and the gradients of our model with PyTorch's weights."""
     model = tiny_transformer(attention_bias=True, layer_norm_epsilon=1e-5, dtype=dtype, **CASES[case])
     model = Model(model.graph, arrays(model.parameters, golden, "weights"))
-    sums, logits, gradients = loss_and_gradients(model, padded_batch(golden))
+    batch = padded_batch(golden)
+    sums, gradients = loss_and_gradients(model, batch)
+    logits = np.asarray(logits_of(model.graph, model.parameters, batch))
     rows, length = golden["target_output"].shape
     return sums, logits[:rows, :length][golden["target_output"] != PAD], gradients
 
