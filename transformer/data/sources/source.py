@@ -134,6 +134,6 @@ def read_origin(data: Config) -> dict[str, Any] | None:
     if not data.path or not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return {**json.loads(path.read_text(encoding="utf-8"))}
     except UNREADABLE as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or delete it") from error
