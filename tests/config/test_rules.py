@@ -71,11 +71,9 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
-    ({"data.source": "synthetic", "data.target_language": "fr"}, ("source=synthetic", "target_language=fr")),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
     ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
-    ({"training.r_drop": 5.0, "model.dropout": 0.0}, ("r_drop=5.0", "dropout=0.0", "attention_dropout=0.0")),
     ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),
     ({"batch.tokens": 2047}, ("tokens=2047", "row_multiple=8", "max_length=256")),
     ({"batch.tokens": 2048, "batch.length_multiple": 96}, ("tokens=2048", "length_multiple=96")),
@@ -115,8 +113,6 @@ POSSIBLE_COMBINATIONS = (
     {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
     {"training.steps": 4000},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
-    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.attention_dropout": 0.1},
-    {"training.r_drop": 5.0, "model.dropout": 0.0, "model.activation_dropout": 0.1},
     {"decoding.shortlist": 8},
 )
 
