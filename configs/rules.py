@@ -115,13 +115,7 @@ def one_of(*names: str) -> NameRule:
 
 
 def listed_in(table: str) -> NameRule:
-    """Returns a rule that accepts the names in a table of implementations.
-
-    Args:
-      table: "MODULE:DICTIONARY". The module is imported when a value is checked, so an entry added to the dictionary
-        is all it takes to make a name valid.
-    """
-
+    """Returns a rule that accepts the names in the table "MODULE:DICTIONARY", which a new entry extends."""
     return NameRule(lambda: tuple(implementations(table)))
 
 

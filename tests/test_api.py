@@ -133,7 +133,7 @@ def test_a_line_break_counts_as_a_space_whatever_the_tokenizer():
 def test_loading_errors_name_the_argument(workdirs):
     for arguments, settings, message in (
         ((None, "best", 1), {}, "workdir=None: must be the folder of a run, or a list of such folders"),
-        (([], "best", 1), {}, "workdir=[]: has no folder"),
+        (([], "best", 1), {}, "workdir=[]: must be the folder of a run"),
         (("runs/absent", "best", 1), {}, "workdir=runs/absent: no such folder"),
         ((workdirs, 25, 1), {}, "checkpoint=25: must be best, last or one of the steps 10, 20"),
         ((workdirs, "best", 0), {}, "average=0: must be at least 1"),

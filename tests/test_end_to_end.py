@@ -61,6 +61,15 @@ def test_a_workdir_is_the_whole_record(quick, tmp_path):
     assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
 
 
+def test_a_file_in_another_script_is_evaluated_with_a_warning(quick, tmp_path):
+    (tmp_path / "greek").write_text("\u03ad\u03bd\u03b1\n", encoding="utf-8")
+    files = [f"--{side}={tmp_path}/greek" for side in ("source", "reference")]
+    done = start("evaluate", f"--workdir={quick}", f"--output={tmp_path}", *files, "--decoding.beam_size=1")
+    assert done.returncode == 0, done.stderr.decode()
+    warning = "greek: 100.0% of the characters are unknown to the vocabulary; '\u03ad\u03bd\u03b1'"
+    assert warning in done.stderr.decode()
+
+
 def test_what_was_learned_is_evaluated(quick):
     done = start("evaluate", f"--workdir={quick}", "--split=test", "--decoding.beam_size=2")
     assert done.returncode == 0, done.stderr.decode()

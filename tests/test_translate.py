@@ -73,12 +73,12 @@ def test_n_best_as_text_and_as_json(translated):
 
 def test_missing_hypotheses_become_lines_with_a_number():
     translation = dataclasses.replace(EMPTY, text="y", score=-1.23456)
-    assert translate.as_text("x", [translation], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
+    assert translate.as_text([translation], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"
 
 
 def test_numbers_in_json_have_six_digits():
     translation = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
-    (written,) = json.loads(translate.as_jsonl("x", [translation], 1))["translations"]
+    (written,) = json.loads(translate.as_jsonl("x", [translation]))["translations"]
     assert (written["score"], written["token_log_probabilities"]) == (-1.23457, [-0.000123457])
 
 

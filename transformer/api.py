@@ -21,10 +21,9 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     """Returns the model that `transformer.load` describes."""
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
-    if not isinstance(folders, Sequence) or not all(isinstance(folder, str | os.PathLike) for folder in folders):
+    is_list = isinstance(folders, Sequence) and len(folders) > 0
+    if not is_list or not all(isinstance(folder, str | os.PathLike) for folder in folders):
         raise UserError(f"workdir={workdir!r:.60}: must be the folder of a run, or a list of such folders")
-    if not folders:
-        raise UserError("workdir=[]: has no folder; name at least one")
     if type(average) is not int:
         raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]

@@ -75,9 +75,7 @@ class Parser(argparse.ArgumentParser):
                     raise UserError(f"{word}: needs a value, {word}=VALUE")
                 overrides.append((name.removeprefix("--").removeprefix("config."), text))
             elif name.startswith("--") and name not in flags:
-                if name == "--device":
-                    advice = "; python -m scripts.plan estimates a run on other devices"
-                elif name.startswith("--config.data."):
+                if name.startswith("--config.data."):
                     advice = moved_data("DIR")
                 else:
                     keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
@@ -160,10 +158,7 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:
-    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code.
-
-    `overrides` are those of the command's parser.
-    """
+    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code."""
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):

@@ -24,18 +24,18 @@ from transformer.training.metrics import Record
 
 @dataclass(frozen=True)
 class EvaluationFiles:
-    """The content of FOLDER/NAME.json, and of FOLDER/NAME.KEY for each key of `texts`."""
+    """The content of FOLDER/NAME.json, and the lines of FOLDER/NAME.KEY for each key of `lines`."""
 
     folder: Path
     name: str
     result: dict[str, Any]
-    texts: Mapping[str, str]
+    lines: Mapping[str, list[str]]
 
     def save(self) -> None:
         """Writes all files. Raises UserError if that fails."""
         with _writing(self.folder):
-            for ending, text in self.texts.items():
-                files.write_text(self.folder / f"{self.name}.{ending}", text)
+            for ending, lines in self.lines.items():
+                files.write_text(self.folder / f"{self.name}.{ending}", "".join(f"{line}\n" for line in lines))
             files.write_json(self.folder / f"{self.name}.json", self.result)
 
 
@@ -76,12 +76,10 @@ def of_translations(
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
     sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
-    kinds = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
+    endings = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
     lines = {"sources.txt": sources, "hypotheses.txt": translated.hypotheses}
-    lines |= zip(kinds, references, strict=True)
-    texts = {kind: "".join(f"{line}\n" for line in lines[kind]) for kind in lines}
-    texts["sentences.jsonl"] = "".join(sentence_lines(sources, references, translated.translations))
-    paths = {kind: str(folder / f"{name}.{kind}") for kind in texts}
+    lines |= zip(endings, references, strict=True)
+    lines["sentences.jsonl"] = sentence_lines(sources, references, translated.translations)
     result = {
         **files.six_digits(translated.scores | translated.speed),
         **evaluated,
@@ -89,12 +87,12 @@ def of_translations(
         **described,
         "decoding": models.config.decoding.to_dict(),
         "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
-        "sources": paths["sources.txt"],
-        "references": _one_or_list([paths[kind] for kind in kinds]),
-        "hypotheses": paths["hypotheses.txt"],
-        "sentence_scores": paths["sentences.jsonl"],
+        "sources": f"{folder / name}.sources.txt",
+        "references": _one_or_list([f"{folder / name}.{ending}" for ending in endings]),
+        "hypotheses": f"{folder / name}.hypotheses.txt",
+        "sentence_scores": f"{folder / name}.sentences.jsonl",
     }
-    return EvaluationFiles(folder, name, result, texts)
+    return EvaluationFiles(folder, name, result, lines)
 
 
 def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means: Record) -> EvaluationFiles:
@@ -103,12 +101,12 @@ def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means
     return EvaluationFiles(folder, evaluation_name(arguments, models), result, {})
 
 
-def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> Iterator[str]:
-    """Yields a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
-    chrf, rows = CHRF(), zip(sources, translations, *references, strict=True)
-    for line, (source, translation, *known) in enumerate(rows, start=1):
+def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:
+    """Returns a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
+    chrf, lines = CHRF(), []
+    for source, translation, *known in zip(sources, translations, *references, strict=True):
         sentence = {
-            "line": line,
+            "line": len(lines) + 1,
             "chrf": chrf.sentence_score(translation.text, known).score,
             "score": translation.score,
             "source_length": len(source),
@@ -118,7 +116,8 @@ def sentence_lines(sources: list[str], references: References, translations: lis
             "hypothesis": translation.text,
             "references": known,
         }
-        yield json.dumps(files.six_digits(sentence), ensure_ascii=False) + "\n"
+        lines.append(json.dumps(files.six_digits(sentence), ensure_ascii=False))
+    return lines
 
 
 def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
@@ -147,7 +146,8 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
     """Returns the name, with a number if it belongs to an evaluation of other files or models than `evaluated`."""
-    for candidate in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+    for number in itertools.count(1):
+        candidate = f"{name}-{number}" if number > 1 else name
         try:
             result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))
             if json.dumps({key: result[key] for key in evaluated}) == json.dumps(evaluated):

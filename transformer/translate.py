@@ -45,17 +45,18 @@ def main(arguments: argparse.Namespace) -> None:
     decoder.check_n_best(arguments.n_best)
     if interactive:
         logging.info("Type one sentence a line; end with Ctrl-D.")
-    as_output, first_line = as_jsonl if arguments.format == "jsonl" else as_text, 1
+    first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
         texts = list(decode_lines(chunk, first_line))
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line)
-        outputs = [as_output(text, best, arguments.n_best) for text, best in zip(texts, translations, strict=True)]
-        sys.stdout.buffer.write("".join(outputs).encode())
+        for text, best in zip(texts, translations, strict=True):
+            output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
+            sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
         first_line += len(chunk)
 
 
-def as_text(source: str, translations: Sequence[Any], n_best: int) -> str:
+def as_text(translations: Sequence[Any], n_best: int) -> str:
     if n_best == 1:
         return f"{translations[0].text}\n"
     columns = [f"{translation.score:.4f}\t{translation.text}" for translation in translations]
@@ -63,7 +64,7 @@ def as_text(source: str, translations: Sequence[Any], n_best: int) -> str:
     return "".join(f"{number}\t{column}\n" for number, column in enumerate(columns, start=1))
 
 
-def as_jsonl(source: str, translations: Sequence[Any], n_best: int) -> str:
+def as_jsonl(source: str, translations: Sequence[Any]) -> str:
     translations = files.six_digits([vars(translation) for translation in translations])
     return json.dumps({"source": source, "translations": translations}, ensure_ascii=False) + "\n"
 

@@ -14,7 +14,7 @@ from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from tests.training.tiny import remove_layers
 from transformer import cli, evaluate, train
 from transformer.config import loading
-from transformer.config.keys import flatten, nearest
+from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run import preparation
 
@@ -147,8 +147,3 @@ def test_every_key_is_read(reads, tmp_path):
         (tmp_path / branch.__name__).mkdir()
         branch(tmp_path / branch.__name__)
     assert set(flatten(DEFAULTS)) - reads == set()
-
-
-@pytest.mark.parametrize(("name", "meant"), [("sqrelu", "squared_relu"), ("lrate", "learning_rate"), ("geluu", "gelu")])
-def test_an_abbreviation_suggests_the_name_that_it_stands_for(name, meant):
-    assert nearest(name, ["relu", "gelu", "squared_relu", "learning_rate"]) == f"; did you mean {meant}?"

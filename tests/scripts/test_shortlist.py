@@ -112,6 +112,6 @@ def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
     monolingual_run = make_workdir(tmp_path / "other", **monolingual, **{"checkpoint.best_metric": "loss"})
     assert "training.objective=causal_lm has no shortlist" in errors(capsys, shortlist, f"--workdir={monolingual_run}")
     line = errors(capsys, evaluate, f"--workdir={monolingual_run}", "--decoding.shortlist=8")
-    assert "config.training.objective=causal_lm, config.decoding.shortlist=8: a shortlist has translations" in line
+    assert "config.decoding.shortlist=8, config.training.objective=causal_lm: a shortlist is for beam search" in line
     with pytest.raises(transformer.UserError, match="^decoding.shortlist=8: .* is missing; make it with: python -m"):
         transformer.load(make_workdir(tmp_path / "without"), shortlist=8)

@@ -68,9 +68,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "cudnn needs packed rows of an even length; change packed_length, or use auto or plain": (
         lambda c: _implementation(c) == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
     ),
-    "learned positions must cover max_length; raise max_positions or lower max_length": (
-        lambda c: c.model.positions == "learned" and c.data.max_length > c.model.max_positions
-    ),
     "learned positions must cover max_source_length + max_extra_length; raise max_positions or lower the other two": (
         lambda c: (
             c.model.positions == "learned"
@@ -80,11 +77,8 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true": (
         lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared
     ),
-    "an objective that reads no source needs an empty source_language, the others a language": (
-        lambda c: bool(c.data.source_language) != _objective(c).sides[0]
-    ),
-    "an objective that reads no target needs an empty target_language, the others a language": (
-        lambda c: bool(c.data.target_language) != _objective(c).sides[1]
+    "an objective has source_language and target_language for the sides that it reads; leave the others empty": (
+        lambda c: (bool(c.data.source_language), bool(c.data.target_language)) != _objective(c).sides
     ),
     "monolingual text has one vocabulary; set shared=true": (
         lambda c: not _objective(c).translates and not c.tokenizer.shared
@@ -93,7 +87,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: not _objective(c).translates and c.training.eval_bleu
     ),
     "an objective and a strategy of the same name need each other; set both or neither": _is_wrong_strategy,
-    "learned positions must cover ctc_frames for each token of max_length and decoding.max_source_length; "
+    "learned positions must cover max_length and max_source_length, with CTC ctc_frames for each of their tokens; "
     "raise max_positions or lower the others": (
         lambda c: c.model.positions == "learned" and _longest_stack(c) > c.model.max_positions
     ),
@@ -109,29 +103,17 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
         lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0
     ),
-    "a shortlist has translations, for models that translate token by token; set shortlist=0": (
-        lambda c: _lacks(c, "shortlist") and c.decoding.shortlist > 0
-    ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
     ),
-    "synthetic data is en to de; set source_language=en and target_language=de": (
+    "only bpe and unigram support subword_sampling and byte_fallback; set them to 0 and false": (
         lambda c: (
-            c.data.source == "synthetic"
-            and not (c.data.source_language in ("en", "") and c.data.target_language in ("de", ""))
+            c.tokenizer.kind not in ("bpe", "unigram")
+            and (c.tokenizer.subword_sampling > 0 or c.tokenizer.byte_fallback)
         )
-    ),
-    "only bpe and unigram support subword sampling; set subword_sampling=0": (
-        lambda c: c.tokenizer.subword_sampling > 0 and c.tokenizer.kind not in ("bpe", "unigram")
-    ),
-    "only bpe and unigram support byte fallback; set byte_fallback=false": (
-        lambda c: c.tokenizer.byte_fallback and c.tokenizer.kind not in ("bpe", "unigram")
     ),
     "embeddings come from another run or from files; set init_from, or source_vectors and target_vectors": (
         lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors))
-    ),
-    "ids need no SentencePiece model; leave model_file empty": (
-        lambda c: c.tokenizer.kind == "ids" and c.tokenizer.model_file != ""
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": (
         lambda c: (
@@ -157,18 +139,10 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "training ends before the first validation; lower eval_every or raise steps": (
         lambda c: c.training.eval_every > c.training.steps
     ),
-    "R-Drop needs dropout; set r_drop=0, or one of the dropout rates above 0": (
-        lambda c: (
-            c.training.r_drop > 0 and not any((c.model.dropout, c.model.attention_dropout, c.model.activation_dropout))
-        )
-    ),
-    "there is no other run to take parameters from; name it in init_from, or leave init_skip empty": (
-        lambda c: c.training.init_from == "" and c.training.init_skip != ""
-    ),
     "bleu is not computed; set eval_bleu=true or best_metric=loss": (
         lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu
     ),
-    "a shortlist is for beam search; set shortlist=0 or strategy=beam": (
-        lambda c: c.decoding.shortlist > 0 and c.decoding.strategy != "beam"
+    "a shortlist is for beam search with translation models; set shortlist=0": (
+        lambda c: c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")
     ),
 }

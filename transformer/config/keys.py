@@ -73,17 +73,9 @@ def type_name(key: Key) -> str:
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
-    candidates = list(candidates)
-    abbreviated = sorted((candidate for candidate in candidates if _abbreviates(name, candidate)), key=len)
-    close = list(dict.fromkeys(abbreviated + difflib.get_close_matches(name, candidates, n=count)))[:count]
+    close = difflib.get_close_matches(name, candidates, n=count)
     suggestion = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
     return f"; did you mean {suggestion}?" if close else ""
-
-
-def _abbreviates(name: str, word: str) -> bool:
-    """Tells whether `name` has at least three of the letters of `word`, in order, from the first one on."""
-    letters = iter(word)
-    return len(name) > 2 and word.startswith(name[0]) and all(letter in letters for letter in name)
 
 
 def show(value: Any) -> str:
