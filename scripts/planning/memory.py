@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 
 import jax
@@ -16,7 +15,6 @@ from transformer.training.memory import bytes_used
 from transformer.training.state import TrainState
 
 GIB = 2**30
-SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
 # Instructions whose results are in the memory of their operands. A loop updates its operand in place.
 ALIASES = {"bitcast", "tuple", "optimization-barrier", "add-dependency", "while"}
@@ -126,7 +124,7 @@ def _leaves(instruction: Instruction, operands: list[list[Buffer]], place: int) 
     if instruction.opcode in ALIASES:
         return operands
     if instruction.opcode == "get-tuple-element":
-        index = instruction.tuple_index
+        index = int(instruction.attribute(r"\bindex=(\d+)"))
         return [operands[index]] if index < len(operands) else operands
     if instruction.opcode in ("parameter", "constant") or instruction.opcode.endswith("-start"):
         return [[] for _ in instruction.shapes]
@@ -149,16 +147,9 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
 
 
 def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
-    """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
-    needs = "does not fit the memory"
-    if sizes := re.search(rf"temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)", message):
-        needs = "needs {} {}iB of {} {}iB per device for activations, gradients and other temporaries"
-    elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
-        needs = "needs {} {}iB of {} {}iB per device"
-    needs = needs.format(*sizes.groups()) if sizes else needs
-    array = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
-    largest = f" (the largest array is {array[3]}, {array[1]} {array[2]}iB)" if array else ""
-    return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
+    """Returns the message for a step that the compiler of TPUs rejects, with the first line of its own message."""
+    reason = message.splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
+    return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice(config, False)}"
 
 
 def advice(config: Config, is_state: bool) -> str:

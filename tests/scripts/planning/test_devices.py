@@ -114,22 +114,17 @@ Total hbm usage >= 35.70G:
      Operator: op_name="jit(_update)/dot_general"
      Shape: f32[24576,37000]{1,0:T(8,128)}
 """
-TEMPORARIES = (
-    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (25.60G) exceeds "
-    "available HBM (15.75G)."
-)
 
 
 @pytest.mark.parametrize(
-    ("message", "needs"),
+    ("message", "reason"),
     [
-        (LISTED, "needs 35.20 GiB of 15.75 GiB per device (the largest array is f32[24576,37000], 3.39 GiB);"),
-        (TEMPORARIES, "needs 25.60 GiB of 15.75 GiB per device for activations, gradients and other temporaries;"),
-        ("RESOURCE_EXHAUSTED: Something else.", "does not fit the memory;"),
+        (LISTED, "Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm"),
+        ("RESOURCE_EXHAUSTED: Something else.", "Something else"),
     ],
 )
-def test_the_message_of_the_tpu_compiler_becomes_one_line(message, needs):
+def test_the_message_of_the_tpu_compiler_becomes_one_line(message, reason):
     text = explain_compiler(tiny.tiny_config(), parse_target("v5e:2x2"), "8 rows", message)
     advice = "lower config.batch.tokens=25000 and raise config.training.accumulation in return"
-    assert text.startswith(f"--device=v5e:2x2: a step of 8 rows {needs} {advice}")
+    assert text.startswith(f"--device=v5e:2x2: a step of 8 rows does not fit ({reason}); {advice}")
     assert "\n" not in text
