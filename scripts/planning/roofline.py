@@ -12,6 +12,7 @@ FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after
 FREE |= {"optimization-barrier", "add-dependency"}
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
 TOP = 10  # kernels and arrays in a report
+GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least
 STEP, MODEL = "TrainStep.", "Transformer."  # what calls the model, and the outermost module, are the same everywhere
 
 
@@ -155,4 +156,4 @@ def seconds(kernel: Kernel, target: Target) -> float:
     """Returns the least time of a launch: the larger of memory and product time, plus the launch itself."""
     kind, flops = target.kind, kernel.flops
     products = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
-    return max(kernel.bytes / kind.bandwidth, products) + kind.launch_seconds
+    return max(kernel.bytes / kind.bandwidth, products) + (GPU_LAUNCH_SECONDS if kind.platform == "gpu" else 0.0)
