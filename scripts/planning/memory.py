@@ -57,7 +57,7 @@ def measure(program: Program, compiled: jax.stages.Compiled, state: TrainState, 
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         arrays.append(Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf)))
     groups: dict[tuple[str, str], list[int]] = {}
-    for buffer in largest_together(program):
+    for buffer in largest_together(program.entry):
         groups.setdefault((describe(buffer.instruction), str(buffer.shape)), []).append(buffer.shape.bytes)
     arrays += [Arrays(*key, len(sizes), sum(sizes)) for key, sizes in groups.items()]
     largest = sorted(arrays, key=lambda arrays: -arrays.bytes)[:TOP]
@@ -78,19 +78,15 @@ class Buffer:
     stop: int
 
 
-def largest_together(program: Program) -> list[Buffer]:
+def largest_together(computation: Computation) -> list[Buffer]:
     """Returns the temporary arrays that are alive when they take most memory, largest first.
 
     Arguments of the program and results, which take the place of donated arguments, are not among them. XLA may place
     them with gaps, so the sum is close to the memory of temporaries, but not equal.
     """
-    return sorted(_peak(program.entry), key=lambda buffer: -buffer.shape.bytes)
-
-
-def _peak(computation: Computation) -> list[Buffer]:
     buffers = _buffers(computation.instructions)
     nested = {
-        place: _peak(instruction.called[0])
+        place: largest_together(instruction.called[0])
         for place, instruction in enumerate(computation.instructions)
         if instruction.opcode in ("while", "call") and instruction.called
     }
@@ -102,7 +98,8 @@ def _peak(computation: Computation) -> list[Buffer]:
     for place, inner in nested.items():
         needed[place] += sum(buffer.shape.bytes for buffer in inner)
     most = int(np.argmax(needed))
-    return [buffer for buffer in buffers if buffer.start <= most <= buffer.stop] + nested.get(most, [])
+    alive = [buffer for buffer in buffers if buffer.start <= most <= buffer.stop] + nested.get(most, [])
+    return sorted(alive, key=lambda buffer: -buffer.shape.bytes)
 
 
 def _buffers(instructions: Sequence[Instruction]) -> list[Buffer]:
