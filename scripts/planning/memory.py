@@ -144,7 +144,7 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
 
 
 def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
-    """Returns the message for a step that the compiler of TPUs rejects, with the first line of its own message."""
+    """Returns the message for a step that the compiler of TPUs rejects, from the first line of the error."""
     reason = message.splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
     return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice(config, False)}"
 
