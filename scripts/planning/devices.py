@@ -1,15 +1,33 @@
-"""The accelerators that programs can be compiled for: their speed and memory, and their description for XLA.
+"""The accelerators that programs can be compiled for: their speed, their memory, and XLA's compilers for them.
 
 Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s and bytes.
 """
 
 import dataclasses
+import importlib.util
 import math
+import os
 import re
+from collections.abc import Sequence
+
+import jax
+from jax.experimental import topologies
 
 from transformer.config.keys import nearest
 from transformer.errors import UserError
 
+REQUIREMENTS = "requirements-accelerators.txt"
+MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
+COMPILERS = {"gpu": "NVIDIA GPUs", "tpu": "TPUs"}
+# libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about what it misses.
+LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
 
 
@@ -25,7 +43,7 @@ class Accelerator:
       interconnect: bytes/s that a device can send to others of its host or slice, over all links.
       axes: dimensions of a TPU's topology.
       network: bytes/s that a GPU can send to other hosts.
-      compute_capability, cores, ...: of a GPU, as in XLA's own descriptions of it.
+      name, description: of a GPU, as in XLA's own GpuTargetConfigProto.
     """
 
     platform: str
@@ -37,45 +55,40 @@ class Accelerator:
     axes: int = 0
     network: float = 0.0
     name: str = ""
-    compute_capability: int = 0
-    cores: int = 0
-    fpus_per_core: int = 0
-    clock_ghz: float = 0.0
-    shared_memory: int = 0  # per core
-    l2_cache: int = 0
+    description: str = ""
 
     @property
     def usable(self) -> int:
         """Bytes of the main memory that a program can use."""
         return int(GPU_FRACTION * self.memory) if self.platform == "gpu" else self.memory
 
-    @property
-    def launch_seconds(self) -> float:
-        """The least time that the launch of a kernel takes."""
-        return 2.5e-6 if self.platform == "gpu" else 0.0
-
 
 # GPUs: NVIDIA's data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Products of float32 operands run as TF32. NVLink
 # sends half of its stated bandwidth in each direction. Networks are those of DGX systems. What the compiler reads is
 # from openxla/xla, xla/backends/gpu/target_config/specs/*.txtpb.
-_AMPERE = {"network": 25e9, "compute_capability": 8, "cores": 108, "fpus_per_core": 64, "clock_ghz": 1.41}
-_AMPERE |= {"name": "NVIDIA A100-SXM4-80GB", "shared_memory": 167936, "l2_cache": 41943040}
-_HOPPER = {"network": 50e9, "compute_capability": 9, "cores": 132, "fpus_per_core": 128, "clock_ghz": 1.98}
-_HOPPER |= {"shared_memory": 233472, "l2_cache": 52428800}
-_H100, _H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200 141GB HBM3e"
+_AMPERE = """
+    cuda_compute_capability { major: 8 }  core_count: 108  fpus_per_core: 64  clock_rate_ghz: 1.41
+    shared_memory_per_core: 167936  shared_memory_per_block_optin: 166912  l2_cache_size: 41943040
+"""
+_HOPPER = """
+    cuda_compute_capability { major: 9 }  core_count: 132  fpus_per_core: 128  clock_rate_ghz: 1.98
+    shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448  l2_cache_size: 52428800
+"""
+_A100 = {"network": 25e9, "name": "NVIDIA A100-SXM4-80GB", "description": _AMPERE}
+_H100 = {"network": 50e9, "name": "NVIDIA H100 80GB HBM3", "description": _HOPPER}
+_H200 = _H100 | {"name": "NVIDIA H200 141GB HBM3e"}
 # TPUs: cloud.google.com/tpu/docs, pages v5e, v5p and v6e. Products of float32 operands round them to bfloat16. Half of
 # the stated bidirectional interconnect goes in each direction. The compiler lets programs use 15.75 GiB of the 16 GB of
 # a v5e and 31.25 GiB of the 32 GB of a v6e.
 ACCELERATORS = {
-    "a100": Accelerator("gpu", 312e12, 156e12, 2.039e12, 85_100_068_864, 300e9, **_AMPERE),
-    "h100": Accelerator("gpu", 989.4e12, 494.7e12, 3.352e12, 84_942_979_072, 450e9, name=_H100, **_HOPPER),
-    "h200": Accelerator("gpu", 989.4e12, 494.7e12, 4.8e12, 151_397_597_184, 450e9, name=_H200, **_HOPPER),
+    "a100": Accelerator("gpu", 312e12, 156e12, 2.039e12, 85_100_068_864, 300e9, **_A100),
+    "h100": Accelerator("gpu", 989.4e12, 494.7e12, 3.352e12, 84_942_979_072, 450e9, **_H100),
+    "h200": Accelerator("gpu", 989.4e12, 494.7e12, 4.8e12, 151_397_597_184, 450e9, **_H200),
     "v5e": Accelerator("tpu", 197e12, 197e12, 819e9, int(15.75 * 2**30), 200e9, axes=2),
     "v5p": Accelerator("tpu", 459e12, 459e12, 2765e9, 95 * 2**30, 600e9, axes=3),
     "v6e": Accelerator("tpu", 918e12, 918e12, 1638e9, int(31.25 * 2**30), 400e9, axes=2),
 }
 GPUS_PER_HOST = 8  # that NVLink connects
-CUDNN = (9, 10, 0)  # the version that the compiler assumes where the device's own is not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,3 +130,53 @@ def parse_target(text: str) -> Target:
         example = "x".join(["2", "2", "1"][: kind.axes])
         raise UserError(f"--device={text}: must be {name}:TOPOLOGY, such as {name}:{example}")
     return Target(text, kind, name, math.prod(int(size) for size in rest.split("x")))
+
+
+def is_installed(platform: str) -> bool:
+    return importlib.util.find_spec(MODULES[platform]) is not None
+
+
+def find_devices(target: Target) -> Sequence[jax.Device]:
+    """Returns the target's devices, which programs can be compiled for and not run on.
+
+    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not installed, or does not
+    know the topology.
+    """
+    platform = target.kind.platform
+    if not is_installed(platform):
+        raise UserError(
+            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in a separate "
+            f"environment: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
+        )
+    jax.config.update("jax_platforms", "cpu")
+    # The cache cannot load programs for absent devices.
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        if platform == "tpu":
+            for name, value in LIBTPU.items():
+                os.environ.setdefault(name, value)
+            return topologies.get_topology_desc(platform="tpu", topology_name=target.text).devices
+        hosts, gpus = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
+        topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
+        return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology).devices
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} rejects it ({reason})"
+        ) from None
+
+
+def target_config(kind: Accelerator) -> str:
+    """Returns the description of a GPU that XLA's compiler reads: a GpuTargetConfigProto as text."""
+    return f"""
+        gpu_device_info {{
+          threads_per_block_limit: 1024  threads_per_warp: 32  threads_per_core_limit: 2048
+          block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+          thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
+          shared_memory_per_block: 49152  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+          memory_bandwidth: {int(kind.bandwidth)}  device_memory_size: {kind.memory}  {kind.description}
+          device_vendor: "NVIDIA Corporation"  device_address_bits: 64  name: "{kind.name}"
+        }}
+        platform_name: "CUDA"  device_description_str: "{kind.name}"
+        dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+    """

@@ -9,13 +9,12 @@ import numpy as np
 from absl import logging
 
 from scripts.planning import hlo, roofline
-from scripts.planning.compilers import Compiler
 from scripts.planning.devices import Target
+from scripts.planning.lengths import Data
 from scripts.planning.memory import Memory, explain_compiler, measure
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats
 from transformer.data.batches.loader import PLANS
-from transformer.data.corpus.corpus import Corpus
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.training.memory import by_memory, bytes_used
@@ -23,6 +22,8 @@ from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
+
+TRITON_FAILURE = "Couldn't find output tile sizes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +42,14 @@ class Estimate:
     """A run on its target devices.
 
     Attributes:
+      lengths: description of the data.
       parameters: number of them.
       stats: the batches of an epoch by shape.
       seconds: of a step with batches of each shape, at the least.
       compiled: the shape that needs most memory and the one with most positions in an epoch, which may be the same.
     """
 
+    lengths: str
     parameters: int
     stats: Sequence[BucketStats]
     seconds: Sequence[float]
@@ -63,9 +66,7 @@ class Estimate:
         return self.compiled[-1]
 
 
-def estimate(
-    config: Config, target: Target, devices: Sequence[jax.Device], corpus: Corpus, vocab_sizes: tuple[int, int]
-) -> Estimate:
+def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data: Data) -> Estimate:
     """Compiles the step for the shape that needs most memory and for the one with most positions in an epoch.
 
     Other shapes take the time per position that lies between these two at their length. Raises UserError if the mesh
@@ -74,11 +75,11 @@ def estimate(
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, vocab_sizes)
+    initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
     state = initializer.abstract_state
-    inputs = inputs_of(config, [""] * vocab_sizes[0])
+    inputs = inputs_of(config, [""] * data.vocab_sizes[0])
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
-    planner, lengths = PLANS[config.batch.plan], corpus.epoch(0, config.seed).lengths
+    planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
@@ -90,7 +91,31 @@ def estimate(
     buckets = [shape.bucket for shape in stats]
     seconds = [float(np.interp(bucket.width, widths, per_position)) * bucket.positions for bucket in buckets]
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
-    return Estimate(parameters, stats, seconds, compiled)
+    return Estimate(data.description, parameters, stats, seconds, compiled)
+
+
+class Compiler:
+    """Compiles programs for absent devices.
+
+    Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
+    not divide an array's dimensions, such as a length of 24. From then on this compiler uses cuBLAS.
+
+    Attributes:
+      note: how the last program differs from what the default options compile; "" if it does not.
+    """
+
+    def __init__(self) -> None:
+        self.note = ""
+
+    def __call__(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        if not self.note:
+            try:
+                return lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                if TRITON_FAILURE not in str(error):
+                    raise
+        self.note = "all products by cuBLAS"
+        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
 def compile_shape(

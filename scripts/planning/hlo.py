@@ -13,8 +13,8 @@ COPIES = {"copy", "copy-start", "copy-done", "slice-start", "slice-done", "get-t
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations)=(?:%?([\w.\-]+)|\{([^}]*)\})")
+_TABLES = ("FunctionNames", "FileLocations", "StackFrames")
+_CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Shape:
         """The bytes that the array occupies, with the padding of TPUs' tiles."""
         dims, (order, _, rest) = self.dims, self.layout.partition(":")
         if dims and (tile := re.match(r"T\(([\d,]+)\)", rest)):
-            dims = [dims[axis] for axis in _integers(order)]  # the most minor first
-            for axis, size in zip(range(len(dims)), reversed(_integers(tile[1])), strict=False):
+            dims = [dims[axis] for axis in integers(order)]  # the most minor first
+            for axis, size in zip(range(len(dims)), reversed(integers(tile[1])), strict=False):
                 dims[axis] = -(-dims[axis] // size) * size
         return BYTES.get(self.dtype, 0) * math.prod(dims)
 
@@ -74,73 +74,46 @@ class Instruction:
     @functools.cached_property
     def called(self) -> list[Computation]:
         """The computations that the instruction calls; not the condition of a loop."""
-        names = ",".join(one or several for one, several in _CALLED.findall(self.attributes))
-        return [self.program.computations[name] for name in re.findall(r"[\w.\-]+", names)]
+        return [self.program.computations[name] for name in _CALLED.findall(self.attributes)]
 
     @property
     def op_name(self) -> str:
         """JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general"; "" if it has none."""
-        return self._text(r'op_name="([^"]*)"').replace("\\'", "'")
+        return self.attribute(r'op_name="([^"]*)"').replace("\\'", "'")
 
     @property
     def target(self) -> str:
         """The library function of a custom call; "" for other instructions."""
-        return self._text(r'custom_call_target="([^"]*)"')
-
-    @property
-    def tuple_index(self) -> int:
-        """The number of the element that a get-tuple-element returns."""
-        return int(self._text(r"\bindex=(\d+)"))
+        return self.attribute(r'custom_call_target="([^"]*)"')
 
     @property
     def trip_count(self) -> int:
         """The number of times that the body of a loop runs; 1 if the program does not tell."""
-        if known := self._text(r'known_trip_count":\{"n":"(\d+)"'):
+        if known := self.attribute(r'known_trip_count":\{"n":"(\d+)"'):
             return int(known)
         # Programs for TPUs lack that field; there the condition of a scan compares its counter with a constant.
-        condition = self.program.computations[self._text(r"condition=%?([\w.\-]+)")]
+        condition = self.program.computations[self.attribute(r"condition=%?([\w.\-]+)")]
         constants = [inner.number for inner in condition.instructions if inner.opcode == "constant"]
         return (constants[0] if len(constants) == 1 else None) or 1
 
     @property
     def group_size(self) -> int:
         """The number of devices in a group of a collective, from the three forms of `replica_groups`."""
-        if axes := self._text(r"replica_groups=mesh\[[^\]]*\] ?\{([^}]*)\}"):
+        if axes := self.attribute(r"replica_groups=mesh\[[^\]]*\] ?\{([^}]*)\}"):
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", self.attributes))
             return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", axes))
-        if size := self._text(r"replica_groups=\[\d+,(\d+)\]"):
+        if size := self.attribute(r"replica_groups=\[\d+,(\d+)\]"):
             return int(size)
-        if group := self._text(r"replica_groups=\{\{([\d,]*)\}"):
-            return len(_integers(group))
+        if group := self.attribute(r"replica_groups=\{\{([\d,]*)\}"):
+            return len(integers(group))
         return 2 if "source_target_pairs" in self.attributes else 1
-
-    @property
-    def contracted_axes(self) -> list[int]:
-        """The axes of the left operand that a product sums over, in the notation of HLO or of cuBLAS."""
-        return _integers(self._text(r'lhs_contracting_dim(?:s=\{|ensions": ?\[)([^}\]]*)'))
-
-    @property
-    def attention_weights(self) -> list[int]:
-        """The dimensions of the attention weights (B, H, T, S) of cuDNN's attention."""
-        return _integers(self._text(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]'))
-
-    @property
-    def axis_labels(self) -> tuple[str, ...]:
-        """The names of the axes of a convolution's operands and result: 0b1f_0o1i->0b1f has three; digits: spatial."""
-        return re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", self.attributes).groups()
-
-    @property
-    def window(self) -> dict[str, list[str]]:
-        """The window of a convolution, by spatial axis: {"size": ["3"], "pad": ["1_1"]}."""
-        items = (item.split("=") for item in self._text(r"\bwindow=\{([^}]*)\}").split())
-        return {name: by_axis.split("x") for name, by_axis in items}
 
     @property
     def functions(self) -> list[str]:
         """The Python functions that made the instruction, outermost first: "FeedForward.__call__"."""
         tables = self.program.tables
         frames, locations, names = tables["StackFrames"], tables["FileLocations"], tables["FunctionNames"]
-        frame, functions = int(self._text(r"stack_frame_id=(\d+)") or 0), []
+        frame, functions = int(self.attribute(r"stack_frame_id=(\d+)") or 0), []
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
             functions.append(names[_field(location, "function_name_id")].strip('"'))
@@ -148,7 +121,7 @@ class Instruction:
             frame = parent if parent < frame else 0
         return functions[::-1]
 
-    def _text(self, pattern: str) -> str:
+    def attribute(self, pattern: str) -> str:
         """Returns what the pattern's group matches in the attributes; "" if nothing does."""
         match = re.search(pattern, self.attributes)
         return match[1] if match else ""
@@ -165,14 +138,14 @@ class Program:
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Returns the arrays of a type: "(f32[2,3]{1,0}, s32[])" has two."""
-    return tuple(Shape(dtype, tuple(_integers(dims)), layout) for dtype, dims, layout in _SHAPE.findall(text))
+    return tuple(Shape(dtype, tuple(integers(dims)), layout) for dtype, dims, layout in _SHAPE.findall(text))
 
 
 def parse(text: str) -> Program:
     """Parses the text of an optimized program."""
     program = Program({}, {name: {} for name in _TABLES})
     by_name: dict[str, Instruction] = {}  # of the current computation
-    table, last = {}, None
+    table, last = {}, None  # the first table, of file names, is dropped
     for line in text.splitlines():
         if line in program.tables:
             table = program.tables[line]
@@ -207,5 +180,6 @@ def _field(text: str, name: str) -> int:
     return int(re.search(rf"\b{name}=(\d+)", text)[1])
 
 
-def _integers(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
+    """Returns the numbers in a text, such as the dimensions "8,4"."""
     return [int(digits) for digits in re.findall(r"\d+", text)]

@@ -1,13 +1,13 @@
 """The work of an instruction: FLOPs of its products, bytes in main memory, and bytes sent to other devices."""
 
-import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from scripts.planning.hlo import Computation, Instruction, Shape
+from scripts.planning.hlo import Computation, Instruction, Shape, integers
 
 # Products of cuDNN's attention: q k^T and the weighted values; backward, their four gradients and q k^T again.
 ATTENTION_PRODUCTS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
@@ -39,10 +39,12 @@ def flops(instruction: Instruction) -> Flops:
         products = _convolution(instruction)
     elif instruction.opcode == "dot" or instruction.target.startswith("__cublas$"):
         left = instruction.operands[0].shapes[0].dims
-        products = math.prod(instruction.shapes[0].dims) * math.prod(left[axis] for axis in instruction.contracted_axes)
+        contracted = integers(instruction.attribute(r'lhs_contracting_dim(?:s=\{|ensions": ?\[)([^}\]]*)'))
+        products = math.prod(instruction.shapes[0].dims) * math.prod(left[axis] for axis in contracted)
     elif instruction.target in ATTENTION_PRODUCTS:
         width = instruction.operands[0].shapes[0].dims[-1]
-        products = ATTENTION_PRODUCTS[instruction.target] * math.prod(instruction.attention_weights) * width
+        weights = integers(instruction.attribute(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]'))
+        products = ATTENTION_PRODUCTS[instruction.target] * math.prod(weights) * width  # weights (B, H, T, S)
     else:
         return Flops()
     is_float32 = instruction.operands[0].shapes[0].dtype == "f32"
@@ -51,15 +53,15 @@ def flops(instruction: Instruction) -> Flops:
 
 def _convolution(instruction: Instruction) -> int:
     """Returns the products of a convolution without those on padding. TPUs' batched products are convolutions."""
-    shapes = (instruction.operands[0].shapes[0], instruction.operands[1].shapes[0], instruction.shapes[0])
-    inputs, kernel, result = (
-        dict(zip(labels, shape.dims, strict=True))
-        for labels, shape in zip(instruction.axis_labels, shapes, strict=True)
-    )
+    # Names of the axes of operands and result, such as 0b1f_0o1i->0b1f; digits are spatial axes.
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes).groups()
+    dims = [array.shapes[0].dims for array in (*instruction.operands[:2], instruction)]
+    inputs, kernel, result = (dict(zip(labels[i], dims[i], strict=True)) for i in range(3))
+    window = [item.split("=") for item in instruction.attribute(r"\bwindow=\{([^}]*)\}").split()]
     products = result["b"] * result["f"] * kernel["i"]
     for axis in filter(str.isdigit, result):
-        window = {name: by_axis[int(axis)] for name, by_axis in instruction.window.items()}
-        products *= _taps(inputs[axis], kernel[axis], result[axis], window)
+        settings = {name: by_axis.split("x")[int(axis)] for name, by_axis in window}  # size=3x3 pad=1_1x1_1
+        products *= _taps(inputs[axis], kernel[axis], result[axis], settings)
     return products
 
 
@@ -142,8 +144,7 @@ def _written_by_fusion(fusion: Instruction) -> int:
     return total
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective over some devices. `bytes` are those of its operands on a device."""
 
     kind: str
@@ -166,21 +167,18 @@ def find_collective(instruction: Instruction) -> Collective | None:
         size = sum(shape.bytes for operand in instruction.operands for shape in operand.shapes)
         collective = Collective(instruction.opcode.removesuffix("-start"), instruction.group_size, size)
         return collective if collective.devices > 1 else None
-    if instruction.opcode != "fusion" or _is_continuation(instruction):
+    if instruction.opcode != "fusion":
         return None
     (called,) = instruction.called
+    # Such a fusion of a TPU's program continues, or ends, a collective that an earlier fusion starts.
+    if called.name.startswith("async_collective_fusion") or has_target(instruction, "AsyncCollectiveDone"):
+        return None
     collective = next(filter(None, map(find_collective, called.instructions)), None)
     # A TPU's reduce-scatter is a fusion of an all-reduce and a slice.
     is_scattered = "reduce-scatter" in f"{instruction.name} {called.name}".replace("_", "-")
     if collective and collective.kind == "all-reduce" and is_scattered:
-        return dataclasses.replace(collective, kind="reduce-scatter")
+        return collective._replace(kind="reduce-scatter")
     return collective
-
-
-def _is_continuation(fusion: Instruction) -> bool:
-    """Tells whether a fusion continues, or ends, a collective that an earlier fusion of a TPU's program starts."""
-    name = fusion.called[0].name
-    return name.startswith("async_collective_fusion") or has_target(fusion, "AsyncCollectiveDone")
 
 
 def has_target(instruction: Instruction, target: str) -> bool:

@@ -13,9 +13,7 @@ from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
 from transformer.workdir import open_existing
 
-# Pairs at most. Times are means over the batches of these pairs. If few of them are long, the longest shape may have
-# fewer rows than for the whole corpus.
-DRAWN = 200_000
+DRAWN = 200_000  # pairs at most; if few of them are long, the longest shape may have fewer rows than for the corpus
 SPREAD = 0.6  # standard deviation of the logarithm of the source length
 RATIO_SPREAD = 0.15  # the same for the ratio of target to source length
 

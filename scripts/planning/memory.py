@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 
 import jax
@@ -16,7 +15,6 @@ from transformer.training.memory import bytes_used
 from transformer.training.state import TrainState
 
 GIB = 2**30
-SIZE = r"([\d.]+)([KMGT])"  # in the compiler's messages
 PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
 # Instructions whose results are in the memory of their operands. A loop updates its operand in place.
 ALIASES = {"bitcast", "tuple", "optimization-barrier", "add-dependency", "while"}
@@ -59,7 +57,7 @@ def measure(program: Program, compiled: jax.stages.Compiled, state: TrainState, 
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         arrays.append(Arrays(name, f"{leaf.dtype}[{shape}]", 1, _shard_bytes(leaf)))
     groups: dict[tuple[str, str], list[int]] = {}
-    for buffer in largest_together(program):
+    for buffer in largest_together(program.entry):
         groups.setdefault((describe(buffer.instruction), str(buffer.shape)), []).append(buffer.shape.bytes)
     arrays += [Arrays(*key, len(sizes), sum(sizes)) for key, sizes in groups.items()]
     largest = sorted(arrays, key=lambda arrays: -arrays.bytes)[:TOP]
@@ -80,19 +78,15 @@ class Buffer:
     stop: int
 
 
-def largest_together(program: Program) -> list[Buffer]:
+def largest_together(computation: Computation) -> list[Buffer]:
     """Returns the temporary arrays that are alive when they take most memory, largest first.
 
     Arguments of the program and results, which take the place of donated arguments, are not among them. XLA may place
     them with gaps, so the sum is close to the memory of temporaries, but not equal.
     """
-    return sorted(_peak(program.entry), key=lambda buffer: -buffer.shape.bytes)
-
-
-def _peak(computation: Computation) -> list[Buffer]:
     buffers = _buffers(computation.instructions)
     nested = {
-        place: _peak(instruction.called[0])
+        place: largest_together(instruction.called[0])
         for place, instruction in enumerate(computation.instructions)
         if instruction.opcode in ("while", "call") and instruction.called
     }
@@ -104,7 +98,8 @@ def _peak(computation: Computation) -> list[Buffer]:
     for place, inner in nested.items():
         needed[place] += sum(buffer.shape.bytes for buffer in inner)
     most = int(np.argmax(needed))
-    return [buffer for buffer in buffers if buffer.start <= most <= buffer.stop] + nested.get(most, [])
+    alive = [buffer for buffer in buffers if buffer.start <= most <= buffer.stop] + nested.get(most, [])
+    return sorted(alive, key=lambda buffer: -buffer.shape.bytes)
 
 
 def _buffers(instructions: Sequence[Instruction]) -> list[Buffer]:
@@ -126,7 +121,7 @@ def _leaves(instruction: Instruction, operands: list[list[Buffer]], place: int) 
     if instruction.opcode in ALIASES:
         return operands
     if instruction.opcode == "get-tuple-element":
-        index = instruction.tuple_index
+        index = int(instruction.attribute(r"\bindex=(\d+)"))
         return [operands[index]] if index < len(operands) else operands
     if instruction.opcode in ("parameter", "constant") or instruction.opcode.endswith("-start"):
         return [[] for _ in instruction.shapes]
@@ -149,16 +144,9 @@ def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
 
 
 def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
-    """Returns the message for a step that the compiler of TPUs rejects, from its own message."""
-    needs = "does not fit the memory"
-    if sizes := re.search(rf"temporaries \({SIZE}\) exceeds available HBM \({SIZE}\)", message):
-        needs = "needs {} {}iB of {} {}iB per device for activations, gradients and other temporaries"
-    elif sizes := re.search(rf"Used {SIZE} of {SIZE} hbm", message):
-        needs = "needs {} {}iB of {} {}iB per device"
-    needs = needs.format(*sizes.groups()) if sizes else needs
-    array = re.search(rf"\bSize: {SIZE}\b.*?Shape: (\w+\[[\d,]*\])", message, re.DOTALL)
-    largest = f" (the largest array is {array[3]}, {array[1]} {array[2]}iB)" if array else ""
-    return f"--device={target.text}: a step of {shape} {needs}{largest}; {advice(config, False)}"
+    """Returns the message for a step that the compiler of TPUs rejects, from the first line of the error."""
+    reason = message.splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
+    return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice(config, False)}"
 
 
 def advice(config: Config, is_state: bool) -> str:

@@ -12,6 +12,7 @@ FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after
 FREE |= {"optimization-barrier", "add-dependency"}
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
 TOP = 10  # kernels and arrays in a report
+GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least
 STEP, MODEL = "TrainStep.", "Transformer."  # what calls the model, and the outermost module, are the same everywhere
 
 
@@ -30,17 +31,9 @@ class Kernel:
     collective: Collective | None
     is_async: bool
 
-    @property
-    def is_uncounted(self) -> bool:
-        """True if the program does not state the FLOPs of the kernel, such as one of Pallas."""
-        return self.instruction.opcode == "custom-call" and not self.flops.total
-
 
 def describe(instruction: Instruction) -> str:
-    """Returns the modules and the operation that an instruction belongs to.
-
-    For instance "Decoder/FeedForward/Linear dot_general (backward)". An instruction without a source has its own name.
-    """
+    """Returns an instruction's modules and operation, such as "Decoder/FeedForward/Linear dot_general (backward)"."""
     functions = [name.removesuffix(".__call__") for name in instruction.functions]
     calls = [place for place, name in enumerate(functions) if name.startswith(STEP)]
     inner = functions[calls[-1] + 1 :] if calls else functions
@@ -57,21 +50,13 @@ def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             yield from kernels(instruction.called[0], times * instruction.trip_count)
-        elif instruction.opcode == "conditional":
-            branches = [list(kernels(branch, times)) for branch in instruction.called]
-            yield from max(branches, key=lambda branch: sum(kernel.bytes for kernel in branch), default=[])
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called:
                 yield from kernels(called, times)
         elif not _is_free(instruction):
-            yield Kernel(
-                instruction,
-                times,
-                bytes_moved(instruction),
-                flops(instruction),
-                find_collective(instruction),
-                instruction.opcode.endswith("-start") or has_target(instruction, "AsyncCollectiveStart"),
-            )
+            is_async = instruction.opcode.endswith("-start") or has_target(instruction, "AsyncCollectiveStart")
+            work = bytes_moved(instruction), flops(instruction), find_collective(instruction)
+            yield Kernel(instruction, times, *work, is_async)
 
 
 def _is_free(instruction: Instruction) -> bool:
@@ -156,7 +141,9 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
         float32_flops=sum(cost.float32_flops for cost in costs),
         bytes=moved,
         kernels=sum(cost.launches for cost in costs),
-        kernels_without_flops=sum(times for kernel, times in launched if kernel.is_uncounted),
+        kernels_without_flops=sum(
+            times for kernel, times in launched if kernel.instruction.opcode == "custom-call" and not kernel.flops.total
+        ),
         kernel_seconds=sum(times * seconds(kernel, target) for kernel, times in launched if not kernel.is_async),
         memory_seconds=moved / target.kind.bandwidth,
         wire_seconds=sum(cost.wire_bytes for cost in collectives) / target.interconnect,
@@ -169,4 +156,4 @@ def seconds(kernel: Kernel, target: Target) -> float:
     """Returns the least time of a launch: the larger of memory and product time, plus the launch itself."""
     kind, flops = target.kind, kernel.flops
     products = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
-    return max(kernel.bytes / kind.bandwidth, products) + kind.launch_seconds
+    return max(kernel.bytes / kind.bandwidth, products) + (GPU_LAUNCH_SECONDS if kind.platform == "gpu" else 0.0)

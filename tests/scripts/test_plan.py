@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from scripts import plan
-from scripts.planning import compilers, estimate, lengths, rendering
+from scripts.planning import devices, estimate, lengths
 from scripts.planning.devices import parse_target
 from scripts.planning.estimate import Estimate
 from scripts.planning.estimate import estimate as make_estimate
@@ -37,7 +37,7 @@ TINY = [
     "--config.model.dropout=0",
     "--config.training.accumulation=2",
 ]
-HAVE_COMPILERS = all(map(compilers.is_installed, compilers.MODULES))
+HAVE_COMPILERS = all(map(devices.is_installed, devices.MODULES))
 ELSEWHERE = [flag for flag in TINY if not flag.startswith("--device")]
 WITHOUT_LENGTHS = [flag for flag in TINY if "--lengths" not in flag]
 
@@ -47,7 +47,7 @@ def estimated() -> Estimate:
     """Returns the estimate that the command makes, compiled once for all tests."""
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
+        patch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
         patch.setattr(estimate, "estimate", lambda *arguments: results.append(make_estimate(*arguments)) or results[0])
         assert run(plan, *TINY) == 0
     return results[0]
@@ -56,8 +56,10 @@ def estimated() -> Estimate:
 @pytest.fixture
 def print_plan(estimated, monkeypatch, capsys):
     def print_plan(*argv: str, flags: Sequence[str] = TINY) -> str:
-        monkeypatch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
-        monkeypatch.setattr(estimate, "estimate", lambda *_: estimated)
+        monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
+        monkeypatch.setattr(
+            estimate, "estimate", lambda *arguments: dataclasses.replace(estimated, lengths=arguments[-1].description)
+        )
         assert run(plan, *flags, *argv) == 0
         return capsys.readouterr().out
 
@@ -137,7 +139,7 @@ def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(estimated, share, v
     target = parse_target("h100")
     memory = dataclasses.replace(estimated.largest.memory, used=int(share * target.kind.memory))
     changed = with_memory(estimated, memory)
-    lines = rendering.to_lines(load_file("configs/base.py", []), target, changed, "")
+    lines = plan.to_lines(load_file("configs/base.py", []), target, changed)
     assert any(line.startswith(f"memory      {verdict}: ") for line in lines)
 
 
@@ -177,7 +179,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
     ],
 )
 def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
-    monkeypatch.setattr(compilers, "find_devices", lambda target: jax.devices()[: target.count])
+    monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
     assert run(plan, *argv) == 2
     output = capsys.readouterr()
     assert output.out == "" and re.search(f"^error: {message}", output.err) and output.err.count("\n") == 1

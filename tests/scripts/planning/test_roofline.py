@@ -149,7 +149,7 @@ def test_bytes_over_the_wire(line, kind, sent):
 
 def test_arrays_alive_at_the_peak(program):
     # Both products are alive when their sum, which nothing uses, appears; the result is the caller's.
-    buffers = memory.largest_together(program)
+    buffers = memory.largest_together(program.entry)
     assert [buffer.instruction.name for buffer in buffers] == ["y", "z", "both", "all"]
     assert sum(buffer.shape.bytes for buffer in buffers) == 3 * 2 * 4096 * 4096 + 4 * 8000
 
