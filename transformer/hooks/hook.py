@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformer.data.batches.epoch_plan import Bucket
-    from transformer.training.metrics import Record
-    from transformer.training.progress import Progress
+    from transformer.training.progress import Progress, Record
     from transformer.training.state import TrainState
     from transformer.training.validation import Sample
 

@@ -25,8 +25,7 @@ from transformer.hooks.watchdog import Watchdog
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
 from transformer.run.rollback import Diverged, roll_back
-from transformer.training.metrics import TrainingWindow
-from transformer.training.progress import Progress, due
+from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
 
 

@@ -12,12 +12,10 @@ from jaxtyping import Array, Key
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
-from transformer.model.ctc import CtcTransformer
-from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
-from transformer.training.ctc_loss import ctc_loss
+from transformer.training.encoders import ctc_loss, make_masking
 from transformer.training.loss import LossSums
-from transformer.training.masked_lm import make_masking
 from transformer.training.projected_loss import ProjectedLoss
 
 Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to the model's inputs and `target_output`
