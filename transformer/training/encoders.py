@@ -40,9 +40,7 @@ def mask_tokens(
 ) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
     """Returns (inputs, targets): the tokens with some masked, and the masked ones at their positions, PAD elsewhere.
 
-    Args:
-      starts: for each token of the vocabulary, whether it begins a word. All tokens of a word are masked, or none.
-      fraction: the probability that a word is masked.
+    A word, whose first token `starts` marks in the vocabulary, is masked as a whole with the probability `fraction`.
     """
     word_key, kind_key, token_key = jax.random.split(key, 3)
     words = jnp.maximum(jnp.cumsum(jnp.asarray(starts)[tokens], axis=1) - 1, 0)
@@ -91,12 +89,8 @@ def chunk_sums(
     best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
     predicted = compact(best, is_kept(best))[:, : labels.shape[1]]
     predicted = jnp.pad(predicted, ((0, 0), (0, labels.shape[1] - predicted.shape[1])))
-    sums = LossSums(
-        loss=loss,
-        nll=loss,
-        correct=jnp.sum(is_token & (predicted == labels)),
-        tokens=jnp.sum(is_token),
-    )
+    correct = jnp.sum(is_token & (predicted == labels))
+    sums = LossSums(loss=loss, nll=loss, correct=correct, tokens=jnp.sum(is_token))
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 
 
