@@ -9,7 +9,7 @@ from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.training.metrics import Record
+from transformer.training.progress import Record
 from transformer.workdir import Workdir, open_existing
 
 

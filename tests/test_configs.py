@@ -12,7 +12,7 @@ from transformer.config import loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import make_mesh
-from transformer.run import continuation
+from transformer.run import checks
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
 from transformer.training.objectives import inputs_of
@@ -70,7 +70,7 @@ def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_comma
     workdir = create_workdir(tmp_path / "run", config)
     workdir.metrics.touch()  # the run has begun
     assert loading.load(workdir.path).optimizer.warmup_steps == 20
-    continuation.check(workdir, loading.load_file("configs/big.py", SMOKE))
+    checks.check_continuation(workdir, loading.load_file("configs/big.py", SMOKE))
     assert loading.load_file(str(workdir.config), []) == config
 
 

@@ -19,7 +19,7 @@ from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
 from transformer.errors import UNREADABLE, UserError
-from transformer.training.metrics import Record
+from transformer.training.progress import Record
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
 def prepare_and_train(arguments: argparse.Namespace) -> None:
     from transformer.distributed import coordination
     from transformer.distributed.launch import distributed_run
-    from transformer.run import continuation, loop
+    from transformer.run import checks, loop
     from transformer.run.plan import describe
     from transformer.run.preparation import open_workdir, prepare
 
@@ -48,7 +48,7 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
                 return
             coordination.on_process_zero(logs.to_file, workdir.log)
             run = prepare(config, workdir)
-            coordination.on_process_zero(continuation.record_start, workdir, config)
+            coordination.on_process_zero(checks.record_start, workdir, config)
             if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
                 command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
                 logging.info("This run is complete. To continue it until step STEPS: %s", command)
@@ -65,7 +65,7 @@ def read_config(arguments: argparse.Namespace) -> Config:
     if "training.steps" in dict(arguments.overrides):
         raise UserError(f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps")
     workdir, recorded = open_existing(Path(arguments.workdir))
-    # `load_file` reduces warm-up and intervals to a shorter length, which `continuation.check` then refuses.
+    # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then refuses.
     length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
     return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
 

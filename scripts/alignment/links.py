@@ -19,7 +19,7 @@ from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
-from transformer.training.masked_lm import word_starts
+from transformer.training.encoders import word_starts
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-?p])(\d+)")  # 0-1 is sure; 0?1 and 0p1 are possible

@@ -44,9 +44,9 @@ from transformer.errors import UserError
 from transformer.model import layers
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
-from transformer.model.language_models import MaskedLanguageModel
 from transformer.model.layers import FeedForward
 from transformer.model.masks import Mask
+from transformer.model.single_stack import MaskedLanguageModel
 from transformer.model.stacks import Encoder
 from transformer.model.transformer import Transformer
 from transformer.run.record import read_record

@@ -11,9 +11,9 @@ from flax import nnx
 from configs import quickstart
 from transformer.decoding import ctc_search
 from transformer.distributed.mesh import one_device
-from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
-from transformer.training.ctc_loss import ctc_loss, needed_frames
+from transformer.training.encoders import ctc_loss, needed_frames
 
 TOKENS, FRAMES = 3, 6
 VOCAB = 4 + TOKENS

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from transformer.hooks.signals import Interrupted, Interruption
+from transformer.hooks.endings import Interrupted, Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,7 +15,7 @@ from tests.training.tiny import at_step, run
 from transformer import threads
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks import warm_up as warm_ups
-from transformer.hooks.signals import Interrupted
+from transformer.hooks.endings import Interrupted
 from transformer.hooks.warm_up import WarmUp, compile_all
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState

@@ -10,11 +10,11 @@ import pytest
 from tests.training import tiny
 from transformer import locks
 from transformer.data.batches.loader import Loader
-from transformer.hooks.watchdog import Watchdog
+from transformer.hooks.endings import Watchdog
 
 SCRIPT = """
 import time
-from transformer.hooks.watchdog import Watchdog
+from transformer.hooks.endings import Watchdog
 with Watchdog({seconds}) as watchdog:
     watchdog.before_step(1)
     for _ in range(4):

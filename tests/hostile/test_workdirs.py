@@ -18,7 +18,7 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_parameters
 from transformer.config import loading
-from transformer.run import continuation, preparation
+from transformer.run import checks, preparation
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 
@@ -100,7 +100,7 @@ def test_a_damaged_workdir_is_refused_or_resumed(whole, data):
     copy = damaged_copy(whole, ".", data)
     result = outcome(preparation.create_or_check, Workdir(copy), config, None)
     if not isinstance(result, Refusal):
-        result = outcome(continuation.record_start, Workdir(copy), config)
+        result = outcome(checks.record_start, Workdir(copy), config)
     kept = loading.load(copy) if not isinstance(result, Refusal) else None
     shutil.rmtree(copy)
     assert kept == config if kept else str(copy) in result.message

@@ -10,8 +10,8 @@ from flax import nnx
 
 from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.language_models import LanguageModel
 from transformer.model.masks import Mask, segments_of
+from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import attention_weights
 
 HEADS, D_K, D_V, D_MODEL = 2, 3, 5, 4

@@ -10,7 +10,7 @@ from flax import nnx
 
 from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
 from transformer.model.embedding import Embedding
-from transformer.model.language_models import LanguageModel
+from transformer.model.single_stack import LanguageModel
 from transformer.model.stacks import Encoder
 
 ROWS, SOURCE, TARGET = LARGE

@@ -13,7 +13,7 @@ from tests.training.tiny import at_step, flags, record, run
 from transformer import cli, files, train
 from transformer.checkpoints.restore import read_arrays
 from transformer.config import loading
-from transformer.run import continuation
+from transformer.run import checks
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir
 
@@ -50,9 +50,9 @@ def later_starts(workdir: Workdir) -> list[dict]:
 def test_settings_that_do_not_change_the_result_may_change_and_are_recorded(workdir, caplog):
     workdir.complete.unlink()
     changed = make_config(training__log_every=7, mesh__data=1, data__path="elsewhere", checkpoint__keep=2)
-    continuation.check(workdir, changed)
+    checks.check_continuation(workdir, changed)
     with caplog.at_level("INFO"):
-        continuation.record_start(workdir, changed)
+        checks.record_start(workdir, changed)
     assert loading.load(workdir.path) == changed
     (start,) = later_starts(workdir)
     assert start["step"] == 8 and start["changes"] == {
@@ -63,18 +63,18 @@ def test_settings_that_do_not_change_the_result_may_change_and_are_recorded(work
     }
     (line,) = caplog.messages
     assert line.startswith("Settings that change at step 8: ") and "training.log_every: 100 -> 7" in line
-    continuation.record_start(workdir, changed)
+    checks.record_start(workdir, changed)
     assert later_starts(workdir)[1]["changes"] == {} and len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("key", ["training__eval_sentences", "training__eval_beam_size", "training__max_skipped"])
 def test_settings_that_choose_the_best_checkpoint_or_the_order_of_the_data_may_not_change(workdir, key):
-    assert key.replace("__", ".") in refusal(continuation.check, workdir, make_config(**{key: 5}))
+    assert key.replace("__", ".") in refusal(checks.check_continuation, workdir, make_config(**{key: 5}))
 
 
 def test_another_config_is_refused_without_changing_anything(workdir):
     before = contents(workdir.path)
-    message = refusal(continuation.check, workdir, make_config(model__d_model=256, model__d_k=32))
+    message = refusal(checks.check_continuation, workdir, make_config(model__d_model=256, model__d_k=32))
     assert f"--workdir={workdir.path}: " in message and f"--config={workdir.config}" in message
     assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
     assert contents(workdir.path) == before
@@ -83,38 +83,40 @@ def test_another_config_is_refused_without_changing_anything(workdir):
 def test_a_long_difference_is_shortened(workdir):
     changes = {f"model__{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
     changes |= {f"optimizer__{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}
-    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(continuation.check, workdir, make_config(**changes))
+    assert "; optimizer.beta2: 0.98 -> 0.5 and 2 more)" in refusal(
+        checks.check_continuation, workdir, make_config(**changes)
+    )
 
 
 def test_a_length_can_only_be_changed_by_extending(workdir):
-    message = refusal(continuation.check, workdir, make_config(training__steps=12))
+    message = refusal(checks.check_continuation, workdir, make_config(training__steps=12))
     assert "(training.steps: 8 -> 12); extend it with --extend=12, resume it with --config=" in message
-    assert "--extend" not in refusal(continuation.check, workdir, make_config(training__steps=6))
-    assert "--extend" not in refusal(continuation.check, workdir, make_config(training__steps=12, seed=1))
+    assert "--extend" not in refusal(checks.check_continuation, workdir, make_config(training__steps=6))
+    assert "--extend" not in refusal(checks.check_continuation, workdir, make_config(training__steps=12, seed=1))
 
 
 def test_an_extension_cannot_remove_steps(workdir, monkeypatch):
     for extend in (-1, 0, 7):
-        message = refusal(continuation.check, workdir, make_config(), extend)
+        message = refusal(checks.check_continuation, workdir, make_config(), extend)
         assert message == f"--extend={extend}: this run has done 8 of 8 steps; name at least 8, or more to extend it"
-    continuation.check(workdir, make_config(), 8)  # a command that is repeated finds the run complete
-    continuation.check(workdir, make_config(training__steps=9), 9)
-    monkeypatch.setattr(continuation, "_last_progress", lambda workdir: Progress(step=4, validated_step=4))
-    message = refusal(continuation.check, workdir, make_config(), 6)
+    checks.check_continuation(workdir, make_config(), 8)  # a command that is repeated finds the run complete
+    checks.check_continuation(workdir, make_config(training__steps=9), 9)
+    monkeypatch.setattr(checks, "_last_progress", lambda workdir: Progress(step=4, validated_step=4))
+    message = refusal(checks.check_continuation, workdir, make_config(), 6)
     assert "has done 4 of 8 steps; name at least 8, or more to extend it" in message
-    continuation.check(workdir, make_config(), 8)  # the command that extended an interrupted run resumes it
+    checks.check_continuation(workdir, make_config(), 8)  # the command that extended an interrupted run resumes it
 
 
 def test_a_run_that_lost_patience_is_extended_only_with_more_patience(workdir):
     impatient = {"training__steps": 12, "training__patience": 1}
-    message = refusal(continuation.check, workdir, make_config(**impatient), 12)
+    message = refusal(checks.check_continuation, workdir, make_config(**impatient), 12)
     assert "config.training.patience=1: 1 validations in a row have not improved the score" in message
-    continuation.check(workdir, make_config(**impatient | {"training__patience": 2}), 12)
+    checks.check_continuation(workdir, make_config(**impatient | {"training__patience": 2}), 12)
     # More patience without more steps continues a run that ended early.
     loading.save(make_config(training__steps=12, training__patience=1), workdir.path)
-    continuation.record_start(workdir, make_config(training__steps=12, training__patience=1))
+    checks.record_start(workdir, make_config(training__steps=12, training__patience=1))
     assert workdir.is_complete()
-    continuation.record_start(workdir, make_config(training__steps=12, training__patience=0))
+    checks.record_start(workdir, make_config(training__steps=12, training__patience=0))
     assert not workdir.is_complete()
 
 
@@ -144,31 +146,23 @@ def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
         killed, unlink = unless_killed(Path.unlink), Path.unlink
         patch.setattr(Path, "unlink", lambda path, **options: unlink(path, **options) if options else killed(path))
         try:
-            continuation.record_start(workdir, longer)
+            checks.record_start(workdir, longer)
         except Killed:
             assert writes < 3
     # The original command continues what there is.
-    continuation.check(workdir, make_config())
+    checks.check_continuation(workdir, make_config())
     length = loading.load(workdir.path).training.steps
     assert length == (12 if is_extended else 8)
-    continuation.record_start(workdir, make_config(training__steps=length))
+    checks.record_start(workdir, make_config(training__steps=length))
     assert workdir.is_complete() != is_extended
     # The extension can be repeated, and is then recorded.
-    continuation.check(workdir, longer, 12)
-    continuation.record_start(workdir, longer)
+    checks.check_continuation(workdir, longer, 12)
+    checks.record_start(workdir, longer)
     assert not workdir.is_complete() and loading.load(workdir.path) == longer
-    continuation.check(workdir, make_config())
+    checks.check_continuation(workdir, make_config())
     (*_, extension) = [start for start in later_starts(workdir) if start["changes"]]
     assert extension["changes"] == {"training.steps": [8, 12]} and extension["step"] == 8
     assert extension["schedule"] == "inverse_sqrt of 12 steps from update 9 on"
-
-
-def test_a_repeated_diff_is_recorded_once(workdir, monkeypatch):
-    diffs = iter(["a", "b", "a"])
-    monkeypatch.setattr(continuation, "describe_environment", lambda: {"commit": None, "diff": next(diffs)})
-    for _ in range(3):
-        continuation.record_start(workdir, make_config())
-    assert [start["diff"] for start in later_starts(workdir)] == ["a", "b", "that of start 1, where 0 is the first"]
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from transformer.data.batches.loader import BatchStats
 from transformer.decoding.forced_decoding import Attention
 from transformer.run.record import CELL, GAP, Recorder
 from transformer.training.loss import LossSums
-from transformer.training.metrics import TrainingWindow, means
-from transformer.training.progress import Progress
+from transformer.training.progress import Progress, TrainingWindow, means
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 

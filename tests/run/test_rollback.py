@@ -11,7 +11,7 @@ import pytest
 from tests.training.tiny import at_step, distance, make_batch, record, remove_layers, run, setup, tiny_config
 from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
-from transformer.hooks.watchdog import Watchdog
+from transformer.hooks.endings import Watchdog
 from transformer.run.preparation import Run
 from transformer.special_tokens import PAD
 from transformer.training.step import TrainStep

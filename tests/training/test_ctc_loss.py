@@ -9,8 +9,8 @@ from flax import nnx
 from tests.training.tiny import make_batch, tiny_config
 from transformer.distributed.mesh import one_device
 from transformer.model import kernels
-from transformer.model.ctc import CtcTransformer
-from transformer.training.ctc_loss import chunk_sums, ctc_loss
+from transformer.model.single_stack import CtcTransformer
+from transformer.training.encoders import chunk_sums, ctc_loss
 
 VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
 ONE_ROW = 4 * FRAMES * VOCAB  # bytes of float32 logits

@@ -9,7 +9,7 @@ import pytest
 
 from transformer.data.batches.loader import BatchStats
 from transformer.training.loss import LossSums
-from transformer.training.metrics import TrainingWindow, means
+from transformer.training.progress import TrainingWindow, means
 
 STATS = BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)
 

@@ -20,9 +20,9 @@ from transformer.config.loading import with_values
 from transformer.data.batches.loader import Loader, Position
 from transformer.decoding.beam_search import beam_search
 from transformer.errors import UserError
-from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
-from transformer.training.masked_lm import MASK, make_masking, mask_tokens, word_starts
+from transformer.training.encoders import MASK, make_masking, mask_tokens, word_starts
 from transformer.training.validation import held_out_means
 
 VOCAB = 50

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, gather, penalty
-from transformer.model.ctc import BLANK, CtcTransformer, compact, is_kept
 from transformer.model.kernels import FLOAT32
+from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 CHUNK_BYTES = 2**28  # of the logits of the frames that are searched at once

@@ -1,19 +1,14 @@
 """The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
 
-from __future__ import annotations  # the types import JAX, which a watchdog does not need
-
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from transformer.data.batches.epoch_plan import Bucket
-    from transformer.training.metrics import Record
-    from transformer.training.progress import Progress
-    from transformer.training.state import TrainState
-    from transformer.training.validation import Sample
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.training.progress import Progress, Record
+from transformer.training.state import TrainState
+from transformer.training.validation import Sample
 
 
 class Hook(AbstractContextManager):
@@ -57,7 +52,7 @@ class Hooks(Hook):
         for method in ("on_start", "before_step", "after_step", "on_log", "on_validation", "poll"):
             setattr(self, method, functools.partial(self._call, method))
 
-    def __enter__(self) -> Hooks:
+    def __enter__(self) -> "Hooks":
         for hook in self._hooks:
             self._contexts.enter_context(hook)
         return self

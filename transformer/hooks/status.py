@@ -18,8 +18,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.progress_bar import make_bar
-from transformer.training.metrics import Record
-from transformer.training.progress import Progress
+from transformer.training.progress import Progress, Record
 from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 

@@ -12,8 +12,8 @@ from absl import logging
 
 from transformer import progress_bar
 from transformer.data.batches.epoch_plan import Bucket
+from transformer.hooks.endings import Interrupted
 from transformer.hooks.hook import Hook
-from transformer.hooks.signals import Interrupted
 from transformer.threads import call_all
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState

@@ -66,14 +66,6 @@ def choose_kernel(
     return next((kernel for kernel in usable if kernel.accepts(queries, keys, is_packed)), None)
 
 
-def missing_devices(name: str, device: jax.Device) -> str | None:
-    """Returns the devices that the implementation needs; None if it runs on this one, or can fall back to plain."""
-    kernels = ATTENTION_IMPLEMENTATIONS[name]
-    if name == "auto" or not kernels or any(kernel.runs_on(device) for kernel in kernels):
-        return None
-    return kernels[0].devices
-
-
 def cudnn_attention(
     queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
 ) -> Float[Array, "B T H d"]:

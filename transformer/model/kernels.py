@@ -163,12 +163,6 @@ def rows_per_chunk(bytes_per_row: int) -> int:
     return max(CHUNK_BYTES[target_platform()] // bytes_per_row, 1)
 
 
-def padded_columns(vocab_size: int, devices: int) -> int:
-    """Returns the number of logits to compute for a position, so that `devices` compute an equal part each."""
-    multiple = COLUMN_MULTIPLE[target_platform()] * devices
-    return -(-vocab_size // multiple) * multiple
-
-
 class RowStatistics(NamedTuple):
     """Reductions of each row of logits."""
 
@@ -185,16 +179,14 @@ def row_statistics(
 
     docs/performance.md has the times.
     """
-    if target_platform() != "cpu":
-        return _single_pass(logits, truths, smoothing)
-    is_here = (truths >= 0) & (truths < logits.shape[-1])
-    truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
-    maximum = jnp.max(logits, axis=-1)
-    exponentials = jnp.sum(jnp.exp(logits - maximum[..., None]), axis=-1)
-    return RowStatistics(maximum, exponentials, jnp.where(is_here, truth, 0.0), jnp.sum(smoothing * logits, axis=-1))
+    if target_platform() == "cpu":
+        is_here = (truths >= 0) & (truths < logits.shape[-1])
+        truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
+        maximum = jnp.max(logits, axis=-1)
+        exponentials, smooth = jnp.exp(logits - maximum[..., None]), smoothing * logits
+        sums = jnp.sum(exponentials, axis=-1), jnp.where(is_here, truth, 0.0), jnp.sum(smooth, axis=-1)
+        return RowStatistics(maximum, *sums)
 
-
-def _single_pass(logits: jax.Array, truths: jax.Array, smoothing: jax.Array) -> RowStatistics:
     def combine(left: tuple, right: tuple) -> tuple:
         maximum = jnp.maximum(left[0], right[0])
         exponentials = left[1] * jnp.exp(left[0] - maximum) + right[1] * jnp.exp(right[0] - maximum)

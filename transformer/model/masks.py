@@ -12,17 +12,12 @@ from transformer.special_tokens import PAD
 
 @struct.dataclass
 class Mask:
-    """The segments that a mask follows from. Fused attention takes these, plain attention `dense`.
-
-    Attributes:
-      is_causal: whether keys later in the row are masked too.
-      is_packed: False if each row is one sentence from its first position, padded at its end.
-    """
+    """The segments that a mask follows from. Fused attention takes these, plain attention `dense`."""
 
     query_segments: Int[Array, "B T"]
     key_segments: Int[Array, "B S"]
-    is_causal: bool = struct.field(pytree_node=False)
-    is_packed: bool = struct.field(pytree_node=False)
+    is_causal: bool = struct.field(pytree_node=False)  # whether keys later in the row are masked too
+    is_packed: bool = struct.field(pytree_node=False)  # False: each row is one sentence, padded at its end
 
     @property
     def dense(self) -> Bool[Array, "B 1 T S"]:

@@ -17,9 +17,8 @@ def row_shards(mesh: Mesh | AbstractMesh) -> int:
 def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     """Constrains the rows of `x`, and of its gradient, to the mesh axes that share the batch.
 
-    Without it the compiler follows the weights, which "fsdp" shards too: it splits the contraction of every product and
-    keeps the whole batch on every device. Without a mesh, or if its devices cannot share the rows evenly, x is returned
-    unchanged.
+    Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch on every device.
+    Without a mesh, or if its devices cannot share the rows evenly, x is returned unchanged.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or x.shape[0] % row_shards(mesh):

@@ -1,4 +1,4 @@
-"""Checks before a run starts: that its processes agree, its devices suit it, and its data has no apparent mistakes."""
+"""Checks before a run starts: its processes, devices and data, and whether a run that has begun can continue."""
 
 import hashlib
 from collections.abc import Iterable
@@ -8,7 +8,10 @@ from typing import Any
 import jax
 from absl import logging
 
-from configs.rules import HOST
+from configs.rules import HOST, RESULT
+from transformer import files
+from transformer.checkpoints.restore import choose_step, read_progress, steps_in
+from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.corpus import sanity_checks
@@ -16,9 +19,13 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import count_losses
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.environment import describe_environment
-from transformer.errors import UserError
-from transformer.model.fused_attention import missing_devices
+from transformer.environment import describe_environment, read_environment
+from transformer.errors import UserError, first_of
+from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+STEPS = "training.steps"
 
 
 def process_facts(config: Config) -> dict[str, Any]:
@@ -34,9 +41,10 @@ def process_facts(config: Config) -> dict[str, Any]:
 
 def check_attention(config: Config, device: jax.Device) -> None:
     """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
-    if needed := missing_devices(config.attention_implementation, device):
+    name, kernels = config.attention_implementation, ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
+    if name != "auto" and kernels and not any(kernel.runs_on(device) for kernel in kernels):
         raise UserError(
-            f"config.model.attention_implementation={config.attention_implementation}: needs {needed}, "
+            f"config.model.attention_implementation={name}: needs {kernels[0].devices}, "
             f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
         )
 
@@ -72,3 +80,74 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
                 sentences = [text.strip() for text in column]
                 losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
+
+
+def check_continuation(workdir: Workdir, config: Config, extend: int | None = None) -> None:
+    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of --extend."""
+    if workdir.averaged.exists():
+        raise UserError(
+            f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "
+            f"--workdir with --config.training.init_from={workdir.path}"
+        )
+    recorded = loading.load(workdir.path)
+    if extend is not None:
+        _check_extension(workdir, config, extend, recorded.training.steps)
+    refused = {key: values for key, values in loading.difference(recorded, config).items() if key in keys_of(RESULT)}
+    changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
+    if extend is not None or config.training.steps in [change[STEPS][0] for change in changes if STEPS in change]:
+        refused.pop(STEPS, None)
+    if refused:
+        listed = [f"{key}: {values}" for key, values in refused.items()]
+        is_longer = [*refused] == [STEPS] and config.training.steps > recorded.training.steps
+        raise UserError(
+            f"--workdir={workdir.path}: holds a run of another config ({first_of(listed, 5)}); "
+            f"{f'extend it with --extend={config.training.steps}, ' if is_longer else ''}"
+            f"resume it with --config={workdir.config} and without these keys, which are fixed for the run, or start a "
+            f"new run in another --workdir, from this one with --config.training.init_from={workdir.path}"
+        )
+
+
+def _check_extension(workdir: Workdir, config: Config, extend: int, length: int) -> None:
+    progress = _last_progress(workdir)
+    least = max(progress.step, length)
+    if extend < least:
+        raise UserError(
+            f"--extend={extend}: this run has done {progress.step} of {length} steps; name at least {least}, "
+            "or more to extend it"
+        )
+    if extend > progress.step and progress.is_finished(config.training):
+        raise UserError(
+            f"config.training.patience={config.training.patience}: {progress.validations_since_best} validations in "
+            "a row have not improved the score, so the run has ended; also set --config.training.patience=0 or raise it"
+        )
+
+
+def record_start(workdir: Workdir, config: Config) -> None:
+    """Records a new start of a run that has begun, with the settings that it changes, also in `config.json`.
+
+    A run whose new settings give it more to do is no longer complete. A kill between two writes is harmless.
+    """
+    if not workdir.has_begun():
+        return
+    recorded, record, steps = loading.load(workdir.path), _read_environment(workdir), steps_in(workdir.checkpoints)
+    before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
+    changes = {key: [before[key], after[key]] for key in difference}
+    start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
+    if STEPS in changes:
+        start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
+    files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
+    if changes:
+        listed = "; ".join(f"{key}: {values}" for key, values in difference.items())
+        logging.info("Settings that change at step %d: %s.", start["step"], listed)
+        loading.save(config, workdir.path)
+    if workdir.is_complete() and steps and not _last_progress(workdir).is_finished(config.training):
+        workdir.complete.unlink()
+
+
+def _last_progress(workdir: Workdir) -> Progress:
+    return read_progress(workdir.checkpoints / str(choose_step(workdir.path, "last")))
+
+
+def _read_environment(workdir: Workdir) -> dict[str, Any]:
+    """Returns `environment.json`, a new one if it was deleted."""
+    return read_environment(workdir.environment) or describe_environment() | {"resumed": []}

@@ -20,7 +20,7 @@ from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
-from transformer.run import checks, continuation, fine_tuning
+from transformer.run import checks, fine_tuning
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
@@ -97,7 +97,7 @@ def open_workdir(
 
 def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> None:
     if workdir.has_begun() or extend is not None:
-        continuation.check(workdir, config, extend)
+        checks.check_continuation(workdir, config, extend)
     else:
         made = read_origin(config.data)
         create_workdir(workdir.path, config)

@@ -18,8 +18,7 @@ from transformer import files
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
-from transformer.training.metrics import Record
-from transformer.training.progress import Progress
+from transformer.training.progress import Progress, Record
 from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir

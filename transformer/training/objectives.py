@@ -12,12 +12,10 @@ from jaxtyping import Array, Key
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
-from transformer.model.ctc import CtcTransformer
-from transformer.model.language_models import LanguageModel, MaskedLanguageModel
+from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
-from transformer.training.ctc_loss import ctc_loss
+from transformer.training.encoders import ctc_loss, make_masking
 from transformer.training.loss import LossSums
-from transformer.training.masked_lm import make_masking
 from transformer.training.projected_loss import ProjectedLoss
 
 Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to the model's inputs and `target_output`
@@ -33,26 +31,20 @@ def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
 class TrainingObjective(NamedTuple):
     """One way to train.
 
-    sides: whether the pairs have a source and a target; the absent side of monolingual text has an empty language.
-    make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs): a module with `hidden` and
-      `output_table`.
-    methods: the methods of `transformer.Model` that the model has. Samples and reports show translations and attention
-      if it has `translate` and `attention`.
-    options: the optional parts of the configuration that the objective supports, of packed (batch.plan),
-      label_smoothing, r_drop, word_vectors (model.source_vectors and target_vectors) and shortlist.
-    strategy: the decoding strategy that its models need, and only its models have; None: any that no objective needs.
-    make_loss(config.training, mesh): the loss.
-    make_inputs(config.training, pieces): see `inputs_of`.
-    stack_lengths(config.model, source_length, target_length): the positions of a row in the encoder and the decoder.
+    Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
+    the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
+    word_vectors (model.source_vectors and target_vectors) and shortlist.
     """
 
-    sides: tuple[bool, bool]
+    sides: tuple[bool, bool]  # whether pairs have a source and a target; an absent side has an empty language
+    # (config.model, source_vocab_size, target_vocab_size, rngs=rngs) to a module with `hidden` and `output_table`
     make_model: Callable[..., nnx.Module]
-    methods: AbstractSet[str] = frozenset()
+    methods: AbstractSet[str] = frozenset()  # of `transformer.Model` that the model has
     options: AbstractSet[str] = frozenset()
-    strategy: str | None = None
-    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss
-    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
+    strategy: str | None = None  # of decoding that its models need, and only they have; None: any that none needs
+    make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
+    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch  # see `inputs_of`
+    # (config.model, source_length, target_length) to the positions of a row in the encoder and the decoder
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 
     @property

@@ -16,8 +16,6 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
-WORD_MARK = "\u2581"  # SentencePiece's symbol for the space before a word
-
 
 class PretrainedRows(NamedTuple):
     """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
@@ -34,12 +32,12 @@ def check_files(config: Config) -> None:
 
 def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
     """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", if set; `config` is `config.model`."""
-    rows = {}
-    if config.source_vectors:
-        rows["encoder"] = read_rows(files.expanded(config.source_vectors), tokenizer.source.pieces, config.d_model)
-    if config.target_vectors:
-        rows["decoder"] = read_rows(files.expanded(config.target_vectors), tokenizer.target.pieces, config.d_model)
-    return rows
+    names = {"encoder": config.source_vectors, "decoder": config.target_vectors}
+    return {
+        stack: read_rows(files.expanded(name), vocabulary.pieces, config.d_model)
+        for (stack, name), vocabulary in zip(names.items(), tokenizer.sides, strict=True)
+        if name
+    }
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
@@ -49,7 +47,7 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     """
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
-        wanted.setdefault(piece.removeprefix(WORD_MARK), []).append(index)
+        wanted.setdefault(piece.removeprefix("\u2581"), []).append(index)
     table, has_vector = np.zeros((len(pieces), d_model), np.float32), np.zeros(len(pieces), bool)
     for word, vector in _read_vectors(path, d_model):
         for index in wanted.pop(word, ()):

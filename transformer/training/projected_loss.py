@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model import kernels
-from transformer.model.partitioning import ROW_AXES, row_shards
+from transformer.model.partitioning import ROW_AXES, row_shards, target_platform
 from transformer.training.loss import Criterion, LossSums
 
 
@@ -70,7 +70,8 @@ def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: 
     splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
     splits_d_table = splits_rows and sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0
     rows = P(ROW_AXES) if splits_rows else P()
-    padding = kernels.padded_columns(vocab_size, sizes["tensor"]) - vocab_size
+    # The devices of "tensor" compute an equal number of columns each, which suits their matrix units.
+    padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * sizes["tensor"])
     padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
 
     def sum_over(axes: tuple[str, ...], x: Any) -> Any:

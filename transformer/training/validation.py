@@ -34,8 +34,8 @@ from transformer.errors import UserError, memory_advice
 from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.metrics import Record, means
 from transformer.training.objectives import OBJECTIVES, Inputs, inputs_of
+from transformer.training.progress import Record, means
 
 MAX_TOKENS = 40  # of a sample; the attention maps of longer ones cannot be read
 MEMORY_ADVICE = "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
