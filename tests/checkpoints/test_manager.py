@@ -22,8 +22,9 @@ from tests.checkpoints.saved_runs import (
 )
 from tests.training.tiny import setup, tiny_config
 from transformer.checkpoints import checksums
-from transformer.checkpoints.manager import Checkpoints, max_checkpoints, steps_to_keep
+from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_progress, steps_in
+from transformer.checkpoints.retention import max_checkpoints, steps_to_keep
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 

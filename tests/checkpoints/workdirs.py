@@ -9,9 +9,10 @@ import optax
 
 from configs import base
 from transformer import cli, files, fingerprints
-from transformer.checkpoints.manager import Checkpoints, Progress
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState, init_model
 from transformer.workdir import create_workdir
 

@@ -20,12 +20,13 @@ from tests.checkpoints.workdirs import SETTINGS, make_workdir
 from tests.training import tiny
 from transformer import cli, files, train
 from transformer.checkpoints import restore
-from transformer.checkpoints.manager import Checkpoints, Progress
+from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
 from transformer.config import loading
 from transformer.errors import UserError
 from transformer.run import plan, preparation
 from transformer.run.fine_tuning import open_parent
+from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
 

@@ -1,10 +1,7 @@
-"""The checkpoints of a run: saved by Orbax in the background, kept or deleted, and restored."""
+"""The checkpoints of a run: saved by Orbax in the background, and restored."""
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,17 +9,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from transformer.checkpoints import checksums, restore
-from transformer.checkpoints.restore import OPTIMIZER, SCHEMA_VERSION, read_progress, readable, steps_in
+from transformer.checkpoints import checksums, restore, retention
+from transformer.checkpoints.restore import OPTIMIZER, SCHEMA_VERSION, read_progress, readable
 from transformer.config.keys import flatten
 from transformer.config_types import Config
 from transformer.distributed import coordination
-from transformer.errors import UNREADABLE, UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir
-
-MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one that is being written
 
 
 class Checkpoints(AbstractContextManager):
@@ -33,7 +27,7 @@ class Checkpoints(AbstractContextManager):
 
     def __init__(self, workdir: Workdir, config: Config):
         self.workdir, self.folder, self.config = workdir, workdir.checkpoints, config
-        self.retention = Retention(config.checkpoint)
+        self.retention = retention.Retention(config.checkpoint)
         self.saving: Progress | None = None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.retention,
@@ -46,14 +40,14 @@ class Checkpoints(AbstractContextManager):
             return  # Orbax would wait for the process that died
         self.manager.wait_until_finished()
         self.manager.close()
-        coordination.on_process_zero(remove_optimizer_states, self.folder, self.retention.best)
+        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to save a checkpoint of `progress.step`."""
         self.manager.wait_until_finished()
         coordination.on_process_zero(self.workdir.check_in_place)
         self.retention.best = progress.best_step
-        coordination.on_process_zero(remove_optimizer_states, self.folder, self.retention.best)
+        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
         if progress.step in self.manager.all_steps():
             self._replace_progress(progress)
             return
@@ -91,7 +85,7 @@ class Checkpoints(AbstractContextManager):
         self._delete_after(self._newest_resumable(without_skips=True) or 0)
 
     def _newest_resumable(self, without_skips: bool = False) -> int | None:
-        step = coordination.on_process_zero(newest_resumable, self.workdir, without_skips)
+        step = coordination.on_process_zero(retention.newest_resumable, self.workdir, without_skips)
         step = coordination.broadcast(step, self.config.data.wait_seconds)
         self.manager.reload()  # damaged checkpoints may have been renamed
         return step
@@ -125,78 +119,3 @@ def _items(state: TrainState) -> dict[str, Any]:
     """Returns the trees of a state by the names of their items. The other two fields are in the progress."""
     items = {"parameters": state.parameters, OPTIMIZER: state.optimizer_state, "ema_parameters": state.ema_parameters}
     return {name: tree for name, tree in items.items() if tree is not None}
-
-
-class Retention:
-    """Orbax's preservation policy for a run. Its own `BestN` loses the scores on resuming and knows no neighbours."""
-
-    def __init__(self, settings: Config) -> None:
-        self.settings = settings
-        self.best: int | None = None  # the step of the best validation
-        self.rollback: int | None = None  # the newest saved step that follows no skipped update
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        kept = self.kept([checkpoint.step for checkpoint in checkpoints])
-        return [checkpoint.step in kept for checkpoint in checkpoints]
-
-    def kept(self, steps: Sequence[int]) -> set[int | None]:
-        return {self.rollback, *steps_to_keep(steps, self.settings, self.best)}
-
-
-def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
-    """Returns which of the `steps`, in ascending order, to keep: training resumes from them, or `--average` takes them.
-
-    `settings` is `config.checkpoint`; `best` is the step of the best checkpoint, None before the first validation.
-    """
-    # A checkpoint of an interruption is no multiple of `every`. It must not displace one that `--average` takes.
-    regular = [step for step in steps if step % settings.every == 0]
-    up_to_best = [step for step in steps if best and step <= best and (step == best or step % settings.every == 0)]
-    permanent = [step for step in steps if settings.keep_every and step % settings.keep_every == 0]
-    return {steps[-1], *regular[-settings.keep :], *up_to_best[-settings.keep :], *permanent}
-
-
-def max_checkpoints(settings: Config, last_step: int, eval_every: int) -> int:
-    """Returns the largest number of checkpoints that a run can end with; it depends on which step is the best."""
-    steps = [*range(settings.every, last_step, settings.every), last_step]
-    kept = steps_to_keep(steps, settings, None)
-    others = len(steps) - len(kept) + (eval_every % settings.every != 0)  # the best may be no multiple of `every`
-    return len(kept) + min(settings.keep, others)
-
-
-def remove_optimizer_states(folder: Path, best: int | None) -> None:
-    """Deletes the optimizer's state where neither a start nor a rollback needs it; averages take parameters."""
-    steps, without_skips = steps_in(folder), []
-    kept = {best, *steps[-2:]}  # the second, in case the newest one is damaged
-    for step in reversed(steps):
-        # Leaves damaged checkpoints, which a start renames that needs them.
-        with contextlib.suppress(*UNREADABLE):
-            if len(without_skips) < 2 and read_progress(folder / str(step)).skipped == 0:
-                without_skips.append(step)
-            elif step not in kept:
-                checksums.remove_item(folder / str(step), OPTIMIZER)
-
-
-def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
-    """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there is no checkpoint.
-
-    `without_skips` requires also that it follows no skipped update. Renames damaged ones. Raises UserError if all are.
-    """
-    folder = workdir.checkpoints
-    for step in reversed(steps_in(folder)):
-        checkpoint = folder / str(step)
-        if damage := checksums.damage(checkpoint):
-            number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
-            renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
-            logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
-        elif checksums.has_item(checkpoint, OPTIMIZER) and not (without_skips and read_progress(checkpoint).skipped):
-            return step
-    if without_skips:
-        return None
-    if steps_in(folder):
-        raise UserError(
-            f"{folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
-            f"parameters with --config.training.init_from={workdir.path}, or delete this folder to start over"
-        )
-    if damaged := sorted(folder.glob("damaged-*")):
-        raise UserError(f"{folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
-    return None

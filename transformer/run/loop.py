@@ -6,22 +6,16 @@ Everything else that happens during training is a hook, listed in `train`.
 import contextlib
 import dataclasses
 import itertools
-import json
 import signal
 import time
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 from absl import logging
 
-from transformer import files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.data.batches.loader import Loader
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.distributed import coordination
-from transformer.errors import UserError
 from transformer.hooks.endings import Interrupted, Interruption, Watchdog
 from transformer.hooks.hook import Hooks
 from transformer.hooks.profiling import Profile
@@ -29,17 +23,9 @@ from transformer.hooks.status import Status
 from transformer.hooks.warm_up import WarmUp
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
+from transformer.run.rollback import Diverged, roll_back
 from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
-
-MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
-
-
-class Diverged(Exception):
-    """Raised after `training.max_skipped` skipped updates in a row."""
-
-    def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
-        self.state, self.progress, self.batches = state, progress, batches
 
 
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
@@ -132,52 +118,3 @@ def loop(
                 progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
                 checkpoints.save(state, progress)
     return progress
-
-
-def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
-    """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
-    step, rollbacks, limit = diverged.progress.step, diverged.progress.rollbacks, run.config.training.max_rollbacks
-    if len(rollbacks) >= limit:
-        give_up(run, diverged)
-    skipped = int(diverged.state.skipped)
-    for leaf in jax.tree.leaves(diverged.state):
-        leaf.delete()  # the device may not have memory for two states
-    checkpoints.delete_diverged()
-    state, progress = run.restore_or_initialize(checkpoints)
-    rollbacks = [*rollbacks, [step, progress.step]]
-    logging.warning(
-        "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
-        "Going back to step %d, with the data in another order (%d of at most %d times).",
-        *(step, skipped, progress.step, len(rollbacks), limit),
-    )
-    # All events are written, since a run that was killed may repeat its rollback.
-    events = [
-        {"event": "rollback", "number": number, "step": step, "to_step": to_step}
-        for number, (step, to_step) in enumerate(rollbacks, start=1)
-    ]
-    text = "".join(f"{json.dumps(event)}\n" for event in events)
-    coordination.on_process_zero(files.write_text, run.workdir.events, text)
-    return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
-
-
-def give_up(run: Run, diverged: Diverged) -> NoReturn:
-    """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
-    step, position = diverged.progress.step, diverged.progress.position
-    train_step, batch = run.train_step, run.train_step.place(diverged.batches[-1])
-    gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
-    gradient_norms = norms_by_module(gradients)
-    for name, norm in norms_by_module(diverged.state.parameters).items():
-        logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])
-    raise UserError(
-        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
-        f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "
-        "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
-    )
-
-
-def norms_by_module(tree: dict) -> dict[str, float]:
-    squares: dict[str, float] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        module = ".".join(str(key.key) for key in path[:-1][:MODULE_DEPTH])
-        squares[module] = squares.get(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
-    return {module: value**0.5 for module, value in squares.items()}

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.checkpoints.manager import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.checkpoints.restore import steps_in
+from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.data.batches.collation import place
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.sanity_checks import pair_lines

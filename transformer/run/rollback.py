@@ -1,0 +1,76 @@
+"""Rollbacks: a run whose losses or gradients stop being finite goes back to its last good checkpoint."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+
+from transformer import files
+from transformer.checkpoints.manager import Checkpoints
+from transformer.distributed import coordination
+from transformer.errors import UserError
+from transformer.run.preparation import Run
+from transformer.training.progress import Progress
+from transformer.training.state import TrainState
+
+MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
+
+
+class Diverged(Exception):
+    """Raised after `training.max_skipped` skipped updates in a row."""
+
+    def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
+        self.state, self.progress, self.batches = state, progress, batches
+
+
+def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
+    """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
+    step, rollbacks, limit = diverged.progress.step, diverged.progress.rollbacks, run.config.training.max_rollbacks
+    if len(rollbacks) >= limit:
+        give_up(run, diverged)
+    skipped = int(diverged.state.skipped)
+    for leaf in jax.tree.leaves(diverged.state):
+        leaf.delete()  # the device may not have memory for two states
+    checkpoints.delete_diverged()
+    state, progress = run.restore_or_initialize(checkpoints)
+    rollbacks = [*rollbacks, [step, progress.step]]
+    logging.warning(
+        "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
+        "Going back to step %d, with the data in another order (%d of at most %d times).",
+        *(step, skipped, progress.step, len(rollbacks), limit),
+    )
+    # All events are written, since a run that was killed may repeat its rollback.
+    events = [
+        {"event": "rollback", "number": number, "step": step, "to_step": to_step}
+        for number, (step, to_step) in enumerate(rollbacks, start=1)
+    ]
+    text = "".join(f"{json.dumps(event)}\n" for event in events)
+    coordination.on_process_zero(files.write_text, run.workdir.events, text)
+    return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
+
+
+def give_up(run: Run, diverged: Diverged) -> NoReturn:
+    """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
+    step, position = diverged.progress.step, diverged.progress.position
+    train_step, batch = run.train_step, run.train_step.place(diverged.batches[-1])
+    gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
+    gradient_norms = norms_by_module(gradients)
+    for name, norm in norms_by_module(diverged.state.parameters).items():
+        logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])
+    raise UserError(
+        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
+        f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "
+        "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
+    )
+
+
+def norms_by_module(tree: dict) -> dict[str, float]:
+    squares: dict[str, float] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        module = ".".join(str(key.key) for key in path[:-1][:MODULE_DEPTH])
+        squares[module] = squares.get(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
+    return {module: value**0.5 for module, value in squares.items()}
