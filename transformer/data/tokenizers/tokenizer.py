@@ -21,8 +21,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceV
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
-MODEL = "tokenizer.model"
-TARGET_MODEL = "tokenizer.target.model"  # only if the vocabulary is not shared; MODEL is then the source's
+MODEL, TARGET_MODEL = "tokenizer.model", "tokenizer.target.model"  # the second only if the vocabulary is not shared
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
 _LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
