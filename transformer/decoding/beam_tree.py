@@ -22,10 +22,9 @@ KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 
 @dataclass(frozen=True)
 class Node:
-    """A hypothesis: its parent extended by one token.
+    """A hypothesis: its parent extended by one token, `piece`.
 
     parent: index of the node that it extends; None for the root, which is BOS.
-    piece: its last token.
     log_probability: of all its tokens, in nats. score: log_probability / length penalty.
     outcome: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else `DROPPED`.
     """

@@ -3,9 +3,8 @@
 `bleu` is comparable between papers: cased, detokenized output against raw references (Post 2018).
 `bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are normalized and tokenized
 by Moses' rules for the language, with its usual escapes, and then lower-cased.
-`bleu_paper` is the measure of "Attention Is All You Need": cased and tokenized, with German compounds split at their
-hyphens, scored as Moses' multi-bleu.perl does. The rules are those of tensor2tensor's get_ende_bleu.sh, with a
-tokenized reference made from the raw one.
+`bleu_paper` is that of "Attention Is All You Need", by the rules of tensor2tensor's get_ende_bleu.sh: cased and
+tokenized, with German compounds split at their hyphens, scored as Moses' multi-bleu.perl does.
 """
 
 import importlib.metadata
@@ -60,10 +59,7 @@ class Metric(NamedTuple):
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME and, if it has a signature, NAME_signature.
-
-    `references` are one or several lists, each with a reference for every hypothesis. All metrics take all of them.
-    """
+    """Returns the value of each metric NAME and, if it has a signature, NAME_signature."""
     scores: dict[str, float | str] = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)

@@ -199,10 +199,12 @@ def test_an_unknown_source_has_no_default(data):
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_other_encodings_are_named(tmp_path, name, encoding):
-    write(tmp_path / name, "上海的一个男人\n二\n".encode(encoding) * 3000)
-    with pytest.raises(UserError, match=f"{name}: is UTF-16, must be UTF-8; convert it: iconv -f UTF-16 "):
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", ["上海的一个男人\n二\n" * 3000, "a man"])
+def test_other_encodings_are_named(tmp_path, name, encoding, text):
+    write(tmp_path / name, text.encode(encoding))
+    family = encoding[:6].upper()
+    with pytest.raises(UserError, match=f"{name}: is {family}, must be UTF-8; convert it: iconv -f {family} "):
         lines.count_lines(tmp_path / name)
 
 
@@ -210,7 +212,10 @@ def test_other_encodings_are_named(tmp_path, name, encoding):
     ("line", "expected"),
     [
         ("“naïve”".encode("cp1252"), "WINDOWS-1252"),
-        ("Привет".encode("cp1251"), "older encoding"),
+        ("Привет".encode("cp1251"), "older encoding.* WINDOWS-1251"),
+        ("上海的一个男人".encode("gb18030"), "older encoding.* GB18030"),
+        ("男の人がいます".encode("shift_jis"), "older encoding.* Shift_JIS"),
+        ("schön".encode("utf-16"), "probably UTF-16.*iconv -f UTF-16 "),
         ("ein Käse, ein Öl".encode()[:-2], "damaged UTF-8"),
     ],
 )

@@ -32,7 +32,7 @@ _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warni
 class Corpus:
     """Pairs of sentences as tokens, each sentence with its end-of-sentence, in memory-mapped files.
 
-    Monolingual pairs have a side without tokens.
+    Monolingual pairs have a side without tokens. Raises UserError if a file in `folder` is damaged.
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
@@ -47,7 +47,16 @@ class Corpus:
 
     def __init__(self, folder: Path, sampler: Sampler | None = None) -> None:
         self.sampler, self._folder = sampler, folder
-        self.report = _read_report(folder)
+        path = folder / _REPORT
+        try:
+            self.report = json.loads(path.read_text(encoding="utf-8"))
+            for name, size in self.report["sizes"].items():  # to verify checksums at every start would take too long
+                path = folder / name
+                if (actual := path.stat().st_size) != size:
+                    raise ValueError(f"{actual} bytes of {size}")
+        except UNREADABLE as error:
+            advice = f"delete {folder}, and the next run prepares it again"
+            raise UserError(f"{path}: damaged ({error}); {advice}") from error
         self.lengths = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
@@ -162,23 +171,6 @@ def _digest(folder: Path) -> str:
         with path.open("rb") as file:
             total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
-
-
-def _read_report(folder: Path) -> dict[str, Any]:
-    """Reads the report of a folder. Raises UserError if it is damaged, or a file has another size than it recorded.
-
-    Verifying checksums at every start would take too long.
-    """
-    name = _REPORT
-    try:
-        report = json.loads((folder / name).read_text(encoding="utf-8"))
-        for name, size in report["sizes"].items():
-            if (actual := (folder / name).stat().st_size) != size:
-                raise ValueError(f"{actual} bytes of {size}")
-    except UNREADABLE as error:
-        advice = f"delete {folder}, and the next run prepares it again"
-        raise UserError(f"{folder / name}: damaged ({error}); {advice}") from error
-    return report
 
 
 def _write(

@@ -1,9 +1,8 @@
 """Subword sampling: each epoch reads the training sentences in other segmentations (Kudo 2018, Provilkov et al. 2020).
 
-A sentence is sampled when its batch is assembled, but the plan of the epoch is made before. So the plan reserves the
-expected length and `MARGIN` standard deviations for each sentence. A longer sample is drawn again. After `ATTEMPTS`
-draws the sentence keeps its best segmentation, which always fits. The result is a function of
-(seed, epoch, side, sentence), whatever the batch, thread or process.
+The plan of an epoch is made before its sentences are sampled, so it reserves the expected length and `MARGIN` standard
+deviations. A longer sample is drawn again; after `ATTEMPTS` draws a sentence keeps its best segmentation, which fits.
+The result is a function of (seed, epoch, side, sentence), whatever the batch, thread or process.
 """
 
 import functools

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import Losses, content_hash
+from transformer.data.corpus.encoding import content_hash
 from transformer.data.languages import base_code, function_word_shares
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import Source
@@ -105,12 +105,20 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
     `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
     characters of a side of the training split are unknown.
     """
-    setting = _vocabulary_setting(config)
+    kind, setting = config.tokenizer.kind, _vocabulary_setting(config)
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
         if not counts.get("characters"):
             continue
-        side_name = f"{name}, {config.data[f'{side}_language']}"
-        yield from find_unknown(side_name, config.tokenizer.kind, vocabulary, (counts, examples), setting, is_train)
+        unknown = counts.get("unknown", 0) / counts["characters"]
+        if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
+            line = (
+                f"{name}, {config.data[f'{side}_language']}: {unknown:.1%} of the characters are unknown to the "
+                f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or "
+                "train a vocabulary with tokenizer.byte_fallback=True"
+            )
+            if is_train and kind != "word" and unknown > _ABSURD:
+                raise UserError(line)
+            yield line
         changed = counts.get("changed", 0) / counts["lines"]
         if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
             yield (
@@ -118,26 +126,6 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
                 f"produce them: {_decoded(vocabulary, examples['changed'])}; a vocabulary trained with "
                 "tokenizer.normalization=identity keeps them"
             )
-
-
-def find_unknown(
-    name: str, kind: str, vocabulary: Vocabulary, losses: Losses, setting: str, is_train: bool = False
-) -> Iterator[str]:
-    """Yields a line if too many characters of `name` are unknown; `setting` is the one that chose the vocabulary.
-
-    Raises UserError if `name` is training data and most of its characters are unknown.
-    """
-    counts, examples = losses
-    rate = counts.get("unknown", 0) / max(counts["characters"], 1)
-    if rate > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
-        line = (
-            f"{name}: {rate:.1%} of the characters are unknown to the vocabulary; "
-            f"{_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or train a vocabulary "
-            "with tokenizer.byte_fallback=True"
-        )
-        if is_train and kind != "word" and rate > _ABSURD:
-            raise UserError(line)
-        yield line
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Text files and standard input as sequences of lines.
 
 A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the start is skipped.
-UTF-16 and lines that end with "\\r" only are refused: they would look like damaged lines, or like one line.
+UTF-16, UTF-32 and lines that end with "\\r" only are refused: they would look like damaged lines, or like one line.
 """
 
 import codecs
@@ -35,7 +35,7 @@ def count_lines(path: Path) -> int:
 def read_whole_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a plain or gzip file with their line ends.
 
-    Raises UserError if the file cannot be read, is damaged or UTF-16, or its lines end with "\\r" only.
+    Raises UserError if the file cannot be read, is damaged, UTF-16 or UTF-32, or its lines end with "\\r" only.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
@@ -48,9 +48,12 @@ def read_whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _check_encoding(head: bytes, path: Path) -> None:
-    has_mark, newlines = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)), head.count(b"\n")
-    if has_mark or 2 * max(head.count(b"\n\0"), head.count(b"\0\n")) > newlines:
-        raise UserError(f"{path}: is UTF-16, must be UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+    newlines, wide_newlines = head.count(b"\n"), max(head.count(b"\n\0"), head.count(b"\0\n"))
+    has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if has_mark or 2 * wide_newlines > newlines or (b"\0" in head and not newlines):
+        is_utf32 = head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or b"\0\0\0" in head
+        encoding = "UTF-32" if is_utf32 else "UTF-16"
+        raise UserError(f"{path}: is {encoding}, must be UTF-8; convert it: iconv -f {encoding} -t UTF-8")
     if b"\r" in head and not newlines:
         raise UserError(f"{path}: its lines end with CR only, must end with LF; convert it: tr '\\r' '\\n'")
 
@@ -93,15 +96,18 @@ def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
 
 
 def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
-    """Yields the lines without their ends. Replaces bytes that are not UTF-8 by U+FFFD, with a warning."""
+    """Yields the lines without their ends. Warns of NUL, and of bytes that are not UTF-8, which become U+FFFD."""
     for number, line in enumerate(lines, start=first_line):
         line = strip_line_end(line, first=number == 1)
         try:
-            yield line.decode()
+            text = line.decode()
+            if "\0" in text:
+                logging.warning("Line %d has NUL bytes; %s.", number, probable_encoding(line))
         except UnicodeDecodeError as error:
             message = "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s."
             logging.warning(message, number, error.start + 1, probable_encoding(line))
-            yield line.decode(errors="replace")
+            text = line.decode(errors="replace")
+        yield text
 
 
 def read_text_file(path: Path) -> list[str]:
@@ -132,12 +138,17 @@ def decode(line: bytes, where: str) -> str:
 
 
 def probable_encoding(line: bytes) -> str:
-    """Returns what a line that is not UTF-8 probably is, and how to correct it."""
+    """Returns what a line with NUL, or that is not UTF-8, probably is, and how to correct it."""
+    if b"\0" in line:
+        return "it is probably UTF-16; convert the text to UTF-8: iconv -f UTF-16 -t UTF-8"
     invalid = len(line) - len(line.decode(errors="ignore").encode())
-    if 2 * invalid < sum(byte >= 0x80 for byte in line):
+    beyond_ascii = sum(byte >= 0x80 for byte in line)
+    if 2 * invalid < beyond_ascii:
         return "it is damaged UTF-8; correct the line"
-    advice = "convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
-    return f"it is probably WINDOWS-1252, or another older encoding of its language; {advice}"
+    if 2 * beyond_ascii > len(line):
+        encodings = "GB18030, Shift_JIS or WINDOWS-1251"
+        return f"it is probably in an older encoding of its language, such as {encodings}; convert it with iconv"
+    return "it is probably WINDOWS-1252; convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
 
 
 def counted(number: int, noun: str) -> str:

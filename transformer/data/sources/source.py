@@ -52,13 +52,22 @@ class Source(Protocol):
 
 
 def open_source(data: Config, split: str) -> Source:
-    """Opens the source that `data` describes, for one of SPLITS. Raises UserError if its data is missing."""
+    """Opens the source that `data` describes, for one of SPLITS, without the training pairs of the list `data.exclude`.
+
+    A line of the list begins with a pair's number, from 1, up to a tab. Raises UserError if it does not, or if data is
+    missing.
+    """
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source
     kept = np.ones(len(source), bool)
     if data.exclude:
-        kept[_read_excluded(data.exclude, len(source))] = False
+        for line, text in enumerate(read_text_file(files.expanded(data.exclude)), start=1):
+            number = text.partition("\t")[0]
+            if not (is_natural_number(number) and 1 <= int(number) <= len(kept)):
+                shown = f"line {line}: {number!r:.60} must be the number of a pair, 1 to {len(kept):,}"
+                raise UserError(f"config.data.exclude={data.exclude}: {shown}")
+            kept[int(number) - 1] = False
     if data.train_pairs:
         kept = kept[: np.searchsorted(np.cumsum(kept), data.train_pairs) + 1]
     return SelectedPairs(source, kept)
@@ -110,22 +119,6 @@ class SelectedPairs:
     @functools.cached_property
     def _numbers(self) -> Int[np.ndarray, " M"]:
         return np.flatnonzero(self.kept)
-
-
-def _read_excluded(path: str, count: int) -> list[int]:
-    """Reads the list of `data.exclude`: a pair's number from 1 at the beginning of each line, up to a tab.
-
-    Returns the numbers from 0. Raises UserError if a line has none, or it is larger than `count`.
-    """
-    numbers = []
-    for line, text in enumerate(read_text_file(files.expanded(path)), start=1):
-        number = text.partition("\t")[0]
-        if not (is_natural_number(number) and 1 <= int(number) <= count):
-            raise UserError(
-                f"config.data.exclude={path}: line {line}: {number!r:.60} must be the number of a pair, 1 to {count:,}"
-            )
-        numbers.append(int(number) - 1)
-    return numbers
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:

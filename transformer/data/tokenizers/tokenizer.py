@@ -21,8 +21,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceV
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
-MODEL = "tokenizer.model"
-TARGET_MODEL = "tokenizer.target.model"  # only if the vocabulary is not shared; MODEL is then the source's
+MODEL, TARGET_MODEL = "tokenizer.model", "tokenizer.target.model"  # the second only if the vocabulary is not shared
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
 _LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
@@ -72,10 +71,7 @@ def model_names(config: Config) -> tuple[str, ...]:
 
 
 def prepare(config: Config, workdir: Path) -> Tokenizer:
-    """Returns the tokenizer saved in `workdir`, after making it as `config.tokenizer` says if it is missing.
-
-    Raises UserError if the model file or the training text is missing or unusable.
-    """
+    """Returns the tokenizer in `workdir`, made if missing. Raises UserError if its model file or text is unusable."""
     if not all((workdir / name).exists() for name in model_names(config)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
@@ -117,10 +113,7 @@ def _load_or_train(config: Config) -> Tokenizer:
 
 
 def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
-    """Makes the vocabularies of both sides as the group `config.tokenizer` says; a shared one is the same object.
-
-    Raises UserError if there is no text, or it does not allow such a vocabulary.
-    """
+    """Makes the vocabularies of both sides by `config.tokenizer`. Raises UserError if the text does not allow them."""
     groups = ((0, 1),) if options.shared else ((0,), (1,))
     vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
     return vocabularies[0], vocabularies[-1]
