@@ -14,7 +14,6 @@ from configs import base
 from tests.decoding.models import Model, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import forced_decoding
 from transformer.decoding.batches import SHORTEST
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH, TextDecoder
 
@@ -77,10 +76,10 @@ def main() -> None:
     for number, devices in (("one", ONE), ("several", TWO)):
         decoder = make_decoder(MODELS, devices)
         parameters = decoder.place([model.parameters for model in MODELS])
-        scores = forced_decoding.score_pairs(decoder, parameters, list(zip(short, short[::-1], strict=True)))
+        scores = decoder.score(parameters, list(zip(short, short[::-1], strict=True)))
         report["scores"][number] = [dataclasses.astuple(score) for score in scores]
         decoder = make_decoder(MODELS[:1], devices)
-        encodings = forced_decoding.encode_texts(decoder, decoder.place([MODELS[0].parameters]), short)
+        encodings = decoder.encode(decoder.place([MODELS[0].parameters]), short)
         report["states"][number] = [encoding.states.tolist() for encoding in encodings]
     print(json.dumps(report))
 

@@ -59,7 +59,10 @@ class Metric(NamedTuple):
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME and, if it has a signature, NAME_signature."""
+    """Returns the value of each metric NAME and, if it has a signature, NAME_signature.
+
+    `references` are one or several lists, each with a reference for every hypothesis. All metrics take all of them.
+    """
     scores: dict[str, float | str] = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)

@@ -152,7 +152,10 @@ def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[l
 
 
 def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
-    """Returns the tokens of a source (side 0) or target (side 1), and EOS. Raises UserError if the text is too long."""
+    """Returns the tokens of a source (side 0) or target (side 1), and EOS.
+
+    Raises UserError, with the text's name, if it has more than `longest_text` tokens or cannot be encoded.
+    """
     tokens, longest = encode(models.tokenizer.sides[side], name, text), longest_text(models.config)
     if len(tokens) > longest:
         raise UserError(

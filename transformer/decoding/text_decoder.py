@@ -11,7 +11,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Int
 
-from transformer.decoding import beam_tree
+from transformer.decoding import beam_tree, forced_decoding
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.shortlist import with_candidates
@@ -74,6 +74,15 @@ class TextDecoder(DeviceModels):
                             pending.append(index)
                     report(int(done[: len(batch.indices)].sum()))
         return translations
+
+    def score(self, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+        return forced_decoding.score_pairs(self, parameters, pairs)
+
+    def encode(self, parameters: Replicas, texts: Sequence[str]) -> list[forced_decoding.Encoding]:
+        return forced_decoding.encode_texts(self, parameters, texts)
+
+    def attention(self, parameters: Replicas, source: str, target: str) -> forced_decoding.Attention:
+        return forced_decoding.read_pair(self, parameters, source, target)
 
     def beam_tree(self, parameters: Replicas, text: str) -> beam_tree.BeamTree:
         (source,) = self._encode([text], first_line=1)

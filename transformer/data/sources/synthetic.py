@@ -88,7 +88,6 @@ TENS = _table("""
 ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
 ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth"}
 GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
-_HELD_OUT = {1: "valid", 2: "test"}  # the splits of a twentieth of all sentences each, by checksum
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,14 @@ class SyntheticSource:
         for index in range(self.examples):
             random = Random(f"{self.split} {index}")
             pair = draw(random)
-            while _HELD_OUT.get(zlib.crc32(pair.english.encode()) % 20, "train") != self.split:
+            while _split_of(pair) != self.split:
                 pair = draw(random)
             yield tuple(text.encode() if is_kept else b"" for text, is_kept in zip(pair, self.sides, strict=True))
+
+
+def _split_of(pair: Phrase) -> str:
+    """Returns the one split that the pair may appear in: a twentieth of all is for "valid", another for "test"."""
+    return {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
 
 
 def draw(random: Random) -> Phrase:
