@@ -66,7 +66,7 @@ def test_a_file_in_another_script_is_evaluated_with_a_warning(quick, tmp_path):
     files = [f"--{side}={tmp_path}/greek" for side in ("source", "reference")]
     done = start("evaluate", f"--workdir={quick}", f"--output={tmp_path}", *files, "--decoding.beam_size=1")
     assert done.returncode == 0, done.stderr.decode()
-    warning = "greek: 100.0% of the characters are unknown to the vocabulary; '\u03ad\u03bd\u03b1'"
+    warning = "greek, en: 100.0% of the characters are unknown to the vocabulary; '\u03ad\u03bd\u03b1'"
     assert warning in done.stderr.decode()
 
 

@@ -18,7 +18,7 @@ from absl import logging
 from transformer import cli
 from transformer.config_types import Config
 from transformer.data.corpus.encoding import count_losses
-from transformer.data.corpus.sanity_checks import find_unknown
+from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.errors import UserError
@@ -57,10 +57,10 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
-    kind, vocabulary = models.config.tokenizer.kind, models.tokenizer.source
-    if kind != "ids":  # the decoder names a line that is not of integers
-        losses, name = count_losses(vocabulary, texts, vocabulary.encode(texts)), arguments.source or arguments.split
-        for warning in find_unknown(name, kind, vocabulary, losses, f"--workdir={arguments.workdir}"):
+    if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
+        losses = count_losses(models.tokenizer.source, texts, models.tokenizer.source.encode(texts)), ({}, {})
+        name = arguments.source or arguments.split
+        for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)
     decoder, parameters = models.decoder()
     logging.info("Translating %s.", counted(len(texts), "sentence"))
