@@ -5,6 +5,7 @@
 # make lint         ruff
 # make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata
 # make bench        the environment of scripts.benchmark's --peers, .venv-bench
+# make interop      the environment of other toolkits for scripts.import_model and scripts.export, .venv-interop
 #
 # PYTHON=python3.12 names the Python that makes an environment, which then keeps it; VENV=.venv-3.12 names its folder.
 
@@ -12,7 +13,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: quickstart test slow hostile lint mtdata bench
+.PHONY: quickstart test slow hostile lint mtdata bench interop
 
 quickstart: $(VENV)/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -46,6 +47,13 @@ bench: .venv-bench/installed
 .venv-bench/installed: requirements-bench.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	@touch $@
+
+interop: .venv-interop/installed
+
+.venv-interop/installed: requirements-interop.txt
+	$(PYTHON) -m venv .venv-interop
+	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-interop.txt
 	@touch $@
 
 $(VENV)/installed: requirements.txt

@@ -1,0 +1,39 @@
+"""The formats that models come in from and go out to."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.interop.portable import PortableModel
+from transformer.errors import UserError
+
+
+class Format(NamedTuple):
+    """A format of another toolkit. Its entry in the table says all that the two commands ask about it.
+
+    recognises(path): whether the names of the files look like this format. None: cannot be imported.
+    read(path): the model. Raises UserError if it cannot be read or expressed here.
+    write(model, folder, quantization): writes the model into a new folder. Raises UserError, with the setting that the
+      format cannot express. None: cannot be exported.
+    quantizations: the values of --quantization besides none.
+    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in an environment of its own.
+    """
+
+    recognises: Callable[[Path], bool] | None
+    read: Callable[[Path], PortableModel] | None
+    write: Callable[[PortableModel, Path, str | None], None] | None
+    quantizations: tuple[str, ...] = ()
+    runtime: str | None = None
+
+
+FORMATS: dict[str, Format] = {}
+
+
+def recognise(path: Path) -> str:
+    """Returns the name of the format of a file or folder. Raises UserError unless it is exactly one."""
+    names = [name for name, entry in FORMATS.items() if entry.recognises is not None and entry.recognises(path)]
+    if len(names) != 1:
+        description = "looks like " + " and ".join(names) if names else "is of no known format"
+        known = ", ".join(name for name, entry in FORMATS.items() if entry.read is not None)
+        raise UserError(f"--from={path}: {description}; name the folder or file of one model ({known})")
+    return names[0]

@@ -1,0 +1,51 @@
+"""A model between toolkits: what each format is read into, and written from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.shortlist import Shortlist
+
+ABSENT = -1  # the id of a special token that the other toolkit lacks
+NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The files from which a model was imported."""
+
+    format: str
+    files: dict[str, str]  # the sha256 of each by its name
+    licence: str | None  # the text of a licence file beside them
+
+
+@dataclass(frozen=True)
+class PortableModel:
+    """A model in this project's terms.
+
+    config: values by dotted key, such as {"model.num_layers": 6}; keys that are not named have base.py's defaults.
+    parameters: float32 arrays by dotted name, as `checkpoints.restore.named_leaves` names them.
+    tokenizer: its tokens are the rows of the tables, in this order.
+    """
+
+    config: dict[str, Any]
+    parameters: dict[str, np.ndarray]
+    tokenizer: Tokenizer
+    shortlist: Shortlist | None = None
+    origin: Origin | None = None
+
+
+def foreign_ids(eos: int, unk: int, others: list[int], pad: int = ABSENT, bos: int = ABSENT) -> list[int]:
+    """Returns the foreign id of each token: the special ones in their order, and then the others."""
+    return [pad, unk, bos, eos, *others]
+
+
+def rows_in_order(table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0) -> Float[np.ndarray, "W *D"]:
+    """Returns the rows of a table with these foreign ids; `absent` fills those of absent tokens."""
+    rows = np.full((len(ids), *table.shape[1:]), absent, np.float32)
+    present = np.array(ids) != ABSENT
+    rows[present] = table[np.array(ids)[present]]
+    return rows
