@@ -18,8 +18,8 @@ The answer:
     versions         version of each package that computes, by name
     greedy           for each source the translation of a greedy search, detokenized text
     beam             the same for the beam search, the best hypothesis
-    scores           for each reference the log-probability of its tokens and end-of-sentence, a sum in nats; null if the
-                     toolkit does not score, or the request has no references
+    scores           for each reference the log-probability of its tokens and end-of-sentence, a sum in nats; null if
+                     the toolkit does not score, or the request has no references
 
 A search never generates padding or the unknown token.
 """
