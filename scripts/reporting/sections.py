@@ -10,10 +10,9 @@ from scripts.charts import curves
 from scripts.evaluations import NEUTRAL, differing_keys
 from scripts.runs import RecordedRun
 from scripts.systems import System
-from transformer import fingerprints
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.environment import read_environment, short_commit
+from transformer.environment import ADVICE, read_environment, read_fingerprints, short_commit
 
 HEADER = (
     *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
@@ -64,12 +63,12 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
     seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
-    digests = fingerprints.read(run.workdir.path)
+    digests = read_fingerprints(run.workdir.path)
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
         *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
-        *(digests.get(name, "unknown")[:8] for name in fingerprints.ADVICE),
+        *(digests.get(name, "unknown")[:8] for name in ADVICE),
     )
 
 
