@@ -29,10 +29,7 @@ def folder(cache_dir: str) -> Path:
 
 
 def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """Locks a file during the block, so that one process prepares data that several need.
-
-    Raises UserError if the holder makes no progress for `seconds`, which is `config.data.wait_seconds`.
-    """
+    """Locks a file while one process prepares data that several need; `seconds` is `config.data.wait_seconds`."""
     advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
     return locks.exclusive(lock, "another process that prepares data", advice, seconds)
 
@@ -71,17 +68,14 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
+    # Code compiled for another processor may use instructions that this one lacks.
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    processor = f"{platform.machine()} {platform.processor()} {features}"
     try:
-        compiled = folder(cache_dir) / "compiled" / _processor()
+        compiled = folder(cache_dir) / "compiled" / hashlib.sha256(processor.encode()).hexdigest()[:16]
     except UserError:
         return
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
-
-
-def _processor() -> str:
-    """Returns a digest of the processor's features: code compiled for others may use instructions it lacks."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(f"{platform.machine()} {platform.processor()} {flags}".encode()).hexdigest()[:16]

@@ -30,10 +30,7 @@ ADVICE = {
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit, package versions, devices and command line. The commit is None unless git tracks the code.
-
-    "diff" has the uncommitted changes of tracked files; it is absent if there are none.
-    """
+    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and command line."""
     import jax  # commands that compute nothing need only `now`
 
     commit, diff = None, None

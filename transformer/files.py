@@ -76,10 +76,7 @@ def check_new(output: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
-
-    Raises UserError if `output` exists or cannot be made.
-    """
+    """Yields a temporary folder that becomes `output` if the block succeeds. Raises UserError if `output` exists."""
     check_new(output)
     make_folder(output.parent, "--output")
     unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")

@@ -82,10 +82,7 @@ def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hash
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Locks an open file unless another process has. The lock ends when the file is closed or the process dies.
-
-    Raises UserError if the file system has no locks.
-    """
+    """Locks a file until it is closed, unless another process has. Raises UserError if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

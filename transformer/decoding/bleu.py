@@ -100,14 +100,6 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
     return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
 
 
-def cased_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    return corpus_score(make_bleu(language.tokenizer), hypotheses, references)
-
-
-def chrf_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    return corpus_score(CHRF(), hypotheses, references)
-
-
 def exact_match(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, None]:
     """Returns the fraction of hypotheses that are equal to one of their references."""
     sentences = zip(hypotheses, *references, strict=True)
@@ -176,8 +168,15 @@ METRICS = {
     "bleu_lowercase_tokenized": Metric(
         lowercase_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
     ),
-    "bleu": Metric(cased_score, "BLEU"),
-    "chrf": Metric(chrf_score, "chrF", shown_in=("validation", "comparison", "results")),
+    "bleu": Metric(
+        lambda hypotheses, references, language: corpus_score(make_bleu(language.tokenizer), hypotheses, references),
+        "BLEU",
+    ),
+    "chrf": Metric(
+        lambda hypotheses, references, _: corpus_score(CHRF(), hypotheses, references),
+        "chrF",
+        shown_in=("validation", "comparison", "results"),
+    ),
     "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
     "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
 }

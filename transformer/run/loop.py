@@ -1,7 +1,4 @@
-"""The training loop: fetches batches, updates the state, logs, validates and saves checkpoints.
-
-Everything else that happens during training is a hook, listed in `train`.
-"""
+"""The training loop. Everything besides steps, validation and checkpoints is a hook, listed in `train`."""
 
 import contextlib
 import dataclasses

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import optax
 from absl import logging
 
 from transformer import files
@@ -107,10 +108,7 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
 
 
 def prepare(config: Config, workdir: Workdir) -> Run:
-    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
-
-    Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
-    """
+    """Prepares the data, unless it is cached, and constructs model and step. Raises UserError for unusable input."""
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
@@ -136,7 +134,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
     inputs = inputs_of(config, vocabulary.source.pieces)
-    size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
+    size = optax.tree.size(initializer.abstract_state.parameters)
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
         *(f"{size:,}", *vocabulary.vocab_sizes, product_dtype(config.model.dtype), mesh.size),

@@ -41,10 +41,7 @@ def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
-    """Reads the vectors of the pieces that are words in the file. A piece matches without its word mark.
-
-    Raises UserError if the file cannot be used or has none of the pieces.
-    """
+    """Reads the vectors of pieces that are words of the file, apart from word marks. Raises UserError without any."""
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         wanted.setdefault(piece.removeprefix("\u2581"), []).append(index)
@@ -59,10 +56,7 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
 
 
 def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
-    """Returns the parameters with pretrained rows in the embedding tables of "encoder" and "decoder".
-
-    Both write to a shared table, the decoder last.
-    """
+    """Returns the parameters with pretrained rows in the embedding tables. The decoder's replace a shared one last."""
     for stack, pretrained in rows.items():
         # A shared table is a parameter of the first stack in alphabetical order: the decoder.
         owner = stack if "embedding" in parameters[stack] else "decoder"

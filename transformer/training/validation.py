@@ -53,10 +53,7 @@ def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
 
 
 class EvalStep:
-    """Maps (parameters, batch) to the sums over the batch, without dropout. Each batch shape is compiled once.
-
-    With masked_lm, every evaluation masks the same tokens.
-    """
+    """Maps (parameters, batch) to the sums over the batch, without dropout. masked_lm always masks the same tokens."""
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
         """`inputs` is from `inputs_of`."""

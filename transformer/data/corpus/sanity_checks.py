@@ -1,7 +1,4 @@
-"""Sanity checks of a run's data: untranslated or swapped sides, unsuitable vocabularies, and overlapping splits.
-
-A check yields a line for each warning. `pair_lines` shows two training pairs.
-"""
+"""Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
 
 import re
 from collections import Counter

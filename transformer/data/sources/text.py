@@ -111,10 +111,7 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
 
 
 def download(data: Config) -> Path:
-    """Downloads the missing files of `data.downloads`, verifies their checksums, and returns the folder with all files.
-
-    Raises UserError if there is nothing to download, a server cannot be reached, or a file has another checksum.
-    """
+    """Returns the folder of `data.downloads`, after downloading missing files. Raises UserError if it cannot."""
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
     key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
