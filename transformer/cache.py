@@ -40,10 +40,7 @@ def key(content: object) -> str:
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Creates `folder` and its parent with `fill` unless it exists. One process creates it; all others wait.
-
-    It appears atomically: `fill` gets a temporary folder, which is then renamed.
-    """
+    """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder. Other processes wait."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(exist_ok=True)
     with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):

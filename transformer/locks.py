@@ -94,10 +94,9 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
-    """Locks a file, which is created if missing, during the block. Progress in the block updates the file's time.
+    """Locks a file, created if missing, during the block. Progress in the block updates the file's time.
 
-    Raises UserError if the lock is not free within `seconds` of the holder's last progress. The message names the
-    `holder` and gives the advice.
+    Raises UserError, with `holder` and advice, if the holder of the lock makes no progress for `seconds`.
     """
     with lock.open("a") as file:
         for _ in poll_until(f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns):

@@ -82,21 +82,18 @@ def _death_reported() -> Iterator[None]:
 
 
 def _start(pickled_function: bytes) -> None:
-    """Prepares a worker process: a session first, then the function, whose modules take most of the start.
-
-    Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
-    """
+    """Prepares a worker process: a session first, then the function, whose modules take most of the start."""
     global _function
+    # Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
     os.setsid()
     os.dup2(2, 1)  # standard output has the command's results only
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+    def exit_with_parent() -> None:  # if the parent is killed; otherwise the executor ends this process
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     _function = pickle.loads(pickled_function)
-
-
-def _exit_with_parent() -> None:
-    """Ends this process when its parent has been killed; otherwise the executor ends it."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def _call(*arguments: Any) -> Any:
@@ -137,10 +134,9 @@ def merge(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
 
 
 def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None) -> None:
-    """Calls the jobs in as many threads as there are cores.
+    """Calls the jobs, in their order, in as many threads as there are cores, and `after_job` after each in this thread.
 
-    Jobs start in their order, and the first error in that order is raised. `after_job` is called once after each job,
-    in this thread. After an error no further job starts.
+    Raises the first error in the order of the jobs, after which no further job starts.
     """
     with ThreadPoolExecutor(num_workers(0)) as pool:
         try:

@@ -32,10 +32,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration, tokenizer and, with `decoding.shortlist`, shortlist of the first one.
-
-    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them.
-    """
+    """Models with the workdir, configuration, tokenizer and shortlist of the first one, and parameters in NumPy."""
 
     workdir: Workdir
     config: Config

@@ -123,10 +123,7 @@ def check_for_training(config: Config) -> None:
 
 
 def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys, of the types in `configs/base.py`: 1 is also a float, 1e4 an integer, [] a tuple.
-
-    Raises UserError if a key is unknown, or its value has another type.
-    """
+    """Returns the values of all keys in their types: 1 is a float too, 1e4 an integer. Raises UserError for others."""
     keys = declared_keys()
     for name, value in flat.items():
         if name not in keys:

@@ -79,10 +79,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values that the overrides set, by key.
-
-    Raises UserError for an unknown key or a value of another type. The message begins with `flag` and the key.
-    """
+    """Returns the values of overrides by key. Raises UserError, with `flag` before the key, for unusable ones."""
     values, declared = {}, keys.declared_keys()
     for name, text in overrides:
         if name not in declared:
@@ -107,10 +104,7 @@ def save(config: Config, workdir: Path) -> None:
 
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration saved in a workdir, or in its `config.json`. Keys it lacks have their defaults.
-
-    Raises UserError if the file cannot be read, or its configuration is not allowed.
-    """
+    """Returns the configuration of a workdir or file, with defaults for missing keys. Raises UserError for bad ones."""
     path = path / FILE_NAME if path.is_dir() else path
     try:
         nested = json.loads(path.read_text(encoding="utf-8"))

@@ -59,10 +59,7 @@ class Metric(NamedTuple):
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME and, if it has a signature, NAME_signature.
-
-    `references` are one or several lists, each with a reference for every hypothesis. All metrics take all of them.
-    """
+    """Returns the value of each metric NAME, and NAME_signature if it has one, by all lists of references together."""
     scores: dict[str, float | str] = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)

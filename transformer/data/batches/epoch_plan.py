@@ -84,7 +84,7 @@ class BucketStats:
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch: `len(plan)` of them, `plan[i]` the i-th.
+    """The batches of an epoch, a sequence of `PlannedBatch`.
 
     `tokens` include end-of-sentence. With subword sampling they are reserved; samples have fewer.
     """

@@ -138,9 +138,8 @@ def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
 
 def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
     """Yields the batches of `plan_in_order`."""
-    plan = plan_in_order(corpus, config)
-    for number in range(len(plan)):
-        yield place(corpus, plan[number], mesh)
+    for batch in plan_in_order(corpus, config):
+        yield place(corpus, batch, mesh)
 
 
 def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:

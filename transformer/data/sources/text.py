@@ -1,7 +1,4 @@
-"""Parallel files: line N of the source file belongs to line N of the target file, as text or as integers.
-
-Monolingual text has one file; the other side of its pairs is empty.
-"""
+"""Parallel files, of text or of integers: line N of the source file belongs to line N of the target file."""
 
 import bisect
 import hashlib
@@ -32,10 +29,7 @@ class TextSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
-        """Finds the files of `data.{split}_split`, STEM or STEM+STEM, in `data.path` or among the downloads.
-
-        Raises UserError if no folder is named, or a file is missing.
-        """
+        """Finds the files of `data.{split}_split`, STEM or STEM+STEM. Raises UserError if one is missing."""
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
