@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,18 +40,11 @@ def key(content: object) -> str:
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
     """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder. Other processes wait."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(exist_ok=True)
     with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):
-        if folder.exists():
-            return
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            unfinished.mkdir()
-            fill(unfinished)
-            unfinished.rename(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():
+            with files.new_folder(folder) as unfinished:
+                fill(unfinished)
 
 
 def enable_compilation_cache(cache_dir: str = "") -> None:

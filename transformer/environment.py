@@ -70,11 +70,6 @@ def read_environment(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def short_commit(environment: Mapping[str, Any]) -> str:
-    """Returns the abbreviated commit of a recorded environment, with + for uncommitted changes."""
-    return (environment.get("commit") or "unknown")[:9] + ("+" if environment.get("uncommitted_changes") else "")
-
-
 def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     """Raises UserError if fingerprints differ from the recorded ones, or the record is damaged."""
     path = workdir / CONTENTS
@@ -87,14 +82,6 @@ def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
         raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
     if differing:
         raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
-
-
-def read_fingerprints(workdir: Path) -> dict[str, str]:
-    """Returns the recorded fingerprints; none if there is no record, or it is damaged."""
-    try:
-        return dict(json.loads((workdir / CONTENTS).read_bytes()))
-    except UNREADABLE:
-        return {}
 
 
 def now() -> str:

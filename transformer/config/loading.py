@@ -79,7 +79,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values of overrides by key. Raises UserError, with `flag` before the key, for unusable ones."""
+    """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, for bad ones."""
     values, declared = {}, keys.declared_keys()
     for name, text in overrides:
         if name not in declared:

@@ -59,7 +59,10 @@ def abstract_arrays(shapes, shardings):
 
 
 def tree_shardings(mesh: Mesh, tree):
-    """Returns the shardings of parameters or an optimizer's state: whole where the mesh does not divide a dimension."""
+    """Returns the sharding of every leaf of parameters, or of an optimizer's state, which has the same names.
+
+    A dimension that the mesh does not divide stays whole; vectors and scalars are on every device.
+    """
 
     def place(path, leaf) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]

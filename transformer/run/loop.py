@@ -1,4 +1,4 @@
-"""The training loop. Everything besides steps, validation and checkpoints is a hook, listed in `train`."""
+"""The training loop: data, steps, validation and checkpoints. Hooks, listed in `train`, do everything else."""
 
 import contextlib
 import dataclasses

@@ -108,7 +108,10 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
 
 
 def prepare(config: Config, workdir: Workdir) -> Run:
-    """Prepares the data, unless it is cached, and constructs model and step. Raises UserError for unusable input."""
+    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
+
+    Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
+    """
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())

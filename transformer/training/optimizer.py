@@ -99,7 +99,7 @@ def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
     )
     adam = optax.adamw(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True)
 
-    def label(path, leaf) -> str:
+    def label(path, leaf) -> str:  # "muon" for kernels, except that of the projection to logits
         names = [key.key for key in path]
         is_inner = names[-1] == "kernel" and leaf.ndim == 2 and "projection" not in names
         return "muon" if is_inner else "adam"

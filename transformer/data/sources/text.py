@@ -105,32 +105,30 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
 
 
 def download(data: Config) -> Path:
-    """Returns the folder of `data.downloads`, after downloading missing files. Raises UserError if it cannot."""
+    """Returns the folder of `data.downloads`, after downloading them all. Raises UserError if that fails."""
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
     key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with cache.exclusive(folder / ".lock", data.wait_seconds):
+
+    def fill(unfinished: Path) -> None:
         for name, url, sha256 in data.downloads:
-            if not (folder / name).exists():
-                _download(url, folder / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+            _download(url, unfinished / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+
+    cache.make_once(folder, fill, data.wait_seconds)
     return folder
 
 
 def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
     logging.info("Downloading %s", url)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, unfinished.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
             shutil.copyfileobj(response, file)
-        with unfinished.open("rb") as file:
+        with path.open("rb") as file:
             received = hashlib.file_digest(file, "sha256").hexdigest()
         if received != sha256:
             raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
-        unfinished.rename(path)
     except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
-        unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
             raise
         reason = " ".join(str(getattr(error, "reason", error)).split())
