@@ -79,7 +79,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, for bad ones."""
+    """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, if one cannot be."""
     values, declared = {}, keys.declared_keys()
     for name, text in overrides:
         if name not in declared:
@@ -104,7 +104,10 @@ def save(config: Config, workdir: Path) -> None:
 
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of a workdir or file, with defaults for missing keys. Raises UserError for bad ones."""
+    """Returns the configuration saved in a workdir, or in its `config.json`. Keys it lacks have their defaults.
+
+    Raises UserError if the file cannot be read, or its configuration is not allowed.
+    """
     path = path / FILE_NAME if path.is_dir() else path
     try:
         nested = json.loads(path.read_text(encoding="utf-8"))

@@ -185,6 +185,6 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
 
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
-    """Transposes a matrix whose columns "fsdp" shards: a stack is sharded alike. A second call undoes the first."""
+    """Transposes a matrix whose columns "fsdp" shards, to shard a stack alike. A second call undoes the first."""
     rule = next((RULES[key.key] for key in reversed(path) if getattr(key, "key", None) in RULES), ("fsdp",))
     return matrix if rule[0] == "fsdp" else matrix.T

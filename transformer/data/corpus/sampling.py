@@ -20,7 +20,7 @@ MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
 _SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
 _NO_EPOCH = 1 << 32  # seeds the estimate
-_TEXT = ("text", "text_offsets", "text_lengths")
+
 
 Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
 
@@ -84,11 +84,16 @@ class Sampler:
         return self.tokenizer.sides[side].sample(texts, numbers.tolist(), self.rate)
 
     def _texts(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[str]:
-        text, offsets, text_lengths = (open_array(self.folder, name) for name in _TEXT)
+        text, offsets, text_lengths = _open_text(self.folder)
         lengths = text_lengths[pairs]
         starts = offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
         spans = zip(starts.tolist(), (starts + lengths[:, side]).tolist(), strict=True)
         return [text[start:stop].tobytes().decode() for start, stop in spans]
+
+
+@functools.lru_cache(maxsize=1)
+def _open_text(folder: Path) -> list[np.ndarray]:
+    return [open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones t
 
 
 def count_lines(path: Path) -> int:
+    """Returns how many lines `read_lines` yields."""
     return sum(1 for _ in read_lines(path))
 
 
