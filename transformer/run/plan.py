@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from transformer.checkpoints.restore import steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
@@ -28,8 +27,8 @@ def describe(run: Run) -> Iterator[str]:
     parameters = run.initializer.abstract_state.parameters
     for stack, modules in parameters.items():
         for name, tree in modules.items():
-            yield f"parameters  {stack}.{name}: {optax.tree.size(tree):,}"
-    yield f"parameters  in all: {optax.tree.size(parameters):,}"
+            yield f"parameters  {stack}.{name}: {size(tree):,}"
+    yield f"parameters  in all: {size(parameters):,}"
     if run.parent:
         yield f"parameters  {run.parent.describe(parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh, run.workdir.plans) as loader:
@@ -62,6 +61,10 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     per_step = config.training.accumulation * sum(use.positions for use in loader.plan.stats) / len(loader.plan)
     left = timedelta(seconds=round(seconds_per_position(run, state, loader) * per_step * remaining))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+
+def size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: Any) -> int:

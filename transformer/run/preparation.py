@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import optax
 from absl import logging
 
 from transformer import files
@@ -137,7 +136,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
     inputs = inputs_of(config, vocabulary.source.pieces)
-    size = optax.tree.size(initializer.abstract_state.parameters)
+    size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
         *(f"{size:,}", *vocabulary.vocab_sizes, product_dtype(config.model.dtype), mesh.size),
