@@ -26,7 +26,7 @@ OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
     "config.data.max_length; if validation does not fit, lower config.decoding.batch_tokens",
     "decoding": "lower --decoding.batch_tokens",
-    None: "use a device with more memory",
+    **dict.fromkeys((None, "data"), "use a device with more memory"),
 }
 UNUSABLE_PATH = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),

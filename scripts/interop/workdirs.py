@@ -26,7 +26,7 @@ from transformer.workdir import Workdir, create_workdir
 
 STEP = 0  # no update was done here
 # An imported model has no training data: what needs it asks for data.path.
-NO_DATA = {"data.source": "text", "data.name": "imported"}
+NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
 
 
 def write(model: PortableModel, folder: Path) -> None:
