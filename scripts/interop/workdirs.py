@@ -9,7 +9,7 @@ import numpy as np
 
 from configs import base
 from scripts.interop.portable import PortableModel
-from transformer import files, fingerprints
+from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
@@ -41,7 +41,7 @@ def write(model: PortableModel, folder: Path) -> None:
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
     model.tokenizer.save(folder)
-    files.write_json(workdir.contents, {fingerprints.VOCABULARY: model.tokenizer.fingerprint})
+    files.write_json(workdir.contents, {VOCABULARY: model.tokenizer.fingerprint})
     if model.origin is not None:
         files.write_json(workdir.parent, dataclasses.asdict(model.origin))
     if model.shortlist is not None:
