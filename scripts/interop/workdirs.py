@@ -19,6 +19,7 @@ from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
+from transformer.environment import VOCABULARY
 from transformer.errors import UNREADABLE, UserError, first_of
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
