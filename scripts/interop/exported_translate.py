@@ -30,15 +30,23 @@ longest = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))["deco
 weights = jax.device_put(load_file(FOLDER / "model.safetensors"))
 search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).call)
 
+
+def segment(line: str) -> list[str]:
+    """Returns the pieces of a line. A language token such as >>fra<< may begin it, if the model has it."""
+    language, end, rest = line.partition("<<")
+    if language + end in tokens and end:
+        return [language + end, *source.encode(rest, out_type=str)]
+    return source.encode(line, out_type=str) if source else line.split()
+
+
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
     lines = [line.rstrip("\n") for line in lines]
-    texts = [source.encode(line, out_type=str) if source else line.split() for line in lines]
-    texts = [text[: longest - 1] for text in texts]
+    texts = [segment(line)[: longest - 1] for line in lines]
     batch = np.zeros((ROWS, max(16, 1 << max(map(len, texts)).bit_length())), np.int32)
     for row, text in zip(batch, texts, strict=False):
         if text:  # an empty row gives an empty translation
             row[: len(text) + 1] = [*(tokens.get(piece, UNK) for piece in text), EOS]
     for output in jax.device_get(search(weights, batch)[0])[: len(lines)]:
         words = [pieces["target"][token] for token in output if token == UNK or token >= SPECIAL]
-        text = target.decode(words) if target else " ".join(words)
+        text = target.decode(words).replace("\u2581", " ").strip() if target else " ".join(words)
         print(" ".join(text.splitlines()), flush=True)

@@ -1,4 +1,4 @@
-"""Exports without a toolkit: weights in safetensors, and the programs that JAX alone runs with them (StableHLO)."""
+"""Exports without a toolkit: weights in safetensors, and programs that need only JAX (StableHLO)."""
 
 import json
 import shutil
@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jax.sharding import AbstractDevice, AbstractMesh
 from jaxtyping import Array, Float, Int
 from safetensors.numpy import save
@@ -16,21 +18,21 @@ from safetensors.numpy import save
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.checkpoints.restore import named_leaves
-from transformer.config.keys import checked, flatten
+from transformer.config.keys import checked
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
-from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
+from transformer.decoding.beam_search import beam_search
+from transformer.decoding.strategies import BEAM
 from transformer.model.transformer import Transformer
+from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")
 PLATFORMS = ("cpu", "cuda", "tpu")
 # A device of no platform: programs traced for it have none of the forms that are for one platform only.
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
-# What the exported search can express.
-REQUIRED = {"training.objective": "translation", "decoding.strategy": "beam", "decoding.shortlist": 0}
+EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",)}
 
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
@@ -58,12 +60,12 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     exported.
     """
     config = checked(model.config | {"model.dtype": quantization or "float32"})
-    for key, required in REQUIRED.items():
-        if (value := flatten(config)[key]) != required:
-            raise UserError(f"{key}={value}: format=stablehlo can only express {key}={required}")
+    model.check_expressible("stablehlo", EXPRESSIBLE)
+    if config.decoding.shortlist:
+        logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
-    decoder = TextDecoder((graph,), model.tokenizer, config.decoding, devices=())
+    options = {key: config.decoding[key] for key in BEAM if key != "n_best"}
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
@@ -73,8 +75,10 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         return build(parameters)[0].encoder(source).astype(np.float32)
 
     def search(parameters: Parameters, source: Int[Array, "B S"]) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
-        options = {"n_best": 1, "extra_length": decoder.extra_lengths[-1]}
-        best, _ = decoder.search(build(parameters), source, jax.numpy.zeros(source.shape[0], int), **options)
+        lengths = (source != PAD).sum(axis=1) - 1
+        limits = jnp.where(lengths < 0, -1, lengths + config.decoding.max_extra_length)
+        max_length = source.shape[1] + config.decoding.max_extra_length
+        best, _ = beam_search(build(parameters), source, limits, n_best=1, max_length=max_length, **options)
         return best.tokens[:, 0], best.scores[:, 0]
 
     write_safetensors(model, folder, quantization)

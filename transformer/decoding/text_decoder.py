@@ -112,7 +112,7 @@ class TextDecoder(DeviceModels):
         """Returns the search of a pass, and the batches of the sources with these lengths."""
         num_hypotheses = n_best if self.strategy.samples else self.config.beam_size
         # Spare hypotheses replace those of equal text.
-        search = self.jit(self.search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
+        search = self.jit(self._search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         max_positions = self.config.batch_tokens // num_hypotheses
         return search, make_batches(lengths, self.config.max_source_length, extra_length, max_positions, shortest)
@@ -151,7 +151,7 @@ class TextDecoder(DeviceModels):
         lines[: len(batch.indices)] = np.array(batch.indices) + first_line
         return (source, lines) if self.shortlist is None else (source, lines, self.shortlist.candidates(source))
 
-    def search(
+    def _search(
         self,
         models: Sequence[nnx.Module],
         source: Int[Array, "B S"],
