@@ -62,8 +62,8 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if the search cannot be
     exported.
     """
-    config = checked(model.config | {"model.dtype": quantization or "float32"})
     model.check_expressible("stablehlo", EXPRESSIBLE)
+    config = checked(model.config | {"model.dtype": quantization or "float32"})
     if config.decoding.shortlist:
         logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)

@@ -7,6 +7,7 @@ import sys
 
 import jax
 import jax.export
+import jaxtyping
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -15,11 +16,20 @@ from safetensors.numpy import load_file
 import transformer
 from scripts.interop import stablehlo, workdirs
 from tests.checkpoints.workdirs import make_workdir
+from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.programs import miscompiled_operation
+from transformer.special_tokens import SPECIAL_PIECES
 
-TEXT = {"data.source": "text", "data.source_language": "in", "data.target_language": "out"}
-BYTES = TEXT | {"tokenizer.kind": "bpe", "tokenizer.byte_fallback": "true", "tokenizer.vocab_size": "270"}
+BYTES = {
+    "data.source": "text",
+    "tokenizer.kind": "bpe",
+    "tokenizer.byte_fallback": "true",
+    "tokenizer.vocab_size": "270",
+    "decoding.max_source_length": "32",
+}
 VARIANT = {
     "model.norm_position": "pre",
     "model.positions": "rotary",
@@ -30,25 +40,40 @@ VARIANT = {
     "tokenizer.shared": "false",
     "decoding.beam_size": "1",
 }
-MODELS = {"bytes": BYTES, "ids": VARIANT}
 LINES = {
-    "bytes": [
-        "A man rides a horse.",
-        "",
-        "x",
-        "Zwei Häuser – 3 €",
-        "many words " * 9,
-        *(f"line {i}" for i in range(15)),
-    ],
+    "bytes": ["A man rides a horse.", "", "x", "Zwei Häuser – 3 €", "many words " * 9, *map(str, range(15))],
     "ids": ["1 2 3", "7 7 7 1", "", "2", " ".join("12345678"), "5 99"],
+    "pieces": [">>fra<< the old lamp", "the old lamp", "a lamp >>fra<<", "three small hats", "Zwei"],
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+def make_piece_tokenizer() -> Tokenizer:
+    """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for each side."""
+    sides = [make_tokenizer(LINES["pieces"], size).source for size in (40, 36)]
+    pieces = dict.fromkeys([*SPECIAL_PIECES, ">>fra<<", *sides[1].pieces, *sides[0].pieces])
+    source = PieceVocabulary(list(pieces), [side.serialized for side in sides])
+    return Tokenizer(source, source.target_view)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def symbolic_dimensions():
+    """Allows symbols as dimensions, which are no `int`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module", params=LINES)
 def exported(request, tmp_path_factory):
-    """Returns a name of MODELS, a workdir with random parameters, and its export."""
+    """Returns a name of LINES, a workdir with random parameters, and its export."""
     path = tmp_path_factory.mktemp("stablehlo")
-    workdir = make_workdir(path / "workdir", steps=(10,), **MODELS[request.param])
+    workdir = path / "workdir"
+    if request.param == "pieces":
+        workdir.mkdir()
+        model = random_model(make_piece_tokenizer(), tokenizer__kind="pieces", model__share_embeddings="target")
+        workdirs.write(model, workdir)
+    else:
+        make_workdir(workdir, steps=(10,), **{"bytes": BYTES, "ids": VARIANT}[request.param])
     (path / "export").mkdir()
     stablehlo.write_stablehlo(workdirs.from_workdir(workdir, "last", 1), path / "export", None)
     return request.param, workdir, path / "export"
@@ -106,27 +131,26 @@ def test_the_weights_are_plain_and_described(exported):
     for name, array in model.parameters.items():
         np.testing.assert_array_equal(weights[name], array)
     settings = json.loads((folder / "config.json").read_text())
-    assert settings["model"]["d_model"] == 8 and settings["languages"] == ["in", "out"]
+    assert settings["model"]["d_model"] == 8 and len(settings["languages"]) == 2
     with safe_open(folder / "model.safetensors", "np") as file:
         assert json.loads(file.metadata()["config"]) == settings
 
 
-def random_model(tmp_path, **changes):
+def with_settings(tmp_path, **changes):
     model = workdirs.from_workdir(make_workdir(tmp_path / "workdir", steps=(10,)), "last", 1)
     return dataclasses.replace(model, config=model.config | changes)
 
 
 def test_weights_that_are_views_of_others_are_written_in_their_order(tmp_path):
-    model = random_model(tmp_path)
+    model = with_settings(tmp_path)
     views = {name: np.asfortranarray(array) for name, array in model.parameters.items()}
     stablehlo.write_safetensors(dataclasses.replace(model, parameters=views), tmp_path, None)
     for name, array in load_file(tmp_path / "model.safetensors").items():
         np.testing.assert_array_equal(array, model.parameters[name])
 
 
-@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
-def test_the_dtype_is_that_of_the_quantization(tmp_path, dtype):
-    model = random_model(tmp_path, **{"model.dtype": dtype})
+def test_the_dtype_is_that_of_the_quantization(tmp_path):
+    model = with_settings(tmp_path, **{"model.dtype": "bfloat16"})
     for quantization, has_bfloat16 in ((None, False), ("bfloat16", True)):
         folder = tmp_path / str(quantization)
         folder.mkdir()
@@ -141,5 +165,5 @@ def test_the_dtype_is_that_of_the_quantization(tmp_path, dtype):
 @pytest.mark.parametrize(("key", "value"), [("decoding.strategy", "sample"), ("training.objective", "causal_lm")])
 def test_what_the_search_cannot_express_is_refused_by_name(tmp_path, key, value):
     with pytest.raises(UserError, match=f"cannot express {key}={value}, only"):
-        stablehlo.write_stablehlo(random_model(tmp_path, **{key: value}), tmp_path, None)
+        stablehlo.write_stablehlo(with_settings(tmp_path, **{key: value}), tmp_path, None)
     assert not (tmp_path / "model.safetensors").exists()
