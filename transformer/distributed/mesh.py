@@ -16,7 +16,8 @@ AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
 # suffices (Megatron-LM). FSDP splits the other dimension.
-RULES = dict.fromkeys(("query", "key", "value", "inner", "gate", "projection"), P("fsdp", "tensor"))
+COLUMNS = ("query", "key", "value", "inner", "gate", "projection", "input", "forget")
+RULES = dict.fromkeys(COLUMNS, P("fsdp", "tensor"))
 RULES |= dict.fromkeys(("output", "outer", "embedding"), P("tensor", "fsdp"))
 
 

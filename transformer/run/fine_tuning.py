@@ -67,7 +67,7 @@ class Parent:
     @property
     def token_sides(self) -> dict[str, int]:
         """The taken parameters with a vector for each token, each with the side of the tokens; 0 for shared ones."""
-        sides, is_shared = EMBEDDINGS | {"projection.kernel": 1}, self.run_config.tokenizer.shared
+        sides, is_shared = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}, self.run_config.tokenizer.shared
         return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
 
     def initial_parameters(self, parameters: dict) -> dict:
