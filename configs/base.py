@@ -128,7 +128,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.wait_seconds = Key(7200, at_least(1), HOST)  # how long to wait for a process without progress before failing
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
-    # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids
+    # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids; pieces: of imported models
     tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.tokenizer:TOKENIZERS"))
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires

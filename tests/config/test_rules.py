@@ -74,6 +74,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
+    ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
     ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
     ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),

@@ -83,7 +83,7 @@ class Shortlist:
         if size > translations.shape[1]:
             most = translations.shape[1]
             raise UserError(f"{flag}: must be at most {most}, the translations of each token in {path}")
-        is_shared = tokenizer.source is tokenizer.target
+        is_shared = tokenizer.is_shared
         return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)
 
 
