@@ -1,6 +1,5 @@
-"""Export of a model to CTranslate2's format, which its own converter writes in an environment of its own."""
+"""Export of a model to CTranslate2's format, which the toolkit's own converter writes."""
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from scripts.interop import certificate
-from scripts.interop.ctranslate2_reader import ACTIVATIONS, SINUSOIDS, STACKS, names, sinusoids
+from scripts.interop.ctranslate2_reader import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, TOKENS, names, sinusoids
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.config.keys import freeze
-from transformer.config_types import head_widths
-from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.config_types import Config, head_widths
+from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, UNK
+from transformer.special_tokens import BOS, EOS, SPECIAL, SPECIAL_PIECES, UNK
 
 EXPRESSIBLE = {
     "training.objective": ("translation",),
@@ -28,52 +27,61 @@ MAX_POSITIONS = 2048  # of sinusoids, which are stored
 README = """\
 # A model for CTranslate2
 
-A source is segmented into pieces {segmentation}. The decoder never generates `<pad>` or `<s>`:
+The pieces of a text are {segmentation}. In Python:
 
 ```python
-translator = ctranslate2.Translator(FOLDER)
-translator.translate_batch(
-    [pieces], beam_size={beam_size}, length_penalty=1, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]]
+translator = ctranslate2.Translator("FOLDER")
+results = translator.translate_batch(
+    [pieces], beam_size={beam_size}, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]]
 )
 ```
+
+CTranslate2 divides the log-probability of a hypothesis by length^length_penalty.
 """
 
 
 def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
-    """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist."""
+    """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
+
+    Raises UserError if CTranslate2 cannot express a setting, or its Python is missing.
+    """
     model.check_expressible("ctranslate2", EXPRESSIBLE)
-    config = freeze(model.settings)
-    vocabularies = [list(side.pieces) for side in model.tokenizer.sides]
+    config, vocabularies = freeze(model.settings), [list(side.pieces) for side in model.tokenizer.sides]
+    d_k, d_v = head_widths(config.model)
+    if d_k != d_v:
+        raise UserError(f"--format=ctranslate2: cannot express model.d_k={d_k} with model.d_v={d_v}, only equal widths")
     with tempfile.TemporaryDirectory() as temporary:
-        np.savez(Path(temporary, "variables.npz"), **_variables(model, config.model))
-        vmap = Path(temporary, "vmap.txt")
+        variables, vmap = Path(temporary, "variables.npz"), Path(temporary, "vmap.txt")
+        np.savez(variables, **_variables(model.parameters, config.model))
         if model.shortlist is not None:
-            vmap.write_text("".join(f"{line}\n" for line in _candidates(model)), encoding="utf-8")
+            files.write_text(vmap, _vocabulary_map(model))
         request = {
-            "folder": str(folder),
+            "folder": str(folder.resolve()),
             "quantization": quantization,
-            "variables": str(Path(temporary, "variables.npz")),
-            **dict(zip(STACKS, _arguments(config.model), strict=True)),
+            "variables": str(variables),
+            **dict(zip(STACKS, _arguments(config.model, "decoder.final_norm.scale" in model.parameters), strict=True)),
             "config": {
-                "unk_token": vocabularies[1][UNK],
-                "bos_token": vocabularies[1][BOS],
-                "eos_token": vocabularies[1][EOS],
-                "decoder_start_token": vocabularies[1][BOS],
+                **dict(zip(TOKENS, (SPECIAL_PIECES[token] for token in (UNK, BOS, EOS, BOS)), strict=True)),
                 "add_source_eos": config.model.source_eos,
                 "layer_norm_epsilon": config.model.layer_norm_epsilon,
             },
             "vocabularies": vocabularies,
-            "vmap": None if model.shortlist is None else str(vmap),
+            "vmap": str(vmap) if vmap.exists() else None,
+            "sources": [],
         }
-        certificate.ask("ctranslate2", request)
-    segmenters = _segmenters(model.tokenizer.sides)
+        try:
+            certificate.ask(certificate.find_python(None) or Path("python"), "ctranslate2", request)
+        except certificate.Unavailable as reason:
+            raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
+    segmenters = _segmenters(*model.tokenizer.sides)
     for name, content in segmenters.items():
         files.write_bytes(folder / name, content)
-    segmentation = f"by {' and '.join(segmenters)}" if segmenters else "at spaces"
-    files.write_text(folder / "README.md", README.format(segmentation=segmentation, beam_size=config.decoding.beam_size))
+    segmentation = f"those of {' and '.join(segmenters)}" if segmenters else "separated by spaces"
+    readme = README.format(segmentation=segmentation, beam_size=config.decoding.beam_size)
+    files.write_text(folder / "README.md", readme)
 
 
-def _arguments(config: Config) -> list[dict[str, Any]]:
+def _arguments(config: Config, has_final_norm: bool) -> list[dict[str, Any]]:
     """Returns the arguments of the specifications of both stacks. `config` is `config.model`."""
     activation, is_gated = ACTIVATIONS[config.activation]
     d_k = head_widths(config)[0]
@@ -81,7 +89,7 @@ def _arguments(config: Config) -> list[dict[str, Any]]:
         "num_heads": config.num_heads,
         "activation": activation,
         "ffn_glu": is_gated,
-        "no_final_norm": not has_final_norm(config),
+        "no_final_norm": not has_final_norm,
         "head_dim": None if d_k * config.num_heads == config.d_model else d_k,
         "rotary_dim": 0 if config.positions == "rotary" else None,
         "rotary_interleave": False,
@@ -91,7 +99,7 @@ def _arguments(config: Config) -> list[dict[str, Any]]:
 
 
 def _variables(parameters: dict[str, np.ndarray], config: Config) -> dict[str, np.ndarray]:
-    layers = {stack: arguments["num_layers"] for stack, arguments in zip(STACKS, _arguments(config), strict=True)}
+    layers = dict(zip(STACKS, (config.num_layers, config.num_decoder_layers or config.num_layers), strict=True))
     variables = {
         theirs: np.concatenate([parameters[name].T for name in ours])
         for theirs, ours in names(layers)

@@ -40,8 +40,8 @@ STACKS = ("encoder", "decoder")
 ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
 ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
-DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-DEFAULTS |= {"add_source_eos": False, "layer_norm_epsilon": None}
+TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
+DEFAULTS = TOKENS | {"add_source_eos": False, "layer_norm_epsilon": None}
 MAX_TRANSLATIONS = 64  # of a source token in a shortlist
 
 PARTS = {
@@ -300,7 +300,8 @@ class _Importer:
     def read_tokenizer(self) -> Tokenizer:
         """Returns the vocabularies, segmented by the SentencePiece models in the folder, or by spaces."""
         pieces = [
-            [*SPECIAL_PIECES, *(tokens[id_] for id_ in ids[SPECIAL:])] for tokens, ids in zip(self.tokens, self.ids)
+            [*SPECIAL_PIECES, *(tokens[id_] for id_ in ids[SPECIAL:])]
+            for tokens, ids in zip(self.tokens, self.ids, strict=True)
         ]
         models = [self.read_segmenter(side) for side in SIDES.values()]
         if all(model is not None and model.pieces == side for model, side in zip(models, pieces, strict=True)):
@@ -325,7 +326,7 @@ class _Importer:
             return None
         ours = [
             {tokens[id_]: token for token, id_ in enumerate(ids) if id_ != ABSENT}
-            for tokens, ids in zip(self.tokens, self.ids)
+            for tokens, ids in zip(self.tokens, self.ids, strict=True)
         ]
         candidates = {}
         for line in untrusted.read_text(path).split("\n"):

@@ -15,14 +15,11 @@ import re
 import sys
 import zipfile
 
-# The folder of this file, which Python puts first, would hide the package of the same name.
-sys.path = [folder for folder in sys.path if folder != os.path.dirname(os.path.abspath(__file__))]
-
-import ctranslate2  # noqa: E402
-import numpy as np  # noqa: E402
-import sentencepiece  # noqa: E402
-from ctranslate2.converters.converter import Converter  # noqa: E402
-from ctranslate2.specs import model_spec, transformer_spec  # noqa: E402
+import ctranslate2
+import numpy as np
+import sentencepiece
+from ctranslate2.converters.converter import Converter
+from ctranslate2.specs import model_spec, transformer_spec
 
 
 class VariablesConverter(Converter):
@@ -47,11 +44,14 @@ class VariablesConverter(Converter):
         return spec
 
 
+VERSIONS = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
+
+
 def convert(request):
     converter = VariablesConverter(request)
     # The folder exists, and is empty.
     converter.convert(request["folder"], vmap=request["vmap"], quantization=request["quantization"], force=True)
-    return {}
+    return {"versions": VERSIONS, "greedy": [], "beam": [], "scores": None}
 
 
 def read_files(path):
@@ -112,8 +112,7 @@ def decode(request):
         pieces = [reference["pieces"] for reference in request["references"]]
         results = translator.score_batch(texts, pieces, max_batch_size=32)
         scores = [sum(result.log_probs) for result in results]
-    versions = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
-    return {"versions": versions, "greedy": translate(1), "beam": translate(request["beam_size"]), "scores": scores}
+    return {"versions": VERSIONS, "greedy": translate(1), "beam": translate(request["beam_size"]), "scores": scores}
 
 
 if __name__ == "__main__":
