@@ -1,6 +1,7 @@
 """Exports without a toolkit: weights in safetensors, and programs that need only JAX (StableHLO)."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,9 +22,9 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.batches import convert_kernels
+from transformer.decoding.batches import convert_kernels, output_limits
 from transformer.decoding.beam_search import beam_search
-from transformer.decoding.strategies import BEAM
+from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
@@ -68,7 +69,9 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
-    options = {key: config.decoding[key] for key in BEAM if key != "n_best"}
+    decoding = config.decoding
+    options = {key: decoding[key] for key in STRATEGIES["beam"].arguments if key in decoding}
+    limits = output_limits(decoding.max_source_length, decoding.max_length_factor, decoding.max_extra_length)
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
@@ -79,9 +82,10 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
 
     def search(parameters: Parameters, source: Int[Array, "B S"]) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
         lengths = (source != PAD).sum(axis=1) - 1
-        limits = jnp.where(lengths < 0, -1, lengths + config.decoding.max_extra_length)
-        max_length = source.shape[1] + config.decoding.max_extra_length
-        best, _ = beam_search(build(parameters), source, limits, n_best=1, max_length=max_length, **options)
+        output_lengths = jnp.where(lengths < 0, -1, jnp.array(limits)[lengths])
+        # The largest limit of sources of this length, which may be a symbol, or a little more.
+        max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
+        best, _ = beam_search(build(parameters), source, output_lengths, n_best=1, max_length=max_length, **options)
         return best.tokens[:, 0], best.scores[:, 0]
 
     write_safetensors(model, folder, quantization)

@@ -49,7 +49,7 @@ LINES = {
 
 def make_piece_tokenizer() -> Tokenizer:
     """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for each side."""
-    sides = [make_tokenizer(LINES["pieces"], size).source for size in (40, 36)]
+    sides = [make_tokenizer(LINES["pieces"], size).source for size in (25, 24)]
     pieces = dict.fromkeys([*SPECIAL_PIECES, ">>fra<<", *sides[1].pieces, *sides[0].pieces])
     source = PieceVocabulary(list(pieces), [side.serialized for side in sides])
     return Tokenizer(source, source.target_view)
