@@ -6,6 +6,7 @@ import gzip
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -53,9 +54,13 @@ def _models_in(path: Path) -> list[Path]:
     return sorted(path for path in paths if path.name.endswith((".bin", ".bin.gz")) and not path.name.startswith("lex"))
 
 
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
 def _has_version(path: Path) -> bool:
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path) as file:
+        with _open(path) as file:
             return file.read(8) == VERSION.to_bytes(8, "little")
     except (OSError, EOFError):
         return False
@@ -70,7 +75,7 @@ def _decompressed(model: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         for path in sorted(model.parent.iterdir()):
             if path.suffix in (".gz", ".yml", ".spm"):
-                with untrusted.reading(path), (gzip.open if path.suffix == ".gz" else open)(path) as file:
+                with untrusted.reading(path), _open(path) as file:
                     content = file.read(limit := max(untrusted.MAX_TEXT, untrusted.MAX_INFLATION * path.stat().st_size))
                     if len(content) == limit:
                         raise UserError(f"damaged (more than {limit:,} bytes, compressed)")
