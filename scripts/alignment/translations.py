@@ -108,7 +108,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
         likeliest(probabilities, max(SIZES)),
         most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT),
         tokenizer.target.size,
-        tokenizer.source is tokenizer.target,
+        tokenizer.is_shared,
     )
 
 

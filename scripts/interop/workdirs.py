@@ -9,7 +9,7 @@ import numpy as np
 
 from configs import base
 from scripts.interop.portable import PortableModel
-from transformer import files, fingerprints
+from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
@@ -26,7 +26,7 @@ from transformer.workdir import Workdir, create_workdir
 
 STEP = 0  # no update was done here
 # An imported model has no training data: what needs it asks for data.path.
-NO_DATA = {"data.source": "text", "data.name": "imported"}
+NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
 
 
 def write(model: PortableModel, folder: Path) -> None:
@@ -41,7 +41,7 @@ def write(model: PortableModel, folder: Path) -> None:
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
     model.tokenizer.save(folder)
-    files.write_json(workdir.contents, {fingerprints.VOCABULARY: model.tokenizer.fingerprint})
+    files.write_json(workdir.contents, {VOCABULARY: model.tokenizer.fingerprint})
     if model.origin is not None:
         files.write_json(workdir.parent, dataclasses.asdict(model.origin))
     if model.shortlist is not None:

@@ -65,7 +65,7 @@ def _vocabularies(run: RecordedRun, notes: list[str]) -> list[tuple[str, ...]]:
     except UserError as error:
         notes.append(f"{run.label}: {error}")
         return []
-    names = ("shared",) if tokenizer.source is tokenizer.target else ("source", "target")
+    names = ("shared",) if tokenizer.is_shared else ("source", "target")
     rows = []
     for name, side in zip(names, tokenizer.sides, strict=False):
         ordinary = side.pieces[SPECIAL:]

@@ -46,6 +46,8 @@ IMPOSSIBLE_COMBINATIONS = (
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
+    (CTC | {"model.decoder_self_attention": "ssru"}, ("objective=ctc", "decoder_self_attention=ssru")),
+    (MASKED | {"model.decoder_start": "zero"}, ("objective=masked_lm", "decoder_start=zero")),
     *(
         ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
         for name in ("cudnn", "splash")
@@ -72,6 +74,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
+    ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
     ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
     ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),
@@ -104,6 +107,7 @@ POSSIBLE_COMBINATIONS = (
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
+    {"model.decoder_self_attention": "ssru", "model.positions": "rotary"},
     MASKED | {"data.source": "synthetic"},
     CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},

@@ -54,10 +54,14 @@ def test_beam_of_one_is_greedy():
     assert len({len(tokens) for tokens in outputs}) > 4, "the model is too simple a case"
 
 
-@pytest.mark.parametrize(("alpha", "count"), [(0.0, 1), (0.6, 1), (1.5, 2)])
-def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, count):
+SSRU = {"decoder_self_attention": "ssru", "output_bias": True, "decoder_start": "zero"}
+
+
+# The second of two models is recurrent, and also the only one of the last case.
+@pytest.mark.parametrize(("alpha", "changes"), [(0.0, [{}]), (1.5, [{}, SSRU]), (0.6, [SSRU])])
+def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, changes):
     vocab_size, limit = 6, 3
-    models = [tiny_model(vocab_size, seed=seed) for seed in range(count)]
+    models = [tiny_model(vocab_size, seed=seed, **changed) for seed, changed in enumerate(changes)]
     source = random_sources(1, 5, vocab_size, seed=4)
     words = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
     space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
@@ -92,10 +96,10 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
         np.testing.assert_allclose(hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("alpha", "n_best"), [(0.0, 1), (0.6, 3), (2.0, 1)])
-def test_early_stopping_does_not_change_the_result(alpha, n_best):
+@pytest.mark.parametrize(("alpha", "n_best", "changes"), [(0.0, 1, {}), (0.6, 3, SSRU), (2.0, 1, {})])
+def test_early_stopping_does_not_change_the_result(alpha, n_best, changes):
     """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
-    model, beam_size = tiny_model(VOCAB_SIZE, seed=2), 3
+    model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
     settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha}

@@ -1,8 +1,9 @@
 """Programs that decode with other toolkits. Each is run by another environment's Python and imports nothing of ours.
 
-`certificate.ask` starts `PYTHON scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and
+`certificate.ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and
 reads one JSON object from its standard output. Log lines go to standard error. Exit code 0 means success; after
-another one, the last line of standard error is the reason that the user reads.
+another one, the last line of standard error is the reason that the user reads. With -I the program's folder, where
+ctranslate2.py is not the toolkit, is not on Python's path. An ImportError says that the toolkit is missing.
 
 The request:
     folder           the file or folder of the model, an absolute path
@@ -15,6 +16,7 @@ The request:
     quantization     the value of --quantization; null: none
 
 The answer:
+    precision        optional: "int8", for example, if the toolkit computes in something else than the request says
     versions         version of each package that computes, by name
     greedy           for each source the translation of a greedy search, detokenized text
     beam             the same for the beam search, the best hypothesis

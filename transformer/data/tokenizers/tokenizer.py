@@ -17,7 +17,7 @@ from transformer import cache, files, locks
 from transformer.config_types import Config
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
-from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
@@ -32,7 +32,7 @@ _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of i
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The vocabularies of both sides; a shared one is the same object."""
+    """The vocabularies of both sides. A shared one is the same object, or the views of one `PieceVocabulary`."""
 
     source: Vocabulary
     target: Vocabulary
@@ -44,7 +44,7 @@ class Tokenizer:
 
     def save(self, workdir: Path) -> None:
         """Writes each file atomically, except those that exist."""
-        names = (MODEL,) if self.target is self.source else (MODEL, TARGET_MODEL)
+        names = (MODEL,) if self.is_shared else (MODEL, TARGET_MODEL)
         for name, side in zip(names, self.sides, strict=False):
             if not (workdir / name).exists():
                 files.write_bytes(workdir / name, side.serialized)
@@ -52,6 +52,11 @@ class Tokenizer:
     @property
     def sides(self) -> tuple[Vocabulary, Vocabulary]:
         return self.source, self.target
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the tokens of both sides are the same."""
+        return self.target is _target_view(self.source)
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -88,7 +93,12 @@ def _read(paths: Sequence[Path]) -> Tokenizer:
         vocabularies = [vocabulary.load(path.read_bytes(), str(path)) for path in paths]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; name or restore the tokenizer's model") from error
-    return Tokenizer(vocabularies[0], vocabularies[-1])
+    return Tokenizer(vocabularies[0], _target_view(vocabularies[-1]))
+
+
+def _target_view(vocabulary: Vocabulary) -> Vocabulary:
+    """Returns the vocabulary for the target side, whose text a `PieceVocabulary` may segment by another model."""
+    return vocabulary.target_view if isinstance(vocabulary, PieceVocabulary) else vocabulary
 
 
 def _load_or_train(config: Config) -> Tokenizer:
@@ -192,8 +202,16 @@ def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVoca
     return IdsVocabulary(needed)
 
 
+def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> PieceVocabulary:
+    raise UserError(
+        f"tokenizer.kind={options.kind}: only imported models have this kind, and it cannot be trained; name the "
+        "vocabulary in tokenizer.model_file or the imported model in training.init_from, or use kind=bpe"
+    )
+
+
 # The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
 TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
     **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
     "ids": _count_ids,
+    "pieces": _refuse_training,
 }

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import sentencepiece
 
 from transformer.data.sources.lines import is_natural_number
+from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
 from transformer.errors import MALFORMED, UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
@@ -24,7 +25,10 @@ sentencepiece.set_min_log_level(QUIET)
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece model, whose ids are renumbered so that the special tokens come first."""
+    """A SentencePiece model, whose ids are renumbered so that the special tokens come first.
+
+    model_ids: the model's id of each token, -1 for PAD, BOS and EOS.
+    """
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -32,8 +36,8 @@ class SentencePieceVocabulary:
         special = (self._processor.is_control, self._processor.is_unknown, self._processor.is_unused)
         ids = range(self._processor.get_piece_size())
         ordinary = [model_id for model_id in ids if not any(test(model_id) for test in special)]
-        self._model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
-        self._tokens = {model_id: token for token, model_id in enumerate(self._model_ids) if model_id >= 0}
+        self.model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
+        self._tokens = {model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0}
         self._token_of_piece = {self._processor.id_to_piece(id_): token for id_, token in self._tokens.items()}
         self._has_bytes = "<0x00>" in self._token_of_piece
         self._sampler = functools.cache(self._sampler)
@@ -45,12 +49,12 @@ class SentencePieceVocabulary:
     @property
     def size(self) -> int:
         """The number of tokens, including the special ones."""
-        return len(self._model_ids)
+        return len(self.model_ids)
 
     @property
     def pieces(self) -> list[str]:
         """The string of each token; one that starts a word begins with U+2581."""
-        return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self._model_ids[SPECIAL:])]
+        return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self.model_ids[SPECIAL:])]
 
     @functools.cached_property
     def serialized(self) -> bytes:
@@ -80,12 +84,12 @@ class SentencePieceVocabulary:
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each sequence, without PAD, BOS and EOS."""
         return [
-            self._processor.decode([self._model_ids[token] for token in tokens if token not in _INVISIBLE])
+            self._processor.decode([self.model_ids[token] for token in tokens if token not in _INVISIBLE])
             for tokens in sequences
         ]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
-        ids = [model_id for model_id in self._model_ids[SPECIAL:] if not self._processor.is_byte(model_id)]
+        ids = [model_id for model_id in self.model_ids[SPECIAL:] if not self._processor.is_byte(model_id)]
         scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
         # The scores of byte-pair encoding are the ranks 0, -1, -2, ...; those of unigram are log-probabilities.
         ranks = all(score == round(score) for score in scores.values())
@@ -133,7 +137,7 @@ class IdsVocabulary:
         return token if token < self.size else UNK
 
 
-Vocabulary = SentencePieceVocabulary | IdsVocabulary
+Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
@@ -141,9 +145,14 @@ def load(serialized: bytes, where: str) -> Vocabulary:
     try:
         if not serialized.startswith(b"{"):
             return SentencePieceVocabulary(serialized)
-        size = json.loads(serialized)["size"]
+        content = json.loads(serialized)
+        if content["kind"] == "pieces":
+            return PieceVocabulary.parse(content)
+        size = content["size"]
         if type(size) is int and SPECIAL <= size < 2**31:
             return IdsVocabulary(size)
         raise ValueError(size)
     except (*MALFORMED, RuntimeError) as error:
-        raise UserError(f"{where}: not a SentencePiece model, or damaged; name a .model file") from error
+        reason = f"; {error}" if isinstance(error, UserError) else ""
+        message = f"{where}: not a SentencePiece model, or damaged{reason}; name a .model file"
+        raise UserError(message) from error

@@ -1,0 +1,106 @@
+"""Vocabularies of other toolkits: a list of pieces, and SentencePiece models that segment text into them."""
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Sequence
+
+import sentencepiece
+
+from transformer.errors import UserError
+from transformer.special_tokens import SPECIAL, SPECIAL_PIECES, UNK
+
+_LANGUAGE_TOKEN = re.compile(">>.*?<<", re.DOTALL)  # at the start of a text
+
+
+class PieceVocabulary:
+    """The pieces of all tokens, and for each side the SentencePiece model that segments its text.
+
+    Encodes and decodes as Hugging Face's MarianTokenizer does, except that `</s>` and the like are ordinary text. The
+    piece `>>fra<<` at the start of a text is the token of a language. Without a model, a text is its pieces, separated
+    by spaces. Decoding skips all special tokens.
+
+    pieces: the strings of the tokens, the special ones first. models: the content of the models of source and target,
+    or None. side: that of the texts, 0 for the source. Raises UserError if these are unusable.
+    """
+
+    def __init__(self, pieces: Sequence[str], models: Sequence[bytes | None], side: int = 0) -> None:
+        _check(pieces)
+        self.pieces, self.models, self._side = list(pieces), tuple(models), side
+        source_model, target_model = (None if model is None else _processor(model) for model in self.models)
+        self._processor = target_model if side else source_model
+        self._tokens = {piece: token for token, piece in enumerate(self.pieces) if token >= SPECIAL}
+
+    def __reduce__(self):
+        return PieceVocabulary, (self.pieces, self.models, self._side)
+
+    @property
+    def size(self) -> int:
+        return len(self.pieces)
+
+    @functools.cached_property
+    def target_view(self) -> "PieceVocabulary":
+        """The same vocabulary for texts of the target side: the same object if both sides have the same model."""
+        is_target = self._side == 1 or self.models[0] == self.models[1]
+        return self if is_target else PieceVocabulary(self.pieces, self.models, side=1)
+
+    @functools.cached_property
+    def serialized(self) -> bytes:
+        """The file content, which is that of both sides."""
+        models = [None if model is None else base64.b64encode(model).decode() for model in self.models]
+        return json.dumps({"kind": "pieces", "pieces": self.pieces, "models": models}).encode()
+
+    @staticmethod
+    def parse(content: dict) -> "PieceVocabulary":
+        """Returns the vocabulary of the source side. Raises one of MALFORMED if the content of a file is damaged."""
+        models = [None if model is None else base64.b64decode(model, validate=True) for model in content["models"]]
+        return PieceVocabulary(content["pieces"], models)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of each text. Pieces, and language tokens, that are not in the vocabulary become UNK."""
+        return [[self._tokens.get(piece, UNK) for piece in pieces] for pieces in self._segment(texts)]
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [self._join([self.pieces[token] for token in tokens if token >= SPECIAL]) for tokens in sequences]
+
+    def _segment(self, texts: Sequence[str]) -> list[list[str]]:
+        if self._processor is None:
+            return [[piece for piece in text.split(" ") if piece] for text in texts]
+        languages = [match and match[0] for match in map(_LANGUAGE_TOKEN.match, texts)]
+        rest = [text.removeprefix(language or "") for language, text in zip(languages, texts, strict=True)]
+        sequences = self._processor.encode(rest, out_type=str, num_threads=1)
+        return [
+            [language, *pieces] if language else pieces for language, pieces in zip(languages, sequences, strict=True)
+        ]
+
+    def _join(self, pieces: list[str]) -> str:
+        if self._processor is None:
+            return " ".join(pieces)
+        # SentencePiece leaves the mark of words in pieces that its model does not have.
+        return self._processor.decode_pieces(pieces).replace("\u2581", " ").strip()
+
+
+@functools.lru_cache(4)  # those of both sides, for both views
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+    except (TypeError, RuntimeError) as error:
+        raise UserError("its SentencePiece model is damaged") from error
+    return processor
+
+
+def _check(pieces: Sequence[str]) -> None:
+    if not (isinstance(pieces, list | tuple) and all(isinstance(piece, str) for piece in pieces)):
+        raise UserError("its pieces are not a list of strings")
+    if tuple(pieces[:SPECIAL]) != SPECIAL_PIECES:
+        raise UserError(f"its pieces must begin with {', '.join(SPECIAL_PIECES)}")
+    if len(set(pieces)) < len(pieces):
+        seen: set[str] = set()
+        repeated = next(piece for piece in pieces if piece in seen or seen.add(piece))
+        raise UserError(f"it has the piece {repeated!r:.60} twice")
+    try:
+        "".join(pieces).encode()
+    except UnicodeEncodeError as error:
+        raise UserError("a piece is not valid Unicode") from error
