@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import untrusted
+from scripts.interop import bergamot, marian, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -27,7 +27,10 @@ class Format(NamedTuple):
     runtime: str | None = None
 
 
-FORMATS: dict[str, Format] = {}
+FORMATS: dict[str, Format] = {
+    "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
+    "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
+}
 
 
 def recognise(path: Path) -> str:
