@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import untrusted
+from scripts.interop import hugging_face, hugging_face_export, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -27,7 +27,15 @@ class Format(NamedTuple):
     runtime: str | None = None
 
 
-FORMATS: dict[str, Format] = {}
+FORMATS: dict[str, Format] = {
+    "huggingface": Format(
+        hugging_face.recognises,
+        hugging_face.read,
+        hugging_face_export.write,
+        quantizations=("bfloat16", "float16"),
+        runtime="hugging_face",
+    ),
+}
 
 
 def recognise(path: Path) -> str:
