@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import bergamot, marian, stablehlo, untrusted
+from scripts.interop import bergamot, hugging_face, hugging_face_export, marian, stablehlo, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -28,6 +28,13 @@ class Format(NamedTuple):
 
 
 FORMATS: dict[str, Format] = {
+    "huggingface": Format(
+        hugging_face.recognises,
+        hugging_face.read,
+        hugging_face_export.write,
+        quantizations=("bfloat16", "float16"),
+        runtime="hugging_face",
+    ),
     "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
     "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
