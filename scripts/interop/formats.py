@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import untrusted
+from scripts.interop import ctranslate2, ctranslate2_reader, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -27,7 +27,12 @@ class Format(NamedTuple):
     runtime: str | None = None
 
 
-FORMATS: dict[str, Format] = {}
+FORMATS: dict[str, Format] = {
+    "ctranslate2": Format(
+        *(ctranslate2_reader.recognises, ctranslate2_reader.read),
+        *(ctranslate2.write, ctranslate2.QUANTIZATIONS, "ctranslate2"),
+    ),
+}
 
 
 def recognise(path: Path) -> str:
