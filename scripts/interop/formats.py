@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import ctranslate2, ctranslate2_reader, untrusted
+from scripts.interop import ctranslate2, ctranslate2_reader, stablehlo, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -29,9 +29,11 @@ class Format(NamedTuple):
 
 FORMATS: dict[str, Format] = {
     "ctranslate2": Format(
-        *(ctranslate2_reader.recognises, ctranslate2_reader.read),
-        *(ctranslate2.write, ctranslate2.QUANTIZATIONS, "ctranslate2"),
+        *(ctranslate2_reader.recognises, ctranslate2_reader.read, ctranslate2.write),
+        *(ctranslate2.QUANTIZATIONS, "ctranslate2"),
     ),
+    "safetensors": Format(None, None, stablehlo.write_safetensors),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, quantizations=("bfloat16",)),
 }
 
 

@@ -65,7 +65,7 @@ class Transformer(TokenModel):
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""
         segments = self.encoder.visible_segments(source)
-        return self.decoder.start_cache(self.encoder(source), segments, len(source), beams, length)
+        return self.decoder.start_cache(self.encoder(source), segments, source.shape[0], beams, length)
 
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
