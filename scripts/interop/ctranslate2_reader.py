@@ -226,7 +226,7 @@ class _Importer:
         attentions = [*selves, *(f"decoder/layer_{layer}/attention" for layer in range(self.layers["decoder"]))]
         heads = int(self.scalar("num_heads", self.num_heads))
         d_model, width = self.parameters["encoder.layers.0.self_attention.query.kernel"].shape
-        head_width = int(self.scalar("head_dim", width // heads, attentions))
+        head_width = int(self.scalar("head_dim", width // max(heads, 1), attentions))
         scale = self.scalar("queries_scale", 0.0, attentions)
         if scale not in (0.0, 1.0):
             raise UserError(f"has queries_scale={scale}, must have 1 or the root of the head width")

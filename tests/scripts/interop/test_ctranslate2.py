@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.interop import ctranslate2_reader, formats
+from scripts.interop import certificate, ctranslate2, ctranslate2_reader, formats
 from scripts.interop.portable import NEVER
-from tests.scripts.interop.portable import make_tokenizer
+from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 D, HEADS, INNER = 8, 2, 12
 SOURCES, TARGETS = ["<blank>", "<s>", "</s>", "a", "b"], ["<blank>", "<s>", "</s>", "x", "y", "z"]
 TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
-TEXTS = ["a dog runs in the park", "two men sit on a bench", "the girl has a red hat", "a man and a dog"] * 8
 
 
 def name_bytes(name: str) -> bytes:
@@ -137,7 +136,7 @@ def test_absent_and_doubled_tokens(tmp_path):
 
 
 def test_argos_package(tmp_path):
-    tokenizer = make_tokenizer(TEXTS, size=30)
+    tokenizer = make_tokenizer(28)
     folder = write_folder(tmp_path / "translate-de_en" / "model", model_bin(random_variables()))
     (folder.parent / "metadata.json").write_text(json.dumps({"from_code": "de", "to_code": "en"}))
     (folder.parent / "sentencepiece.model").write_bytes(tokenizer.source.serialized)
@@ -256,3 +255,43 @@ def test_a_folder_with_two_models_is_refused(tmp_path):
     write_folder(folder / "model", model_bin(random_variables()))
     with pytest.raises(UserError, match="has 2 files model.bin"):
         ctranslate2_reader.read(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ((28,), {"decoding__beam_size": 3}),
+        ((28,), {"norm_position": "pre", "positions": "rotary", "activation": "swiglu", "share_embeddings": "target"}),
+        ((28, 29), {"share_embeddings": "none", "attention_bias": True, "output_bias": True, "num_decoder_layers": 2}),
+        (
+            (28,),
+            {"positions": "sinusoidal_marian", "decoder_start": "zero", "source_eos": False, "activation": "swish"},
+        ),
+        ((28,), {"positions": "learned", "max_positions": 300, "activation": "gelu_exact", "final_norm": True}),
+        ((28,), {"positions": "sinusoidal_concatenated", "attention": "dot_product_unscaled", "activation": "glu"}),
+        ((28,), {"d_k": 6, "d_v": 6, "layer_norm_epsilon": 1e-3, "activation": "geglu", "norm_position": "pre"}),
+    ],
+    ids=str,
+)
+def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, sizes, changes):
+    changes = {key if "__" in key else f"model__{key}": value for key, value in changes.items()}
+    model = random_model(make_tokenizer(*sizes), data__max_length=32, decoding__max_source_length=32, **changes)
+    ctranslate2.write(model, tmp_path, None)
+    again = ctranslate2_reader.read(tmp_path)
+    assert again.parameters.keys() == model.parameters.keys()
+    for name, value in model.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], value, err_msg=name)
+    unspecified = {"model.dtype", "model.final_norm", "model.num_decoder_layers"}
+    for key in model.config.keys() - unspecified:
+        assert not key.startswith("model.") or again.settings[key] == model.settings[key]
+    assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
+
+    sentences = certificate.Sentences("here", ["a dog runs", "two men sit in the park", "the girl"])
+    config = certificate.float32_config(model)
+    request = {"folder": str(tmp_path), "sources": sentences.texts, "quantization": None}
+    request |= certificate.search_settings(sentences.texts, model, config)
+    ours = certificate.decode(model, config, request)
+    theirs = certificate.ask(interop_python, "ctranslate2", request | {"references": ours["references"]})
+    assert ours["greedy"] == theirs["greedy"]
+    np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
