@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.export
@@ -96,6 +98,15 @@ def test_the_program_translates_without_our_code(exported):
     expected = [best.text for (best,) in transformer.load(workdir).translate(LINES[name])]
     assert done.stdout.split("\n") == [*expected, ""]
     assert len(set(expected)) > 2
+
+
+def test_the_lines_in_the_docs_translate(exported):
+    code = re.search(r"^```py\n(.*?)^```$", Path("docs/interop.md").read_text(), re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(code[1], names)
+    tokens = names["translate"](exported[2], [5, 6, 3])
+    end = tokens.tolist().index(3)
+    assert tokens[:end].all() and not tokens[end + 1 :].any()
 
 
 def test_the_programs_are_for_all_platforms(exported):
