@@ -49,7 +49,7 @@ def print_plan(tmp_path, cache, capsys):
 
 
 def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
-    plan = print_plan()
+    plan = print_plan("--config.model.output_bias=true")
     pairs = plan.splitlines()[:4]
     assert [line[:16] for line in pairs] == ["pair        en: ", "pair        de: "] * 2
     assert max(map(len, pairs)) <= 80
@@ -57,6 +57,8 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
     total = 200 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
     total += 2 * norm  # final norms of the two pre-norm stacks
+    total += 200  # the bias of the logits
+    assert "parameters  output_bias: 200\n" in plan and "parameters  decoder.embedding: 3,200\n" in plan
     assert f"parameters  in all: {total:,}" in plan
     batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
     steps = float(re.search(r"target tokens, ([\d.]+) steps", plan)[1])

@@ -137,9 +137,10 @@ def test_no_time_limit_applies_while_a_checkpoint_is_restored(tmp_path, monkeypa
 
 def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, lambda step, batch: step >= 6)
-    settings = SETTINGS | {"training__max_rollbacks": 1}
+    settings = SETTINGS | {"training__max_rollbacks": 1, "model__output_bias": True}
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err.splitlines()
+    assert any("output_bias: norm of parameters" in line for line in errors)
     assert errors[-1].startswith("error: step 8, ") and "training diverged: 2 updates in a row" in errors[-1]
     assert "rollbacks: 1" in errors[-1]
     (line,) = [line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line]

@@ -1,5 +1,6 @@
 """The report of `transformer.train --plan`: what a run consists of and costs, before it starts."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.checkpoints.restore import steps_in
+from transformer.checkpoints.restore import named_leaves, steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
 from transformer.data.batches.collation import place
 from transformer.data.batches.loader import Loader, Position
@@ -25,9 +26,9 @@ def describe(run: Run) -> Iterator[str]:
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=68):
         yield f"pair        {line}"
     parameters = run.initializer.abstract_state.parameters
-    for stack, modules in parameters.items():
-        for name, tree in modules.items():
-            yield f"parameters  {stack}.{name}: {size(tree):,}"
+    leaves = named_leaves(parameters)
+    for module, names in itertools.groupby(leaves, lambda name: ".".join(name.split(".")[:2])):
+        yield f"parameters  {module}: {sum(leaves[name].size for name in names):,}"
     yield f"parameters  in all: {size(parameters):,}"
     if run.parent:
         yield f"parameters  {run.parent.describe(parameters)}"

@@ -71,6 +71,6 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
 def norms_by_module(tree: dict) -> dict[str, float]:
     squares: dict[str, float] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        module = ".".join(str(key.key) for key in path[:-1][:MODULE_DEPTH])
+        module = ".".join(str(key.key) for key in (path[:-1] or path)[:MODULE_DEPTH])
         squares[module] = squares.get(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
     return {module: value**0.5 for module, value in squares.items()}
