@@ -61,7 +61,8 @@ def get_keys() -> ml_collections.ConfigDict:
     model.dropout = Key(0.1, PROBABILITY)  # rate on embeddings + positions and on each sub-layer's output (section 5.4)
     model.attention_dropout = Key(0.0, PROBABILITY)  # rate on attention weights; the paper has none, tensor2tensor 0.1
     model.activation_dropout = Key(0.0, PROBABILITY)  # rate on the inner activations of the feed-forward networks
-    # Activation of the feed-forward networks. glu, geglu and swiglu are gated and have one more matrix.
+    # Activation of the feed-forward networks. swish is x sigmoid(x), gelu its tanh approximation and gelu_exact that
+    # with the error function. glu, geglu and swiglu are gated and have one more matrix.
     model.activation = Key("relu", listed_in("transformer.model.layers:ACTIVATIONS"))
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
     model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
@@ -75,12 +76,18 @@ def get_keys() -> ml_collections.ConfigDict:
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
     model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
-    # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos) and learned are added to the
-    # embeddings. rotary rotates the queries and keys of self-attention instead (Su et al. 2021).
+    # ssru: the decoder has a recurrent unit in place of self-attention, which decodes faster (Kim et al. 2019)
+    model.decoder_self_attention = Key("attention", listed_in("transformer.model.cache:DECODER_SELF_ATTENTIONS"))
+    # First input of the decoder, with its position. bos: the embedding of BOS; zero: a vector of zeros, as in Marian
+    model.decoder_start = Key("bos", listed_in("transformer.model.stacks:DECODER_STARTS"))
+    # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos), sinusoidal_marian (the same,
+    # with powers 2i / (d_model - 2) of 10000) and learned are added to the embeddings. rotary rotates the queries and
+    # keys of self-attention instead (Su et al. 2021).
     model.positions = Key("sinusoidal", listed_in("transformer.model.positions:POSITIONS"))
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
+    model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for

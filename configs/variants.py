@@ -22,7 +22,7 @@ def tensor2tensor_base() -> ml_collections.ConfigDict:
     config.model.norm_position = "pre"
     config.model.attention_dropout = 0.1
     config.model.activation_dropout = 0.1
-    config.model.positions = "sinusoidal_concatenated"
+    config.model.positions = "sinusoidal_marian"
     config.tokenizer.vocab_size = 2**15  # of the problem translate_ende_wmt32k
     config.batch.tokens = 8 * 4096
     config.optimizer.learning_rate = 2.0
@@ -44,6 +44,7 @@ def annotated_transformer() -> ml_collections.ConfigDict:
     config.model.activation_dropout = 0.1
     config.model.attention_bias = True
     config.model.share_embeddings = "none"
+    config.model.output_bias = True
     config.model.dtype = "float32"
 
     source = multi30k.get_config().data
@@ -82,7 +83,7 @@ def fairseq_scaling_nmt_big() -> ml_collections.ConfigDict:
     config = big.get_config()
     config.model.attention_bias = True
     config.model.layer_norm_epsilon = 1e-5
-    config.model.positions = "sinusoidal_concatenated"
+    config.model.positions = "sinusoidal_marian"
     config.tokenizer.vocab_size = 2**15
     config.batch.tokens = 8 * 3584
     config.optimizer.learning_rate = 0.001 * (config.model.d_model * config.optimizer.warmup_steps) ** 0.5
@@ -103,7 +104,7 @@ def flax_wmt() -> ml_collections.ConfigDict:
     config.model.attention_dropout = 0.1
     config.model.activation_dropout = 0.1
     config.model.norm_position = "pre"
-    config.model.positions = "sinusoidal_concatenated"
+    config.model.positions = "sinusoidal_marian"
     config.data.name = "wmt17_translate/de-en"
     config.data.source_language = "de"
     config.data.target_language = "en"

@@ -26,7 +26,7 @@ OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
     "config.data.max_length; if validation does not fit, lower config.decoding.batch_tokens",
     "decoding": "lower --decoding.batch_tokens",
-    None: "use a device with more memory",
+    **dict.fromkeys((None, "data"), "use a device with more memory"),
 }
 UNUSABLE_PATH = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
@@ -94,13 +94,6 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
         self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
-
-    def add_process_flags(self) -> None:
-        """Adds the flags that launch a run on several processes."""
-        self.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
-        self.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
-        self.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
-        self.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

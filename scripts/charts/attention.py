@@ -38,11 +38,13 @@ def draw(
       columns: 1 or 2 columns of a paper. A long sentence is wider.
 
     Raises:
-      UserError: there is no such part, layer or head, or the sentence has more than 60 tokens.
+      UserError: the model has no such part, layer or head, or the sentence has more than 60 tokens.
     """
     if part not in PARTS:
         raise UserError(f"part={part}: must be one of {', '.join(PARTS)}")
     weights, (rows, keys) = getattr(attention, part), axes(attention, part)
+    if weights is None:
+        raise UserError(f"part={part}: the model has model.decoder_self_attention=ssru; choose encoder or cross")
     if (tokens := max(len(rows.labels), len(keys.labels))) > MAX_TOKENS:
         raise UserError(
             f"the sentence has {tokens} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"

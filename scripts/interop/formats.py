@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.interop import untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -31,7 +32,11 @@ FORMATS: dict[str, Format] = {}
 
 def recognise(path: Path) -> str:
     """Returns the name of the format of a file or folder. Raises UserError unless it is exactly one."""
+    if not path.exists():
+        raise UserError(f"--from={path}: no such file or folder")
     names = [name for name, entry in FORMATS.items() if entry.recognises is not None and entry.recognises(path)]
+    if not names:
+        untrusted.refuse_pickles(path)
     if len(names) != 1:
         description = "looks like " + " and ".join(names) if names else "is of no known format"
         known = ", ".join(name for name, entry in FORMATS.items() if entry.read is not None)

@@ -1,13 +1,16 @@
 """A model between toolkits: what each format is read into, and written from."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from transformer.config.keys import coerce_types, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
+from transformer.errors import UserError
 
 ABSENT = -1  # the id of a special token that the other toolkit lacks
 NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
@@ -36,6 +39,18 @@ class PortableModel:
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
     origin: Origin | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values of all keys, by dotted key."""
+        return coerce_types(self.config)
+
+    def check_expressible(self, format: str, expressible: Mapping[str, Collection[Any]]) -> None:
+        """Raises UserError if a setting has none of the values that a format of export can express."""
+        for key, values in expressible.items():
+            if (value := self.settings[key]) not in values:
+                listed = ", ".join(map(show, values))
+                raise UserError(f"--format={format}: cannot express {key}={show(value)}, only {listed}")
 
 
 def foreign_ids(eos: int, unk: int, others: list[int], pad: int = ABSENT, bos: int = ABSENT) -> list[int]:

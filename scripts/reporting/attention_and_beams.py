@@ -91,10 +91,12 @@ def attention_section(shown: Sequence[Inspected], notes: Sequence[str]) -> Secti
 
 
 def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
-    """Returns the weights of each part in steps of 1/255, with the tokens and titles of rows and columns."""
+    """Returns the weights of each part that the model has in steps of 1/255, with the tokens and titles of the axes."""
     parts = {}
     for name in TITLES:
         weights, (queries, keys) = getattr(attention, name), axes(attention, name)
+        if weights is None:
+            continue
         parts[name] = {
             "shape": list(weights.shape),
             "queries": list(map(theme.visible, queries.labels)),

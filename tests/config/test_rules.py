@@ -50,6 +50,8 @@ IMPOSSIBLE_COMBINATIONS = (
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
+    (CTC | {"model.decoder_self_attention": "ssru"}, ("objective=ctc", "decoder_self_attention=ssru")),
+    (MASKED | {"model.decoder_start": "zero"}, ("objective=masked_lm", "decoder_start=zero")),
     *(
         ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
         for name in ("cudnn", "splash")
@@ -109,6 +111,7 @@ POSSIBLE_COMBINATIONS = (
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
+    {"model.decoder_self_attention": "ssru", "model.positions": "rotary"},
     MASKED | {"data.source": "synthetic"},
     CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},

@@ -56,12 +56,17 @@ def test_beam_of_one_is_greedy():
     assert len({len(tokens) for tokens in outputs}) > 4, "the model is too simple a case"
 
 
+SSRU = {"decoder_self_attention": "ssru", "output_bias": True, "decoder_start": "zero"}
+
+
+# The second of two models is recurrent, and also the only one of the last case.
 @pytest.mark.parametrize(
-    ("form", "alpha", "count"), [("gnmt", 0.0, 1), ("gnmt", 0.6, 1), ("gnmt", 1.5, 2), ("power", 1.0, 1)]
+    ("form", "alpha", "changes"),
+    [("gnmt", 0.0, [{}]), ("power", 1.0, [{}]), ("gnmt", 1.5, [{}, SSRU]), ("gnmt", 0.6, [SSRU])],
 )
-def test_beam_as_wide_as_the_space_is_exhaustive_search(form, alpha, count):
+def test_beam_as_wide_as_the_space_is_exhaustive_search(form, alpha, changes):
     vocab_size, limit = 6, 3
-    models = [tiny_model(vocab_size, seed=seed) for seed in range(count)]
+    models = [tiny_model(vocab_size, seed=seed, **changed) for seed, changed in enumerate(changes)]
     source = random_sources(1, 5, vocab_size, seed=4)
     words = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
     space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
@@ -97,20 +102,26 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
 
 
 @pytest.mark.parametrize(
-    ("form", "alpha", "n_best"),
-    [("gnmt", 0.0, 1), ("gnmt", 0.6, 3), ("gnmt", 2.0, 1), ("power", 0.6, 3), ("power", 1.0, 1), ("power", 2.0, 2)],
+    ("form", "alpha", "n_best", "changes"),
+    [
+        ("gnmt", 0.0, 1, {}),
+        ("gnmt", 0.6, 3, SSRU),
+        ("gnmt", 2.0, 1, {}),
+        ("power", 0.6, 3, {}),
+        ("power", 1.0, 1, {}),
+        ("power", 2.0, 2, {}),
+    ],
 )
-def test_early_stopping_does_not_change_the_result(form, alpha, n_best):
+def test_early_stopping_does_not_change_the_result(form, alpha, n_best, changes):
     """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
-    model, beam_size = tiny_model(VOCAB_SIZE, seed=2), 3
+    model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
     settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha, "length_penalty_form": form}
+    penalty_of = functools.partial(PENALTIES[form], alpha=alpha)
     hypotheses = search([model], sources, limits, **settings)
     for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
-        expected = plain_search(model, source, limit, beam_size, functools.partial(PENALTIES[form], alpha=alpha))[
-            :n_best
-        ]
+        expected = plain_search(model, source, limit, beam_size, penalty_of)[:n_best]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
 

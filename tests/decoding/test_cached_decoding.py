@@ -21,24 +21,20 @@ VARIANTS = [
     ("rotary", "dot_product", "post", "bfloat16"),
     ("rotary", "dot_product", "pre", "float32"),
 ]
+KEYS = ("positions", "attention", "norm_position", "dtype")
+SETTINGS = [dict(zip(KEYS, variant, strict=True)) for variant in VARIANTS]
+SETTINGS += [
+    {"decoder_self_attention": "ssru", "output_bias": True},
+    {"decoder_self_attention": "ssru", "positions": "rotary", "norm_position": "pre", "dtype": "bfloat16"},
+    {"decoder_start": "zero", "positions": "sinusoidal_marian", "activation": "gelu_exact"},
+]
 # bfloat16 has 8 bits of precision; each sub-layer rounds its output.
 TOLERANCE = {"float32": {"rtol": 1e-4, "atol": 1e-5}, "bfloat16": {"rtol": 0.05, "atol": 0.1}}
 
 
-@pytest.mark.parametrize(("positions", "attention", "norm_position", "dtype"), VARIANTS)
-def test_cached_steps_equal_the_uncached_model(positions, attention, norm_position, dtype):
-    model = tiny_model(
-        VOCAB_SIZE,
-        seed=0,
-        positions=positions,
-        attention=attention,
-        norm_position=norm_position,
-        max_positions=8,
-        d_k=4,
-        d_v=5,
-        attention_bias=True,
-        dtype=dtype,
-    )
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_cached_steps_equal_the_uncached_model(settings):
+    model = tiny_model(VOCAB_SIZE, seed=0, max_positions=8, d_k=4, d_v=5, attention_bias=True, **settings)
     source = random_sources(3, 6, VOCAB_SIZE, seed=0)
     random = np.random.default_rng(1)
     tokens = random.integers(4, VOCAB_SIZE, (3, BEAMS, LENGTH)).astype(np.int32)
@@ -66,5 +62,5 @@ def test_cached_steps_equal_the_uncached_model(positions, attention, norm_positi
     for position, logits in enumerate(stepwise(model.parameters)):
         history[:, :, position] = tokens[:, :, position]
         expected = at_once(model.parameters, history)[:, position].reshape(3, BEAMS, VOCAB_SIZE)
-        np.testing.assert_allclose(logits, expected, **TOLERANCE[dtype])
+        np.testing.assert_allclose(logits, expected, **TOLERANCE[settings.get("dtype", "float32")])
         history = np.stack([row[parent] for row, parent in zip(history, parents[position], strict=True)])

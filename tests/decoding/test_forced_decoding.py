@@ -114,6 +114,14 @@ def test_bertviz_gets_an_array_for_each_layer_and_the_tokens_of_both_axes():
     assert not exported
 
 
+def test_a_recurrent_decoder_has_no_weights_of_self_attention():
+    recurrent = tiny_model(12, seed=0, num_layers=2, decoder_self_attention="ssru")
+    reader = make_decoder([recurrent.graph])
+    attention = reader.attention(reader.place([recurrent.parameters]), "1 2 3", "4")
+    assert attention.decoder is None and "decoder_attention" not in attention.bertviz()
+    assert attention.encoder.shape == (2, 2, 4, 4) and attention.cross.shape == (2, 2, 2, 4)
+
+
 @pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
 def test_weights_and_pieces_belong_together(source, target):
     attention = READER.attention(READER_REPLICAS, source, target)

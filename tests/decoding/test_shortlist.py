@@ -66,7 +66,8 @@ def _search(graphs, parameters, source, candidates, limits, settings):
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize(("sharing", "count"), [("all", 1), ("none", 1), ("all", 2)])
 def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sharing, count, beam_size):
-    models = [tiny_model(VOCAB_SIZE, seed=seed, share_embeddings=sharing) for seed in range(count)]
+    changes = {"share_embeddings": sharing, "output_bias": sharing == "none"}
+    models = [tiny_model(VOCAB_SIZE, seed=seed, **changes) for seed in range(count)]
     sources = random_sources(16, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
     candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))

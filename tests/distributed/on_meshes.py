@@ -49,8 +49,12 @@ def bfloat16_update(shape: Shape) -> tuple[float, dict[str, np.ndarray]]:
 
 
 def muon_update(shape: Shape) -> TrainState:
-    """Returns the state after an update by Muon, whose stacks of matrices the devices share."""
-    config = tiny_config(model__dropout=0.0, optimizer__name="muon")
+    """Returns the state after an update by Muon, whose stacks of matrices the devices share.
+
+    The decoder is recurrent, and the logits have a bias.
+    """
+    options = {"model__decoder_self_attention": "ssru", "model__decoder_start": "zero", "model__output_bias": True}
+    config = tiny_config(model__dropout=0.0, optimizer__name="muon", **options)
     schedule = optax.constant_schedule(0.1)
     here = setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
     return here.after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
@@ -63,12 +67,17 @@ def ctc_update(shape: Shape) -> TrainState:
     return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
-def r_drop_loss(shape: Shape) -> float:
-    """Returns the loss of six sentences with two rows each: four devices can share the rows only."""
+def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
+    """Returns the loss of six sentences with two rows each, and its gradient with respect to the bias of the logits.
+
+    Four devices can share the rows only. Two tables of 9 rows need padding.
+    """
     criterion, random = Criterion(0.1, "uniform", r_drop=5.0), np.random.default_rng(0)
     loss = functools.partial(projected_loss, criterion, mesh_of(shape, base.get_config()))
-    hidden, table = (random.normal(size=size).astype(np.float32) for size in ((12, 3, 8), (16, 8)))
-    return float(jax.jit(loss)(hidden, table, random.integers(1, 16, (12, 3)))[0])
+    hidden, table, bias = (random.normal(size=size).astype(np.float32) for size in ((12, 3, 8), (17, 8), (17,)))
+    targets = random.integers(1, 17, (12, 3))
+    value, d_bias = jax.jit(jax.value_and_grad(lambda bias: loss(hidden, table, targets, bias)[0]))(bias)
+    return float(value), d_bias.tolist()
 
 
 def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

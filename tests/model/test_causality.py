@@ -47,6 +47,7 @@ CHANGES = [
     {"attention": "dot_product"},
     {"attention": "additive", "norm_position": "pre"},
     {"attention": "dot_product", "dtype": "bfloat16"},
+    {"decoder_self_attention": "ssru"},
 ]
 EARLIER = np.arange(TARGET) <= LOOKED_AT[:, None]
 

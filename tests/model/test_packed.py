@@ -22,9 +22,17 @@ VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product
 
 # Rotary attention depends only on relative positions, which need no restart in a segment. Its case checks that segments
 # do not attend to each other.
-@pytest.mark.parametrize(("positions", "attention"), [*VARIANTS, ("rotary", "dot_product")])
-def test_packed_equals_unpacked(positions, attention):
-    model = tiny_transformer(positions=positions, attention=attention)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"positions": positions, "attention": attention} for positions, attention in VARIANTS),
+        {"positions": "rotary"},
+        {"decoder_self_attention": "ssru", "decoder_start": "zero", "output_bias": True},
+    ],
+    ids=str,
+)
+def test_packed_equals_unpacked(changes):
+    model = tiny_transformer(**changes)
     pairs = sentences(LENGTHS)
     packed = batch_of(pairs, ROWS, LARGE, packed=True)
     assert packed["source_segments"][0].max() == packed["target_segments"][0].max() == 2

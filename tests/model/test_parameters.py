@@ -20,6 +20,7 @@ SHAPES = [
     {"d_v": 24, "attention_bias": True, "num_decoder_layers": 2},
     {"activation": "swiglu", "share_embeddings": "target", "norm_position": "pre"},
     {"attention": "additive", "share_embeddings": "none", "positions": "learned", "final_norm": True},
+    {"decoder_self_attention": "ssru", "output_bias": True, "share_embeddings": "none"},
 ]
 
 
@@ -43,9 +44,12 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
     feed_forward = inner * (d + 1) * config.d_ff + (config.d_ff + 1) * d
     encoder = config.num_layers * (attention + feed_forward + 2 * norm)
     decoder_layers = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
-    decoder = decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    self_attention = attention if config.decoder_self_attention == "attention" else (2 * d + 1) * d
+    decoder = decoder_layers * (self_attention + attention + feed_forward + 3 * norm)
     rows = {"all": target_vocab, "target": source_vocab + target_vocab, "none": source_vocab + 2 * target_vocab}
     total = encoder + decoder + rows[config.share_embeddings] * d
+    if config.output_bias:
+        total += target_vocab
     if config.positions == "learned":
         total += 2 * config.max_positions * d
     if config.norm_position == "pre" or config.final_norm:
@@ -78,6 +82,7 @@ def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
     config = tiny_config(
         num_layers=1, d_model=48, d_ff=80, num_heads=16, d_k=20, d_v=24, attention="additive", attention_bias=True,
         activation="glu", positions="learned", max_positions=50, share_embeddings="none", norm_position="pre",
+        output_bias=True,
     )  # fmt: skip
     model = Transformer(config, 90, 70, rngs=nnx.Rngs(0))
     kinds = set()
@@ -95,9 +100,9 @@ def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
             assert abs(values.mean()) < 0.1 * deviation, path
             assert np.abs(values).max() > 2.5 * deviation, path  # normal, not uniform
         else:
-            assert (values == {"bias": 0, "scale": 1}[kind]).all(), path
+            assert (values == {"bias": 0, "output_bias": 0, "scale": 1}[kind]).all(), path
         kinds.add(kind)
-    assert kinds == {"kernel", "v", "embedding", "positions", "bias", "scale"}
+    assert kinds == {"kernel", "v", "embedding", "positions", "bias", "output_bias", "scale"}
 
 
 def assert_uniform(values: np.ndarray, bound: float, path: str) -> None:

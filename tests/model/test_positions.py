@@ -1,5 +1,7 @@
 """Positional encodings: golden values, the rotation property, learned ones, and rotated queries and keys."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +37,15 @@ def test_interleaved_sinusoids_have_the_golden_values(monkeypatch):
 def test_concatenated_sinusoids_have_the_golden_values():
     positions = POSITIONS["sinusoidal_concatenated"](tiny_config(d_model=20), nnx.Rngs(0))
     np.testing.assert_allclose(first_rows(positions, 10)[1], CONCATENATED_ROW_1, rtol=1e-5)
+
+
+def test_marians_sinusoids_have_wavelengths_from_1_to_the_base_times_two_pi():
+    """v = p exp(-i ln(10000) / (d / 2 - 1)), then all sin(v) and all cos(v), as in its source."""
+    rows = first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=12), nnx.Rngs(0)), 30)
+    for position, row in enumerate(rows):
+        angles = [position * math.exp(i * -(math.log(10_000.0) / (12 / 2 - 1))) for i in range(6)]
+        np.testing.assert_allclose(row, [*map(math.sin, angles), *map(math.cos, angles)], atol=1e-5)
+    assert np.isfinite(first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=2), nnx.Rngs(0)), 3)).all()
 
 
 @pytest.mark.parametrize("shift", [1, 7, 100])

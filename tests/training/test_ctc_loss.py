@@ -30,7 +30,7 @@ def gradients(share: str):
     def whole(state):
         model = nnx.merge(graph, state)
         hidden, frames = model.hidden(BATCH["source"], nnx.Rngs(dropout=1)), model.frames(BATCH["source"])
-        sums = chunk_sums(hidden, frames, BATCH["target_output"], model.output_table)
+        sums = chunk_sums(hidden, frames, BATCH["target_output"], *model.output_table_and_bias)
         return sums.loss, sums
 
     return [jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)], state
@@ -57,9 +57,11 @@ def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     assert whole_shape in texts[1]
 
 
-def test_logits_are_those_of_the_hidden_vectors_and_the_output_table():
+def test_logits_are_those_of_the_hidden_vectors_the_output_table_and_the_bias():
     for share in ("all", "target", "none"):
-        config = tiny_config(model__share_embeddings=share)
+        config = tiny_config(model__share_embeddings=share, model__output_bias=True)
         model = CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0))
+        model.output_bias[...] = jnp.arange(VOCAB, dtype=jnp.float32)
         source = BATCH["source"]
-        np.testing.assert_allclose(model(source), model.hidden(source) @ model.output_table.T, rtol=1e-5, atol=1e-5)
+        expected = model.hidden(source) @ model.output_table.T + jnp.arange(VOCAB)[None, None]
+        np.testing.assert_allclose(model(source), expected, rtol=1e-5, atol=1e-5)

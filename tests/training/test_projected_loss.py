@@ -7,6 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.model.models import (
+    LARGE,
+    assert_gradients_close,
+    batch_of,
+    logits_of,
+    loss_and_gradients,
+    sentences,
+    tiny_transformer,
+)
 from transformer.distributed.mesh import one_device
 from transformer.model import kernels
 from transformer.special_tokens import EOS, PAD
@@ -15,6 +24,7 @@ from transformer.training.projected_loss import projected_loss
 
 ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # in multiples of 128 columns, the table gets 56 rows of padding
 HIDDEN, TABLE = (np.random.default_rng(n).normal(size=(*size, D_MODEL)) for n, size in enumerate([(10, 3), (200,)]))
+BIAS = np.random.default_rng(3).normal(size=VOCAB)
 TARGETS = np.random.default_rng(2).integers(0, VOCAB, (ROWS, LENGTH))
 TARGETS[1, 1:] = TARGETS[7] = PAD
 TARGETS[2:6, 2] = EOS
@@ -23,29 +33,48 @@ ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 @pytest.mark.parametrize("column_multiple", [1, 128])
 @pytest.mark.parametrize("sentences", [1, 2, 3, 100])
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
-def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, sentences, column_multiple):
+@pytest.mark.parametrize(("r_drop", "has_bias"), [(0.0, True), (5.0, False)])
+def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, has_bias, sentences, column_multiple):
     """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence in one chunk."""
     monkeypatch.setitem(kernels.COLUMN_MULTIPLE, "cpu", column_multiple)
     criterion = Criterion(0.1, "uniform", r_drop)
     monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * criterion.passes * ONE_SENTENCE)
     loss = functools.partial(projected_loss, criterion, one_device())
     arrays = (jnp.float32(HIDDEN), jnp.float32(TABLE))
+    bias = jnp.float32(BIAS) if has_bias else None
 
-    def scaled(hidden, table):  # a cotangent other than 1
-        value, sums = loss(hidden, table, jnp.asarray(TARGETS))
+    def scaled(hidden, table, bias):  # a cotangent other than 1
+        value, sums = loss(hidden, table, jnp.asarray(TARGETS), bias)
         return 3 * value, sums
 
-    (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1), has_aux=True))(*arrays)
-    logits = (arrays[0] @ arrays[1].T, jnp.asarray(TARGETS), jnp.arange(VOCAB), VOCAB)
+    (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1, 2), has_aux=True))(*arrays, bias)
+    logits = arrays[0] @ arrays[1].T + (bias[None, None] if has_bias else 0.0)
+    logits = (logits, jnp.asarray(TARGETS), jnp.arange(VOCAB), VOCAB)
     whole, whole_sums, d_logits = criterion.with_gradient(*logits)
     assert float(value) == pytest.approx(3 * float(whole), rel=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(whole_sums), rtol=1e-5)
     np.testing.assert_allclose(gradients[0], 3 * d_logits @ arrays[1], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(gradients[1], 3 * jnp.einsum("btv,btd->vd", d_logits, arrays[0]), rtol=1e-4, atol=1e-4)
-    evaluated, evaluated_sums = jax.jit(loss)(*arrays, jnp.asarray(TARGETS))
+    if has_bias:
+        np.testing.assert_allclose(gradients[2], 3 * jnp.sum(d_logits, axis=(0, 1)), rtol=1e-4, atol=1e-4)
+    evaluated, evaluated_sums = jax.jit(loss)(*arrays, jnp.asarray(TARGETS), bias)
     assert float(evaluated) == pytest.approx(float(whole), rel=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(whole_sums), rtol=1e-5)
+
+
+def test_the_gradient_of_a_models_output_bias_is_that_of_the_plain_loss():
+    model = tiny_transformer(output_bias=True, share_embeddings="none")
+    batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], LARGE)
+
+    def plain(parameters):
+        log_p = jax.nn.log_softmax(logits_of(model.graph, parameters, batch))
+        targets = batch["target_output"]
+        nll = -jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+        return jnp.sum((targets != PAD) * (0.9 * nll - 0.1 * jnp.mean(log_p, axis=-1)))
+
+    expected = jax.grad(plain)(model.parameters)
+    assert np.abs(expected["output_bias"]).max() > 0.1
+    assert_gradients_close(loss_and_gradients(model, batch)[1], expected)
 
 
 def test_the_tables_gradient_is_summed_in_float32():

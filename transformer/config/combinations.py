@@ -106,6 +106,11 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
         lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0
     ),
+    "this objective's model has no decoder; leave decoder_start=bos and decoder_self_attention=attention": (
+        lambda c: (
+            _lacks(c, "decoder") and (c.model.decoder_start, c.model.decoder_self_attention) != ("bos", "attention")
+        )
+    ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
     ),

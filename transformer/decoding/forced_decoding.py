@@ -37,19 +37,21 @@ class Attention:
     `source_pieces`. Axes of length T belong to the decoder's positions: position t reads `target_input_pieces[t]`, of
     which the first is BOS, and predicts `target_output_pieces[t]`, of which the last is EOS.
 
-    encoder: (N, H, S, S). decoder: (N, H, T, T), 0 for later keys. cross: (N, H, T, S).
+    encoder: (N, H, S, S). decoder: (M, H, T, T), 0 for later keys; None with decoder_self_attention=ssru.
+    cross: (M, H, T, S).
     """
 
     source_pieces: tuple[str, ...]
     target_input_pieces: tuple[str, ...]
     target_output_pieces: tuple[str, ...]
     encoder: Float[np.ndarray, "N H S S"]
-    decoder: Float[np.ndarray, "M H T T"]
+    decoder: Float[np.ndarray, "M H T T"] | None
     cross: Float[np.ndarray, "M H T S"]
 
     def bertviz(self) -> dict[str, list]:
         """Returns the arguments of BertViz's `model_view` and `head_view`: an array (1, H, queries, keys) a layer."""
         parts = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
+        parts = {name: layers for name, layers in parts.items() if layers is not None}
         weights = {f"{name}_attention": [layer[None] for layer in layers] for name, layers in parts.items()}
         tokens = {"encoder_tokens": list(self.source_pieces), "decoder_tokens": list(self.target_input_pieces)}
         return weights | tokens
@@ -88,7 +90,7 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
         target_input_pieces=tuple(models.target_pieces[token] for token in (BOS, *target_tokens[:-1])),
         target_output_pieces=tuple(models.target_pieces[token] for token in target_tokens),
         encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
-        decoder=weights["decoder"][:, 0, :, :T, :T].copy(),
+        decoder=weights["decoder"][:, 0, :, :T, :T].copy() if "decoder" in weights else None,
         cross=weights["cross"][:, 0, :, :T, :S].copy(),
     )
 

@@ -93,7 +93,9 @@ class CandidateModel:
     def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
         self.model, self.candidates = model, candidates
         dtype = batched_dtype(product_dtype(model.decoder.embedding.dtype))
-        rows = jnp.take(model.output_table, candidates, axis=0, mode="clip").astype(dtype)
+        table, bias = model.output_table_and_bias
+        rows = jnp.take(table, candidates, axis=0, mode="clip").astype(dtype)
+        self.bias = None if bias is None else jnp.take(bias, candidates, mode="clip")
         # (B, D, C), since the product of a step is faster so on CPUs. Without a barrier XLA may transpose at each step.
         self.weights = jax.lax.optimization_barrier(rows.swapaxes(1, 2))
 
@@ -107,6 +109,7 @@ class CandidateModel:
         x, cache = self.model.decoder.step(tokens, position, cache)
         x = x.astype(self.weights.dtype)
         logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
+        logits = logits if self.bias is None else logits + self.bias[:, None]
         return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache
 
 

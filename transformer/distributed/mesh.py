@@ -16,15 +16,13 @@ AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0
 BATCH = P(("data", "fsdp"))
 # Tensor parallelism splits the inner dimension of a sub-layer's two products, so that one all-reduce per sub-layer
 # suffices (Megatron-LM). FSDP splits the other dimension.
-RULES = dict.fromkeys(("query", "key", "value", "inner", "gate", "projection"), P("fsdp", "tensor"))
+COLUMNS = ("query", "key", "value", "inner", "gate", "projection", "input", "forget")
+RULES = dict.fromkeys(COLUMNS, P("fsdp", "tensor"))
 RULES |= dict.fromkeys(("output", "outer", "embedding"), P("tensor", "fsdp"))
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
-    """Returns the mesh that `config.mesh` describes, over these devices.
-
-    Raises UserError if it does not use all of them, or cannot split the rows of batches evenly.
-    """
+    """Returns the mesh of `config.mesh`. Raises UserError if it does not use all devices or share the rows evenly."""
     requested, count, multiple = config.mesh, len(devices), config.batch.row_multiple
     inner = requested.fsdp * requested.tensor
     data = count // inner if requested.data == -1 else requested.data

@@ -33,11 +33,13 @@ class Embedding(nnx.Module):
 class TokenModel(nnx.Module):
     """Base class of models that predict tokens: logits are the products of `hidden` and the rows of `output_table`.
 
-    The table is that of `output_embedding`, unless the model has a projection.
+    The table is that of `output_embedding`, unless the model has a projection. `output_bias` (V,), if the model has
+    one, is added to the logits.
     """
 
     output_embedding: Embedding
     projection: Linear | None
+    output_bias: nnx.Param | None
 
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens that the model predicts. The arguments are those of `hidden`."""
@@ -49,7 +51,14 @@ class TokenModel(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens, given the result of `hidden`."""
-        return self.output_embedding.logits(hidden) if self.projection is None else self.projection(hidden)
+        logits = self.output_embedding.logits(hidden) if self.projection is None else self.projection(hidden)
+        if self.output_bias is None:
+            return logits
+        return logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
+
+    @property
+    def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
+        return self.output_table, None if self.output_bias is None else self.output_bias[...]
 
     @property
     def output_table(self) -> Float[Array, "V D"]:
@@ -59,3 +68,8 @@ class TokenModel(nnx.Module):
 def make_projection(config: Config, vocab_size: int, rngs: nnx.Rngs) -> Linear:
     """Returns the projection to logits of a model that shares no embedding with it. `config` is `config.model`."""
     return Linear(config.d_model, vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs)
+
+
+def make_output_bias(config: Config, vocab_size: int) -> nnx.Param | None:
+    """Returns the bias of the logits, initially zeros, or None without `config.output_bias`."""
+    return nnx.Param(jnp.zeros(vocab_size)) if config.output_bias else None

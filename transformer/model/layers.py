@@ -26,6 +26,8 @@ class Gated(NamedTuple):
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
+    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),
+    "swish": jax.nn.silu,
     "glu": Gated(jax.nn.sigmoid),
     "geglu": Gated(jax.nn.gelu),
     "swiglu": Gated(jax.nn.silu),
@@ -78,11 +80,19 @@ NORM_POSITIONS = {
 class Layer(nnx.Module):
     """Self-attention, attention to the encoder's output, and a feed-forward network (Figure 1).
 
-    The encoder's layers, and those of a language model, have no `cross_attention`.
+    `self_attention` is the class of the first sub-layer. The encoder's layers, and those of a language model, have no
+    `cross_attention`.
     """
 
-    def __init__(self, config: Config, *, cross_attention: bool, rngs: nnx.Rngs):
-        self.self_attention = MultiHeadAttention(config, rngs=rngs)
+    def __init__(
+        self,
+        config: Config,
+        *,
+        self_attention: type[nnx.Module] = MultiHeadAttention,
+        cross_attention: bool,
+        rngs: nnx.Rngs,
+    ):
+        self.self_attention = self_attention(config, rngs=rngs)
         self.self_attention_connection = SublayerConnection(config, rngs=rngs)
         self.cross_attention = MultiHeadAttention(config, rngs=rngs) if cross_attention else None
         self.cross_attention_connection = SublayerConnection(config, rngs=rngs) if cross_attention else None

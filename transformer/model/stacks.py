@@ -1,17 +1,20 @@
 """The encoder and decoder stacks (section 3.1). Each is usable without the other."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import DecodingCache, LayerCache
+from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, LayerCache
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
 from transformer.model.layers import Layer, layer_norm
 from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import POSITIONS
+from transformer.special_tokens import BOS
 
 # Functions that wrap the application of a layer, a function of (layer, x, rngs).
 REMATS = {
@@ -20,18 +23,22 @@ REMATS = {
     "layers": nnx.remat,
 }
 
+# The token whose vector is replaced by zeros as an input of the decoder. None: no token's.
+DECODER_STARTS = {"bos": None, "zero": BOS}
+
 
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
 
-    def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, cross_attention: bool, rngs: nnx.Rngs):
+    def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
+        """`layer_options` are the arguments of `Layer`."""
         self.embedding = embedding
         self.positions = POSITIONS[config.positions](config, rngs)
         has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
         self.final_norm = layer_norm(config, rngs) if has_final_norm else None
         self.dropout_rate = config.dropout
         self.remat = REMATS[config.remat]
-        self.layers = nnx.List([Layer(config, cross_attention=cross_attention, rngs=rngs) for _ in range(num_layers)])
+        self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
 
     def apply(
         self,
@@ -69,11 +76,15 @@ class Stack(nnx.Module):
         self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
         """Returns the sum of token embeddings and positional encodings, with dropout (section 5.4)."""
-        x = self.embedding(tokens)
+        x = self.vectors(tokens)
         if self.positions is not None:
             # In float32, since the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
+
+    def vectors(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+        """Returns the token embeddings."""
+        return self.embedding(tokens)
 
     def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
         """Returns the positions by which self-attention rotates queries and keys, or None if it does not."""
@@ -108,7 +119,10 @@ class Decoder(Stack):
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         num_layers = config.num_decoder_layers or config.num_layers
-        super().__init__(config, embedding, num_layers, cross_attention=cross_attention, rngs=rngs)
+        self_attention, self.self_cache = DECODER_SELF_ATTENTIONS[config.decoder_self_attention]
+        options = {"self_attention": self_attention, "cross_attention": cross_attention}
+        super().__init__(config, embedding, num_layers, rngs=rngs, **options)
+        self.zero_token = DECODER_STARTS[config.decoder_start]
 
     def __call__(
         self,
@@ -122,6 +136,12 @@ class Decoder(Stack):
         options = {"is_causal": True, "memory": memory, "memory_segments": memory_segments}
         return self.apply(tokens, segments, positions, rngs, **options)
 
+    def vectors(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        vectors = super().vectors(tokens)
+        if self.zero_token is None:
+            return vectors
+        return jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), vectors.dtype), vectors)
+
     def start_cache(
         self,
         memory: Float[Array, "B S D"] | None,
@@ -131,8 +151,8 @@ class Decoder(Stack):
         length: int,
     ) -> DecodingCache:
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
-        d_model, slots = self.embedding.table.shape[1], jnp.full((rows, beams, length), -1)
-        layers = [LayerCache.start(layer, d_model, memory, rows, beams * length) for layer in self.layers]
+        slots, shape = jnp.full((rows, beams, length), -1), (rows, beams, length, self.embedding.table.shape[1])
+        layers = [LayerCache.start(layer, self.self_cache, memory, shape) for layer in self.layers]
         mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
         return DecodingCache(tuple(layers), slots, mask)
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.embedding import Embedding, TokenModel, make_projection
+from transformer.model.embedding import Embedding, TokenModel, make_output_bias, make_projection
 from transformer.model.masks import segments_of
 from transformer.model.stacks import Decoder, Encoder, Stack
 
@@ -46,6 +46,7 @@ class Transformer(TokenModel):
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.output_embedding = target_embedding
         self.projection = None if sharing.target_and_logits else make_projection(config, target_vocab_size, rngs)
+        self.output_bias = make_output_bias(config, target_vocab_size)
 
     def hidden(
         self,
@@ -79,8 +80,8 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
     arguments, such as source and target_input. The result has the keys "encoder" (N B H S S), "decoder" (N B H T T) and
-    "cross" (N B H T S), as far as the model has these. It is not thread-safe: while it runs, `nnx.capture` replaces
-    methods of the modules' classes.
+    "cross" (N B H T S), as far as the model has these: with decoder_self_attention=ssru it has no "decoder". It is not
+    thread-safe: while it runs, `nnx.capture` replaces methods of the modules' classes.
     """
     _, captured = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):
@@ -92,7 +93,8 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
         ("cross", "decoder", "cross_attention"),
     ):
         layers = captured[stack]["layers"] if stack in captured else {}
-        by_layer = [layers[i][attention]["weights"].get_value()[0] for i in sorted(layers) if attention in layers[i]]
+        modules = [layers[i][attention] for i in sorted(layers) if attention in layers[i]]
+        by_layer = [module["weights"].get_value()[0] for module in modules if "weights" in module]
         if by_layer:
             weights[name] = jnp.stack(by_layer)
     return weights

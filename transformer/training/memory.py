@@ -24,7 +24,7 @@ def activation_bytes(config: Config, bucket: Bucket) -> int:
     num_decoder_layers = model.num_decoder_layers or model.num_layers
     attentions = (
         (model.num_layers, source_length, source_length),
-        (num_decoder_layers, target_length, target_length),
+        (num_decoder_layers if model.decoder_self_attention == "attention" else 0, target_length, target_length),
         (num_decoder_layers, target_length, source_length),
     )
     stored = (attention for attention in attentions if not _is_fused(model, bucket.rows, *attention[1:]))

@@ -33,11 +33,12 @@ class TrainingObjective(NamedTuple):
 
     Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
     the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
-    word_vectors (model.source_vectors and target_vectors) and shortlist.
+    word_vectors (model.source_vectors and target_vectors), shortlist and decoder (model.decoder_start and
+    decoder_self_attention).
     """
 
     sides: tuple[bool, bool]  # whether pairs have a source and a target; an absent side has an empty language
-    # (config.model, source_vocab_size, target_vocab_size, rngs=rngs) to a module with `hidden` and `output_table`
+    # (config.model, source_vocab_size, target_vocab_size, rngs=rngs) to a `TokenModel`
     make_model: Callable[..., nnx.Module]
     methods: AbstractSet[str] = frozenset()  # of `transformer.Model` that the model has
     options: AbstractSet[str] = frozenset()
@@ -64,7 +65,7 @@ OBJECTIVES = {
         (True, True),
         Transformer,
         {"translate", "score", "attention", "beam_tree", "encode"},
-        {"packed", "label_smoothing", "r_drop", "word_vectors", "shortlist"},
+        {"packed", "label_smoothing", "r_drop", "word_vectors", "shortlist", "decoder"},
     ),
     # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes would differ.
     "masked_lm": TrainingObjective(
@@ -79,7 +80,7 @@ OBJECTIVES = {
         (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
         {"translate", "beam_tree"},
-        {"packed", "label_smoothing", "r_drop"},
+        {"packed", "label_smoothing", "r_drop", "decoder"},
     ),
     # Predicts all target tokens at once, by the encoder only, which reads each token several times.
     "ctc": TrainingObjective(

@@ -23,7 +23,7 @@ from transformer.training.loss import Criterion, LossSums
 class ProjectedLoss:
     """Maps a model and a batch to the summed criterion and to the sums that a step reports.
 
-    The model has `hidden` and `output_table`, whose products are the logits. `training` is `config.training`.
+    The model is a `TokenModel`. `training` is `config.training`.
     """
 
     training: Config
@@ -35,7 +35,8 @@ class ProjectedLoss:
         criterion = Criterion(self.training.label_smoothing, self.training.label_smoothing_support, r_drop)
         batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
-        return projected_loss(criterion, self.mesh, model.hidden(**batch, rngs=rngs), model.output_table, targets)
+        hidden, (table, bias) = model.hidden(**batch, rngs=rngs), model.output_table_and_bias
+        return projected_loss(criterion, self.mesh, hidden, table, targets, bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -45,23 +46,27 @@ def projected_loss(
     hidden: Float[Array, "B T D"],
     table: Float[Array, "V D"],
     targets: Int[Array, "B T"],
+    bias: Float[Array, " V"] | None = None,
 ) -> tuple[Float[Array, ""], LossSums]:
-    """Returns the summed criterion of the logits hidden table^T, and the sums that a step reports.
+    """Returns the summed criterion of the logits hidden table^T + bias, and the sums that a step reports.
 
     The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
     recomputes nothing. Products take operands in the dtype of `hidden`; logits and the table's gradient are float32.
     """
-    return _with_gradients(criterion, mesh, hidden, table, targets)[0]  # the compiler removes the gradients
+    return _with_gradients(criterion, mesh, hidden, table, targets, bias)[0]  # the compiler removes the gradients
 
 
 def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tuple) -> tuple:
     scale, _ = cotangents  # the sums are reported, not trained on
-    d_hidden, d_table = gradients
-    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None
+    d_hidden, d_table, d_bias = gradients
+    d_bias = None if d_bias is None else scale * d_bias
+    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, d_bias
 
 
-def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array) -> tuple:
-    """Returns ((criterion, sums), (d_hidden, d_table)), computed by all devices of the mesh.
+def _with_gradients(
+    criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array, bias: jax.Array | None
+) -> tuple:
+    """Returns ((criterion, sums), (d_hidden, d_table, d_bias)), computed by all devices of the mesh.
 
     The devices split the rows over "data" and "fsdp", and the columns over "tensor"; statistics and gradients cross.
     """
@@ -73,32 +78,34 @@ def _with_gradients(criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: 
     # The devices of "tensor" compute an equal number of columns each, which suits their matrix units.
     padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * sizes["tensor"])
     padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+    padded_bias = None if bias is None else jnp.pad(bias, (0, padding))
 
     def sum_over(axes: tuple[str, ...], x: Any) -> Any:
         # XLA on CPUs copies an array even for a sum over one device.
         axes = tuple(axis for axis in axes if sizes[axis] > 1)
         return jax.lax.psum(x, axes) if axes else x
 
-    def on_device(hidden, table, targets):
+    def on_device(hidden, table, targets, bias):
         columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
         axis = "tensor" if sizes["tensor"] > 1 else None
-        result, d_hidden, d_table = _sum_chunks(criterion, hidden, table, targets, columns, vocab_size, axis)
+        sums, d_hidden = _sum_chunks(criterion, hidden, table, targets, bias, columns, vocab_size, axis)
+        result, d_table, d_bias = sums
         if splits_rows:
-            result, d_table = sum_over(ROW_AXES, result), sum_over(("data",), d_table)
+            (result, d_bias), d_table = sum_over(ROW_AXES, (result, d_bias)), sum_over(("data",), d_table)
             if splits_d_table:
                 d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
             else:
                 d_table = sum_over(("fsdp",), d_table)
-        return result, (sum_over(("tensor",), d_hidden).astype(hidden.dtype), d_table)
+        return result, (sum_over(("tensor",), d_hidden).astype(hidden.dtype), d_table, d_bias)
 
-    result, (d_hidden, d_table) = jax.shard_map(
+    result, (d_hidden, *d_output) = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(rows, P("tensor"), rows),
-        out_specs=(P(), (rows, P("tensor", "fsdp" if splits_d_table else None))),
+        in_specs=(rows, P("tensor"), rows, P("tensor")),
+        out_specs=(P(), (rows, P("tensor", "fsdp" if splits_d_table else None), P("tensor"))),
         check_vma=False,
-    )(hidden, padded, targets)
-    return result, (d_hidden, d_table[:vocab_size])
+    )(hidden, padded, targets, padded_bias)
+    return result, (d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
 
 
 projected_loss.defvjp(_with_gradients, _backward)
@@ -109,11 +116,12 @@ def _sum_chunks(
     hidden: Float[Array, "B T D"],
     table: Float[Array, "C D"],
     targets: Int[Array, "B T"],
+    bias: Float[Array, " C"] | None,
     columns: Int[Array, "C"],
     vocab_size: int,
     axis: str | None,
-) -> tuple[tuple[Float[Array, ""], LossSums], Float[Array, "B T D"], Float[Array, "C D"]]:
-    """Returns ((criterion, sums), d_hidden, d_table) of the rows and the columns of logits of one device."""
+) -> tuple[tuple, Float[Array, "B T D"]]:
+    """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of logits of one device."""
     (rows, length, _), passes = hidden.shape, criterion.passes
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
     chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
@@ -126,13 +134,15 @@ def _sum_chunks(
         hidden, targets = chunk
         flat = hidden.reshape(-1, hidden.shape[-1])
         logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*targets.shape, -1)
+        logits = logits if bias is None else logits + bias[None, None]
         *result, d_logits = criterion.with_gradient(logits, targets, columns, vocab_size, axis)
+        d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
         d_logits = d_logits.reshape(len(flat), -1).astype(hidden.dtype)
         # A sum over devices is rounded once, at its end.
         d_hidden = kernels.product(d_logits, table, hidden.dtype if axis is None else kernels.FLOAT32)
         d_table = kernels.transposed_product(d_logits, flat)
-        return jax.tree.map(jnp.add, totals, (tuple(result), d_table)), d_hidden.reshape(hidden.shape)
+        return jax.tree.map(jnp.add, totals, (tuple(result), d_table, d_bias)), d_hidden.reshape(hidden.shape)
 
-    start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape)
-    (result, d_table), d_hidden = jax.lax.scan(add_chunk, start, (split(hidden), split(targets)))
-    return result, d_hidden.reshape(-1, *hidden.shape[1:])[:rows], d_table
+    start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape), None if bias is None else jnp.zeros(bias.shape)
+    totals, d_hidden = jax.lax.scan(add_chunk, start, (split(hidden), split(targets)))
+    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]

@@ -166,6 +166,10 @@ function weightsOf(part, layer, number) {
 function drawAttention() {
   const shown = data.attention[document.getElementById("attention-sentence").value];
   document.getElementById("attention-texts").textContent = `${shown.source} → ${shown.translation}`;
+  // A recurrent decoder has no weights of self-attention.
+  const select = document.getElementById("attention-part");
+  for (const option of select.options) option.disabled = !(option.value in shown.parts);
+  if (select.selectedOptions[0].disabled) select.value = "cross";
   const part = currentPart();
   const [layers, heads] = part.shape;
   head = [Math.min(head[0], layers - 1), Math.min(head[1], heads - 1)];

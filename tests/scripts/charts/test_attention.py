@@ -46,6 +46,12 @@ def test_chosen_layers_and_heads_are_drawn_and_others_refused():
         attention.draw(WEIGHTS, "both")
 
 
+def test_a_decoder_without_self_attention_is_refused():
+    recurrent = Attention(SOURCE, READ, PREDICTED, WEIGHTS.encoder, None, WEIGHTS.cross)
+    with pytest.raises(UserError, match="part=decoder: the model has model.decoder_self_attention=ssru"):
+        attention.draw(recurrent, "decoder")
+
+
 @pytest.mark.parametrize(
     ("part", "queries", "keys"),
     [("encoder", SOURCE, SOURCE), ("decoder", READ, READ), ("cross", PREDICTED, SOURCE)],

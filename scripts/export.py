@@ -1,0 +1,58 @@
+"""Writes the model of a workdir in the format of another toolkit.
+
+    python -m scripts.export --workdir=DIR --format=NAME --output=FOLDER [--quantization=NAME]
+        [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON]
+
+docs/interop.md lists the formats, and what each can express. A model that a format cannot express is refused.
+
+Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop (make interop) or
+--runtime=PYTHON, and compared in FOLDER/certificate.json: those of --sentences=FILE, of the validation split, or
+bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file BELOW-THE-BARS.txt.
+"""
+
+import argparse
+from pathlib import Path
+
+from transformer import cli, files
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from scripts.interop import certificate, formats, workdirs
+    from transformer.cache import enable_compilation_cache
+
+    enable_compilation_cache()
+    output = Path(arguments.output)
+    files.check_new(output)
+    python = certificate.find_python(arguments.runtime)
+    writers = {name: entry for name, entry in formats.FORMATS.items() if entry.write is not None}
+    if arguments.format not in writers:
+        raise UserError(f"--format={arguments.format}: must be {', '.join(writers)}")
+    entry = writers[arguments.format]
+    if arguments.quantization not in (None, *entry.quantizations):
+        allowed = ", ".join(entry.quantizations)
+        advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
+        raise UserError(f"--quantization={arguments.quantization}: {advice}")
+    model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
+    with files.new_folder(output) as unfinished:
+        entry.write(model, unfinished, arguments.quantization)
+        certified = certificate.certify(
+            model, unfinished, entry.runtime, python, arguments.sentences, arguments.quantization
+        )
+        certificate.write(certified, certificate.digests_in(unfinished), unfinished)
+    certificate.conclude(certified, output)
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.export", __doc__)
+    parser.add_model_flags(ensemble=False)
+    parser.add_argument("--format", required=True, metavar="NAME", help="ctranslate2, huggingface, marian, ...")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
+    parser.add_argument("--quantization", metavar="NAME", help="type of the weights, such as int8 (float32)")
+    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
+    parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

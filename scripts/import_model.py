@@ -1,0 +1,60 @@
+"""Makes a workdir of a model of another toolkit. All commands take it, and `training.init_from` fine-tunes it.
+
+    python -m scripts.import_model --from=FOLDER_OR_FILE --output=WORKDIR [--source_language=CODE]
+        [--target_language=CODE] [--sentences=FILE] [--runtime=PYTHON] [--data.KEY=VALUE ...]
+
+The format is recognized by the names of the files; docs/interop.md lists the formats. The languages are needed where
+the files do not name them. --data.path=FOLDER --data.valid_split=STEM records parallel text of the model's languages
+for the commands that read a validation or test split.
+
+Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop (make interop) or
+--runtime=PYTHON, and compared in WORKDIR/certificate.json: those of --sentences=FILE, of the validation split, or
+bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has a file BELOW-THE-BARS.txt.
+"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from transformer import cli, files
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from scripts.interop import certificate, formats, workdirs
+    from transformer.cache import enable_compilation_cache
+    from transformer.config.loading import parse_overrides
+
+    enable_compilation_cache()
+    output, source = Path(arguments.output), files.expanded(arguments.source)
+    files.check_new(output)
+    python = certificate.find_python(arguments.runtime)
+    name = formats.recognise(source)
+    flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
+    given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
+    model = formats.FORMATS[name].read(source)
+    model = dataclasses.replace(model, config=model.config | given)
+    if missing := [f"{key.replace('data.', '--')}=CODE" for key in flags if key not in model.config]:
+        raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
+    with files.new_folder(output) as unfinished:
+        workdirs.write(model, unfinished)
+        written = workdirs.from_workdir(unfinished, "best", 1)
+        runtime = formats.FORMATS[name].runtime
+        certified = certificate.certify(written, source, runtime, python, arguments.sentences, quantization=None)
+        certificate.write(certified, model.origin.files if model.origin else {}, unfinished)
+    certificate.conclude(certified, output)
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.import_model", __doc__, overrides="data")
+    parser.add_argument("--from", dest="source", required=True, metavar="PATH", help="file or folder of the model")
+    parser.add_argument("--output", required=True, metavar="WORKDIR", help="the new workdir")
+    parser.add_argument("--source_language", metavar="CODE", help="such as en")
+    parser.add_argument("--target_language", metavar="CODE", help="such as de")
+    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
+    parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

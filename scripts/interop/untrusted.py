@@ -1,0 +1,195 @@
+"""Reading of files that others made: sizes are checked against the file before memory is taken, and no code runs.
+
+Every function raises UserError, one line that begins with the file, if the file is missing or damaged.
+"""
+
+import contextlib
+import math
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.errors import MALFORMED, UserError
+
+MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file
+MAX_DEPTH = 64  # of nested YAML
+MAX_INFLATION = 16  # times the size of an archive that its content may have, if that is more than MAX_TEXT
+PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+DAMAGED = (
+    *(*MALFORMED, EOFError, OverflowError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+    *(SyntaxError, tokenize.TokenError),  # in the header of a NumPy array, which is a Python expression
+)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns the errors that a missing or damaged file causes in the block into a UserError that names it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except DAMAGED as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path}: damaged ({reason:.120})") from None
+
+
+class Cursor:
+    """A position in the content of a binary file, whose numbers are little-endian."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.position = path, 0
+        with reading(path):
+            self.content = memoryview(path.read_bytes())
+        if self.content[:4] == b"PK\3\4" or bytes(self.content[:2]) in PICKLE_STARTS:  # also PyTorch's archives of one
+            raise pickle_error(path)
+
+    def take(self, size: int) -> memoryview:
+        """Returns the next bytes."""
+        start, self.position = self.position, self.position + size
+        if size < 0 or self.position > len(self.content):
+            raise UserError(f"{self.path}: damaged ({size} bytes at byte {start} of {len(self.content)})")
+        return self.content[start : self.position]
+
+    def unsigned(self, size: int) -> int:
+        """Returns the next integer, of `size` bytes."""
+        return int.from_bytes(self.take(size), "little")
+
+    def name(self, size: int) -> str:
+        """Returns the next name, of `size` bytes with the NUL at its end, if there is one."""
+        with reading(self.path):
+            return checked_name(bytes(self.take(size)).decode().removesuffix("\0"))
+
+    def array(self, dtype: Any, shape: Sequence[int]) -> np.ndarray:
+        """Returns the next array, a view of the content."""
+        dtype = np.dtype(dtype)
+        if any(size < 0 for size in shape):
+            raise UserError(f"{self.path}: damaged (an array of shape {tuple(shape)})")
+        return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
+def checked_name(name: str) -> str:
+    """Returns the name of an array or file. Raises UserError if it could name a file in another folder."""
+    if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
+        raise UserError(f"damaged (the name {name!r:.60})")
+    return name
+
+
+def check_finite(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Raises UserError, with its name, for an array that has a NaN or an infinity."""
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+            raise UserError(f"{path}: {name} has values that are NaN or infinite")
+
+
+def read_text(path: Path) -> str:
+    """Reads UTF-8 text."""
+    with reading(path):
+        if (size := path.stat().st_size) > MAX_TEXT:
+            raise UserError(f"has {size:,} bytes, must have at most {MAX_TEXT:,}")
+        return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Reads a JSON object, or a value of another `kind`."""
+    import json
+
+    text = read_text(path)
+    with reading(path):
+        return _of_kind(json.loads(text), kind)
+
+
+def read_yaml(path: Path, kind: type = dict) -> Any:
+    """Reads YAML, as `parse_yaml` does."""
+    return parse_yaml(read_text(path), path, kind)
+
+
+def parse_yaml(text: str, path: Path, kind: type = dict) -> Any:
+    """Returns the value of YAML from a file, without tags and aliases."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same as yaml.safe_load, in C
+    depth = 0
+    with reading(path):
+        try:
+            for event in yaml.parse(text, loader):  # first, as nested values and aliases may exhaust stack and memory
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+                    raise ValueError(f"YAML with aliases, or nested more than {MAX_DEPTH} times")
+            return _of_kind(yaml.load(text, loader), kind)
+        except yaml.YAMLError as error:
+            raise ValueError(error) from None
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays of a NumPy archive, but no pickled objects."""
+    arrays = {}
+    with reading(path), zipfile.ZipFile(path) as archive:
+        check_archive(archive, path)
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, is_fortran, dtype = read_header[version](file)
+                if dtype.hasobject:
+                    raise pickle_error(path)
+                size = math.prod(shape) * dtype.itemsize
+                if min(shape, default=0) < 0 or size != member.file_size - file.tell():
+                    raise ValueError(f"{member.filename} of shape {shape} has {member.file_size - file.tell()} bytes")
+                array = np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if is_fortran else "C")
+            arrays[checked_name(member.filename.removesuffix(".npy"))] = array
+        check_finite(path, arrays)
+    return arrays
+
+
+def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
+    """Raises UserError if the content of an archive would be much larger than its file."""
+    size = sum(member.file_size for member in archive.infolist())
+    if size > max(MAX_INFLATION * path.stat().st_size, MAX_TEXT):
+        raise UserError(f"{path}: damaged (an archive of {size:,} bytes in {path.stat().st_size:,})")
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays of a safetensors file; bfloat16 becomes float32."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    with reading(path):
+        try:
+            arrays = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(error) from None
+        arrays = {checked_name(name): _without_bfloat16(array) for name, array in arrays.items()}
+        check_finite(path, arrays)
+    return arrays
+
+
+def refuse_pickles(path: Path) -> None:
+    """Raises UserError if the file, or one in the folder, has the name of a pickle."""
+    for pattern in PICKLES:
+        for pickle in [path] if path.match(pattern) else sorted(path.glob(pattern)):
+            raise pickle_error(pickle)
+
+
+def pickle_error(path: Path) -> UserError:
+    return UserError(
+        f"{path}: is a pickle, which can run any code when it is read; convert it to safetensors (Transformers: "
+        "MarianMTModel.from_pretrained(...).save_pretrained(FOLDER))"
+    )
+
+
+def _of_kind(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {type(value).__name__} instead of a {kind.__name__}")
+    return value
+
+
+def _without_bfloat16(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

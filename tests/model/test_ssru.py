@@ -1,0 +1,78 @@
+"""The recurrent unit against a loop in NumPy, and the gradient of its recurrence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.model.models import random_model, tiny_config
+from transformer.model.masks import Mask
+from transformer.model.ssru import Ssru, linear_recurrence
+
+ROWS, LENGTH, D_MODEL = 3, 7, 16
+SEGMENTS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0, 0]])
+
+
+def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    """Returns relu(c_t), one position after another in float64."""
+    kernel, gate = parameters["input"]["kernel"], parameters["forget"]
+    out, state = np.zeros(x.shape), np.zeros(x.shape[-1])
+    for row in range(len(x)):
+        for t in range(x.shape[1]):
+            if t == 0 or segments[row, t] != segments[row, t - 1]:
+                state = np.zeros(x.shape[-1])
+            forget = 1 / (1 + np.exp(-(x[row, t] @ np.float64(gate["kernel"]) + gate["bias"])))
+            state = forget * state + (1 - forget) * (x[row, t] @ np.float64(kernel))
+            out[row, t] = np.maximum(state, 0)
+    return out
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
+    config = tiny_config(d_model=D_MODEL, dtype=dtype)
+    model = random_model(lambda: Ssru(config, rngs=nnx.Rngs(0)))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, D_MODEL)), dtype)
+    segments = jnp.asarray(SEGMENTS)
+    out = model.module(x, x, Mask(segments, segments, is_causal=True, is_packed=True))
+    assert out.dtype == dtype
+    expected = in_numpy(model.parameters, np.float64(x), SEGMENTS)
+    is_token = SEGMENTS > 0
+    np.testing.assert_allclose(np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance)
+    assert model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 13])
+def test_the_gradient_of_the_recurrence_is_that_of_a_sequential_scan(length):
+    random = np.random.default_rng(1)
+    decays = jnp.float32(random.uniform(size=(2, length, 3)))
+    increments, weights = jnp.float32(random.normal(size=(2, 2, length, 3)))
+
+    def sequential(decays, increments):
+        def step(state, inputs):
+            state = inputs[0] * state + inputs[1]
+            return state, state
+
+        inputs = (decays.swapaxes(0, 1), increments.swapaxes(0, 1))
+        return jax.lax.scan(step, jnp.zeros((2, 3)), inputs)[1].swapaxes(0, 1)
+
+    results, expected = (
+        jax.value_and_grad(lambda *inputs, c=c: jnp.sum(weights * c(*inputs)), (0, 1))(decays, increments)
+        for c in (linear_recurrence, sequential)
+    )
+    for result, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_state_is_float32_in_bfloat16():
+    """2,000 equal inputs with a forget gate near 1: increments of a state in bfloat16 would soon round to nothing."""
+    model = random_model(lambda: Ssru(tiny_config(d_model=1, dtype="bfloat16"), rngs=nnx.Rngs(0)))
+    parameters = {
+        "input": {"kernel": jnp.ones((1, 1))},
+        "forget": {"kernel": jnp.zeros((1, 1)), "bias": jnp.full(1, np.log(999.0))},
+    }
+    unit = nnx.merge(model.graph, nnx.State(parameters))
+    segments = jnp.ones((1, 2000), int)
+    ones = jnp.ones((1, 2000, 1), jnp.bfloat16)
+    out = unit(ones, ones, Mask(segments, segments, is_causal=True, is_packed=False))
+    assert float(out[0, -1, 0]) == pytest.approx(1 - 0.999**2000, rel=2**-8)
