@@ -87,6 +87,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
+    model.source_eos = Key(True, SWITCH)  # whether attention sees the end-of-sentence token of the source
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings

@@ -82,7 +82,7 @@ class BeamSearch:
 
     def start(self, source: Int[Array, "B S"]) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
-        shape = len(source), self.beam_size, self.max_length
+        shape = source.shape[0], self.beam_size, self.max_length
         tokens, token_log_p, no_scores = jnp.full(shape, PAD), jnp.zeros(shape), jnp.full(shape[:2], -jnp.inf)
         return State(
             position=jnp.array(0),
@@ -193,10 +193,10 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
         return tuple(jax.lax.top_k(x, k))
     rows = x.reshape(-1, size)
     padded = jnp.pad(rows, ((0, 0), (0, -size % GROUP)), constant_values=-jnp.inf)
-    grouped = padded.reshape(len(rows), -1, GROUP)
+    grouped = padded.reshape(rows.shape[0], -1, GROUP)
     # In the order of their elements, so that the first of equal elements wins.
     groups = jnp.sort(jax.lax.top_k(grouped.max(axis=2), k)[1], axis=1)
-    candidates = jnp.take_along_axis(grouped, groups[:, :, None], axis=1).reshape(len(rows), -1)
+    candidates = jnp.take_along_axis(grouped, groups[:, :, None], axis=1).reshape(rows.shape[0], -1)
     values, index = jax.lax.top_k(candidates, k)
     index = jnp.take_along_axis(groups, index // GROUP, axis=1) * GROUP + index % GROUP
     return values.reshape(*x.shape[:-1], k), index.reshape(*x.shape[:-1], k)
