@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import hugging_face, hugging_face_export, untrusted
+from scripts.interop import hugging_face, hugging_face_export, stablehlo, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -35,6 +35,8 @@ FORMATS: dict[str, Format] = {
         quantizations=("bfloat16", "float16"),
         runtime="hugging_face",
     ),
+    "safetensors": Format(None, None, stablehlo.write_safetensors),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, quantizations=("bfloat16",)),
 }
 
 
