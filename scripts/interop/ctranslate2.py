@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scripts.interop import certificate
-from scripts.interop.ctranslate2_reader import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, TOKENS, names, sinusoids
+from scripts.interop.ctranslate2_variables import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, names, sinusoids
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.config.keys import freeze
@@ -61,7 +61,10 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
             "variables": str(variables),
             **dict(zip(STACKS, _arguments(config.model, "decoder.final_norm.scale" in model.parameters), strict=True)),
             "config": {
-                **dict(zip(TOKENS, (SPECIAL_PIECES[token] for token in (UNK, BOS, EOS, BOS)), strict=True)),
+                "unk_token": SPECIAL_PIECES[UNK],
+                "bos_token": SPECIAL_PIECES[BOS],
+                "eos_token": SPECIAL_PIECES[EOS],
+                "decoder_start_token": SPECIAL_PIECES[BOS],
                 "add_source_eos": config.model.source_eos,
                 "layer_norm_epsilon": config.model.layer_norm_epsilon,
             },
