@@ -54,7 +54,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
         variables, vmap = Path(temporary, "variables.npz"), Path(temporary, "vmap.txt")
         np.savez(variables, **_variables(model.parameters, config.model))
         if model.shortlist is not None:
-            files.write_text(vmap, _vocabulary_map(model))
+            files.write_text(vmap, vocabulary_map(model))
         request = {
             "folder": str(folder.resolve()),
             "quantization": quantization,
@@ -129,7 +129,7 @@ def _variables(parameters: dict[str, np.ndarray], config: Config) -> dict[str, n
     return variables
 
 
-def _vocabulary_map(model: PortableModel) -> str:
+def vocabulary_map(model: PortableModel) -> str:
     """Returns the lines of vmap.txt: a source token, a tab and its candidates; without a token those of all sources."""
     source, target = (side.pieces for side in model.tokenizer.sides)
     lines = ["\t" + " ".join(target[token] for token in model.shortlist.frequent)]

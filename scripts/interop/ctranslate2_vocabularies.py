@@ -82,8 +82,9 @@ def read_shortlist(path: Path, sides: list[Side], tokenizer: Tokenizer) -> Short
     sources, targets = (side.token_of for side in sides)
     candidates = {}
     for line in untrusted.read_text(path).split("\n"):
-        source, _, words = line.partition("\t")
-        candidates[source] = [targets[word] for word in words.split(" ") if word in targets]
+        source, tab, words = line.partition("\t")
+        if tab:
+            candidates[source] = [targets[word] for word in words.split(" ") if word in targets]
     translations = np.full((tokenizer.source.size, MAX_TRANSLATIONS), -1, np.int32)
     for source in candidates.keys() & sources.keys():
         likeliest = candidates[source][:MAX_TRANSLATIONS]
