@@ -72,6 +72,8 @@ def read_tokenizer(folders: tuple[Path, ...], sides: list[Side]) -> Tokenizer:
 def _read_segmenter(folders: tuple[Path, ...], side: str) -> SentencePieceVocabulary | None:
     paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model")]
     path = next((path for path in paths if path.exists()), None)
+    if path is None and any((folder / "bpe.model").exists() for folder in folders):
+        raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
     return path and vocabulary.load(path.read_bytes(), str(path))
 
 
