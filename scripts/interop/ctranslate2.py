@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scripts.interop import certificate
-from scripts.interop.ctranslate2_reader import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, TOKENS, names, sinusoids
+from scripts.interop.ctranslate2_variables import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, names, sinusoids
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.config.keys import freeze
@@ -54,14 +54,17 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
         variables, vmap = Path(temporary, "variables.npz"), Path(temporary, "vmap.txt")
         np.savez(variables, **_variables(model.parameters, config.model))
         if model.shortlist is not None:
-            files.write_text(vmap, _vocabulary_map(model))
+            files.write_text(vmap, vocabulary_map(model))
         request = {
             "folder": str(folder.resolve()),
             "quantization": quantization,
             "variables": str(variables),
             **dict(zip(STACKS, _arguments(config.model, "decoder.final_norm.scale" in model.parameters), strict=True)),
             "config": {
-                **dict(zip(TOKENS, (SPECIAL_PIECES[token] for token in (UNK, BOS, EOS, BOS)), strict=True)),
+                "unk_token": SPECIAL_PIECES[UNK],
+                "bos_token": SPECIAL_PIECES[BOS],
+                "eos_token": SPECIAL_PIECES[EOS],
+                "decoder_start_token": SPECIAL_PIECES[BOS],
                 "add_source_eos": config.model.source_eos,
                 "layer_norm_epsilon": config.model.layer_norm_epsilon,
             },
@@ -126,7 +129,7 @@ def _variables(parameters: dict[str, np.ndarray], config: Config) -> dict[str, n
     return variables
 
 
-def _vocabulary_map(model: PortableModel) -> str:
+def vocabulary_map(model: PortableModel) -> str:
     """Returns the lines of vmap.txt: a source token, a tab and its candidates; without a token those of all sources."""
     source, target = (side.pieces for side in model.tokenizer.sides)
     lines = ["\t" + " ".join(target[token] for token in model.shortlist.frequent)]

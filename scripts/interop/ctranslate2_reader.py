@@ -1,7 +1,6 @@
-"""CTranslate2's model folders, and Argos packages, which contain one and a SentencePiece model.
+"""Import of CTranslate2's model folders, and of Argos packages, which contain one and a SentencePiece model.
 
-CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input: `names` pairs its
-variables with our parameters. A variable with an effect that no part of our model has is an error.
+A variable with an effect that no part of our model has is an error.
 """
 
 import contextlib
@@ -9,101 +8,33 @@ import math
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from scripts.interop import untrusted
-from scripts.interop.portable import ABSENT, NEVER, PortableModel, foreign_ids, rows_in_order
+from scripts.interop import ctranslate2_vocabularies, untrusted
+from scripts.interop.ctranslate2_variables import (
+    ACTIVATIONS,
+    SIDES,
+    SINUSOIDS,
+    STACKS,
+    is_sinusoidal,
+    names,
+    read_variables,
+    sinusoids,
+)
+from scripts.interop.portable import ABSENT, NEVER, PortableModel, rows_in_order
 from transformer.config.keys import show
-from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
-from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
-from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
-from transformer.model.positions import POSITIONS
-from transformer.special_tokens import BOS, EOS, SPECIAL, SPECIAL_PIECES
+from transformer.special_tokens import BOS, EOS
 
-VERSIONS = range(2, 7)  # of the binary layout
-DTYPES = dict(enumerate(map(np.dtype, ("float32", "int8", "int16", "int32", "float16", jnp.bfloat16))))
-DTYPE_OF_SIZE = {4: DTYPES[0], 2: DTYPES[2], 1: DTYPES[1]}  # before version 4
-FLAGS = {"source_bos": False, "source_eos": False, "target_bos": True}  # before binary version 6
-SIDES = {"encoder": "source", "decoder": "target"}
-NUM_HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # unless a variable says it
 WITHOUT_EFFECT = ("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions")
-STACKS = ("encoder", "decoder")
-ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
-ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
-SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
-TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-DEFAULTS = TOKENS | {"add_source_eos": False, "layer_norm_epsilon": None}
-MAX_TRANSLATIONS = 64  # of a source token in a shortlist
-
-PARTS = {
-    "self_attention/linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),
-    "self_attention/linear_1": ("self_attention.output",),
-    "self_attention/layer_norm": ("self_attention_connection.norm",),
-    "attention/linear_0": ("cross_attention.query",),
-    "attention/linear_1": ("cross_attention.key", "cross_attention.value"),
-    "attention/linear_2": ("cross_attention.output",),
-    "attention/layer_norm": ("cross_attention_connection.norm",),
-    "ffn/linear_0": ("feed_forward.inner",),
-    "ffn/linear_0_noact": ("feed_forward.gate",),
-    "ffn/linear_1": ("feed_forward.outer",),
-    "ffn/layer_norm": ("feed_forward_connection.norm",),
-}
-KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}  # of linear maps, and of norms
-
-
-def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Yields the names of a variable and of the parameters that it contains, for all layers and norms."""
-    for stack in STACKS:
-        parts = {f"{stack}/layer_norm": [f"{stack}.final_norm"]}
-        for layer in range(layers[stack]):
-            for theirs, ours in PARTS.items():
-                parts[f"{stack}/layer_{layer}/{theirs}"] = [f"{stack}.layers.{layer}.{name}" for name in ours]
-        for theirs, ours in parts.items():
-            for their_kind, our_kind in KINDS[theirs.endswith("norm")].items():
-                yield f"{theirs}/{their_kind}", [f"{name}.{our_kind}" for name in ours]
-
-
-def read_variables(path: Path) -> tuple[dict[str, np.ndarray], int]:
-    """Returns the variables of a model.bin, dequantized, and the number of heads if no variable says it."""
-    file = untrusted.Cursor(path)
-    with untrusted.reading(path):
-        if (version := file.unsigned(4)) not in VERSIONS:
-            raise UserError(f"has binary version {version}, must be {VERSIONS[0]} to {VERSIONS[-1]}")
-
-        def name() -> str:
-            return bytes(file.take(file.unsigned(2))).decode().removesuffix("\0")
-
-        specification, revision, variables = name(), file.unsigned(4), {}
-        if specification not in NUM_HEADS or revision < 2:
-            raise UserError(f"is a {specification} of revision {revision}, must be an encoder-decoder TransformerSpec")
-        for _ in range(file.unsigned(4)):
-            variable, shape = name(), [file.unsigned(4) for _ in range(file.unsigned(1))]
-            kind, size = file.unsigned(1), file.unsigned(4)
-            dtype = DTYPES[kind] if version >= 4 else DTYPE_OF_SIZE[kind]
-            array = variables[variable] = file.array(dtype, shape)
-            if size != (array.nbytes if version >= 4 else array.size):
-                raise ValueError(f"{variable} of shape {shape} has size {size}")
-        for scale in [key for key in variables if key.endswith("weight_scale")]:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                divisor = variables.pop(scale).astype(np.float32).reshape(-1, 1)
-                variables[scale[: -len("_scale")]] = variables[scale[: -len("_scale")]].astype(np.float32) / divisor
-        aliases = [(name(), name()) for _ in range(file.unsigned(4) if version >= 3 else 0)]
-        variables |= {alias: variables[original] for alias, original in aliases if original in variables}
-        untrusted.check_finite(path, variables)
-    # Before revision 5, the settings of both stacks have no stack in their names.
-    for setting in [key for key in variables if "/" not in key and not key.startswith("with_")]:
-        value = variables.pop(setting)
-        variables |= {f"{stack}/{setting}": value for stack in STACKS}
-    return variables, NUM_HEADS[specification]
+FLAGS = {"source_bos": False, "source_eos": False, "target_bos": True}  # before binary version 6
+DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
+DEFAULTS |= {"add_source_eos": False, "layer_norm_epsilon": None}
 
 
 def recognises(path: Path) -> bool:
@@ -146,7 +77,7 @@ class _Importer:
         self.config: dict[str, Any] = {"decoding.length_penalty": 1.0, "decoding.length_penalty_form": "power"}
         self.parameters: dict[str, np.ndarray] = {}
         self.layers = dict.fromkeys(STACKS, 0)
-        self.tokens, self.ids = [], []
+        self.sides: list[ctranslate2_vocabularies.Side] = []
 
     def read(self) -> PortableModel:
         self.read_layers()
@@ -160,10 +91,11 @@ class _Importer:
             metadata = untrusted.read_json(self.package / "metadata.json")
             for key, name in (("data.source_language", "from_code"), ("data.target_language", "to_code")):
                 self.config[key] = metadata[name]
-        tokenizer = self.read_tokenizer()
+        tokenizer = ctranslate2_vocabularies.read_tokenizer((self.folder, self.package), self.sides)
         if isinstance(tokenizer.source, PieceVocabulary):
             self.config["tokenizer.kind"] = "pieces"
-        return PortableModel(self.config, self.parameters, tokenizer, self.read_shortlist(tokenizer))
+        shortlist = ctranslate2_vocabularies.read_shortlist(self.folder / "vmap.txt", self.sides, tokenizer)
+        return PortableModel(self.config, self.parameters, tokenizer, shortlist)
 
     def take(self, name: str) -> np.ndarray | None:
         return self.variables.pop(name).astype(np.float32) if name in self.variables else None
@@ -249,9 +181,8 @@ class _Importer:
             root = math.sqrt(table.shape[1])
             factor = (root if scale else 1.0) if scale.dtype == np.int8 else float(scale)
             tables.append(table if factor == root else table * np.float32(factor / root))
-            self.tokens.append(self.read_tokens(SIDES[stack], len(table)))
-            self.ids.append(self.order(self.tokens[-1]))
-        (sources, targets), (source_table, target_table) = self.ids, tables
+            self.sides.append(ctranslate2_vocabularies.Side(self.folder, SIDES[stack], self.settings, len(table)))
+        (sources, targets), (source_table, target_table) = (side.ids for side in self.sides), tables
         projection, bias = self.variables.pop("decoder/projection/weight"), self.take("decoder/projection/bias")
         is_tied = np.array_equal(projection, target_table)
         is_shared = is_tied and sources == targets and np.array_equal(source_table, target_table)
@@ -273,26 +204,6 @@ class _Importer:
             "model.source_eos": bool(self.settings["add_source_eos"]),
         }
 
-    def read_tokens(self, side: str, rows: int) -> list[str]:
-        """Returns the tokens of a table: the vocabulary, <unk> if that lacks it, and names of padding."""
-        paths = [self.folder / f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")]
-        path = next((path for path in paths if path.exists()), paths[0])
-        tokens = untrusted.read_json(path, list) if path.suffix == ".json" else untrusted.read_text(path).split("\n")
-        tokens = tokens[:-1] if path.suffix == ".txt" and tokens[-1] == "" else tokens
-        tokens += [] if self.settings["unk_token"] in tokens else [self.settings["unk_token"]]
-        if len(tokens) > rows:
-            raise UserError(f"{path}: has {len(tokens)} tokens, must have at most the {rows} rows of the {side} table")
-        return [*tokens, *(f"<padding {row}>" for row in range(len(tokens), rows))]
-
-    def order(self, tokens: list[str]) -> list[int]:
-        """Returns CTranslate2's id of each of our tokens."""
-        ids = {token: id_ for id_, token in enumerate(tokens)}
-        start = self.settings["decoder_start_token"]
-        pad = next((token for token in ("<pad>", "<blank>") if token in ids and token != start), None)
-        names = self.settings["eos_token"], self.settings["unk_token"], pad, start
-        eos, unk, *rest = [ids.get(token, ABSENT) for token in names]
-        return foreign_ids(eos, unk, [id_ for id_ in range(len(tokens)) if id_ not in (eos, unk, *rest)], *rest)
-
     def read_positions(self) -> None:
         tables = [self.take(f"{stack}/position_encodings/encodings") for stack in STACKS]
         d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
@@ -307,57 +218,3 @@ class _Importer:
         self.config |= {"model.positions": "learned", "model.max_positions": rows, "data.max_length": longest}
         self.config |= {"decoding.max_source_length": longest}
         self.parameters |= {f"{stack}.positions.table": table for stack, table in zip(STACKS, tables, strict=True)}
-
-    def read_tokenizer(self) -> Tokenizer:
-        """Returns the vocabularies, segmented by the SentencePiece models in the folder, or by spaces."""
-        pieces = [
-            [*SPECIAL_PIECES, *(tokens[id_] for id_ in ids[SPECIAL:])]
-            for tokens, ids in zip(self.tokens, self.ids, strict=True)
-        ]
-        models = [self.read_segmenter(side) for side in SIDES.values()]
-        if all(model is not None and model.pieces == side for model, side in zip(models, pieces, strict=True)):
-            is_one = models[0].serialized == models[1].serialized
-            return Tokenizer(models[0], models[0] if is_one else models[1])
-        models = [model and model.serialized for model in models]
-        source = PieceVocabulary(pieces[0], models)
-        is_one = pieces[0] == pieces[1]
-        return Tokenizer(source, source.target_view if is_one else PieceVocabulary(pieces[1], models).target_view)
-
-    def read_segmenter(self, side: str) -> SentencePieceVocabulary | None:
-        paths = [
-            folder / name for folder in (self.folder, self.package) for name in (f"{side}.spm", "sentencepiece.model")
-        ]
-        path = next((path for path in paths if path.exists()), None)
-        return path and vocabulary.load(path.read_bytes(), str(path))
-
-    def read_shortlist(self, tokenizer: Tokenizer) -> Shortlist | None:
-        """Reads vmap.txt, except the candidates of sequences of several tokens."""
-        path = self.folder / "vmap.txt"
-        if not path.exists():
-            return None
-        ours = [
-            {tokens[id_]: token for token, id_ in enumerate(ids) if id_ != ABSENT}
-            for tokens, ids in zip(self.tokens, self.ids, strict=True)
-        ]
-        candidates = {}
-        for line in untrusted.read_text(path).split("\n"):
-            source, _, targets = line.partition("\t")
-            candidates[source] = [ours[1][target] for target in targets.split(" ") if target in ours[1]]
-        translations = np.full((tokenizer.source.size, MAX_TRANSLATIONS), -1, np.int32)
-        for source, targets in candidates.items():
-            if source in ours[0]:
-                translations[ours[0][source], : len(targets)] = targets[:MAX_TRANSLATIONS]
-        frequent = np.array(candidates.get("", []), np.int32)
-        return Shortlist(translations, frequent, tokenizer.target.size, tokenizer.is_shared)
-
-
-def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
-    """Returns the encodings of these positions, one a row."""
-    return np.asarray(
-        POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)(jnp.asarray(positions)[None])[0]
-    )
-
-
-def is_sinusoidal(table: np.ndarray, name: str) -> bool:
-    """Tells whether a table of positions has these encodings, up to the rounding of bfloat16."""
-    return np.abs(table - sinusoids(name, table.shape[1], np.arange(len(table)))).max() < 5e-3

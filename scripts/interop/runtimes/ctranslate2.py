@@ -1,6 +1,6 @@
 """CTranslate2: decodes with its models as the package's docstring says, and writes them with its own converter.
 
-A request with `variables` is converted. It has `folder` and `quantization`, and
+A request with `variables` is converted. It has `folder`, `quantization`, and these fields:
 
     variables          an .npz file with the arrays and scalars of the model by name
     encoder, decoder   the arguments of their specifications

@@ -77,7 +77,7 @@ def test_an_old_model_has_our_layout(tmp_path):
     assert model.tokenizer.target.encode(["y x"]) == [[5, 4]]
     expected = {"model.num_heads": HEADS, "model.d_ff": INNER, "model.norm_position": "pre", "model.source_eos": False}
     assert expected.items() <= model.config.items()
-    # Rows of <blank>, the absent <unk> that CTranslate2 appends, <s>, </s>, and the others.
+    # Rows of <blank>, of <unk>, which CTranslate2 appends, of <s> and </s>, and of ordinary tokens.
     rows = [0, 6, 1, 2, 3, 4, 5]
     np.testing.assert_array_equal(
         model.parameters["decoder.embedding.table"], variables["decoder/embeddings/weight"][rows]
@@ -114,7 +114,7 @@ def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
 
 
 def test_absent_and_doubled_tokens(tmp_path):
-    """A shared table, padded, whose decoder starts with EOS: BOS has no probability of its own, nor has padding."""
+    """A shared table, padded, whose decoder starts with EOS: neither BOS nor padding has a probability."""
     variables = random_variables()
     table = variables["encoder/embeddings/weight"] = variables["decoder/embeddings/weight"]
     del variables["decoder/projection/weight"], variables["decoder/projection/bias"]
@@ -133,6 +133,36 @@ def test_absent_and_doubled_tokens(tmp_path):
     np.testing.assert_array_equal(rows[[BOS, EOS, UNK]], table[[0, 0, 1]])
     assert not rows[PAD].any()
     assert model.parameters["output_bias"].tolist() == [NEVER, 0, NEVER, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_vocabulary_map_is_a_shortlist_and_back(tmp_path):
+    lines = ["\tx </s>", "a\ty z", "a b\tx", "b\tx unknown"]
+    folder = write_folder(tmp_path, model_bin(random_variables()))
+    (folder / "vmap.txt").write_text("".join(f"{line}\n" for line in lines))
+    model = ctranslate2_reader.read(folder)
+    target = model.tokenizer.target.pieces
+    candidates = [[target[token] for token in row if token >= 0] for row in model.shortlist.translations]
+    assert candidates == [[], [], [], [], ["y", "z"], ["x"]]
+    assert [target[token] for token in model.shortlist.frequent] == ["x", "</s>"]
+    (folder / "vmap.txt").write_text(ctranslate2.vocabulary_map(model))
+    again = ctranslate2_reader.read(folder).shortlist
+    assert again.fingerprint == model.shortlist.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.attention", "additive"),
+        ("model.decoder_self_attention", "ssru"),
+        ("training.objective", "causal_lm"),
+        ("model.d_k", 8),
+    ],
+)
+def test_settings_that_ctranslate2_cannot_express_are_named(tmp_path, key, value):
+    model = random_model(make_tokenizer(28))
+    model.config[key] = value
+    with pytest.raises(UserError, match=f"cannot express {key}={value}"):
+        ctranslate2.write(model, tmp_path, None)
 
 
 def test_argos_package(tmp_path):
