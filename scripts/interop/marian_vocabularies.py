@@ -82,12 +82,16 @@ def numbered(vocabulary: Vocabulary) -> Side:
         if isinstance(vocabulary, PieceVocabulary) and any(vocabulary.models):
             raise UserError("its lists of pieces have SentencePiece models of their own, which Marian cannot express")
         others = list(range(2, vocabulary.size - 2))
-        return Side(vocabulary, foreign_ids(0, 1, others, *range(vocabulary.size - 2, vocabulary.size)), vocabulary.size)
+        return Side(
+            vocabulary, foreign_ids(0, 1, others, *range(vocabulary.size - 2, vocabulary.size)), vocabulary.size
+        )
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     if processor.eos_id() < 0:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
     others, pad, bos = vocabulary.model_ids[SPECIAL:], processor.pad_id(), processor.bos_id()
-    return Side(vocabulary, foreign_ids(processor.eos_id(), processor.unk_id(), others, pad, bos), processor.vocab_size())
+    return Side(
+        vocabulary, foreign_ids(processor.eos_id(), processor.unk_id(), others, pad, bos), processor.vocab_size()
+    )
 
 
 def write(folder: Path, name: str, side: Side) -> str:
@@ -95,7 +99,9 @@ def write(folder: Path, name: str, side: Side) -> str:
     if isinstance(side.vocabulary, SentencePieceVocabulary):
         files.write_bytes(folder / f"{name}.spm", side.vocabulary.serialized)
         return f"{name}.spm"
-    lines = [f"{json.dumps(piece)}: {id_}\n" for id_, piece in sorted(zip(side.ids, side.vocabulary.pieces, strict=True))]
+    lines = [
+        f"{json.dumps(piece)}: {id_}\n" for id_, piece in sorted(zip(side.ids, side.vocabulary.pieces, strict=True))
+    ]
     files.write_bytes(folder / f"{name}.yml", "".join(lines).encode())
     return f"{name}.yml"
 
