@@ -19,6 +19,7 @@ from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
+from transformer.environment import VOCABULARY
 from transformer.errors import UNREADABLE, UserError, first_of
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
@@ -35,17 +36,17 @@ def write(model: PortableModel, folder: Path) -> None:
     `folder` is empty. Raises UserError if the model has other parameters than its configuration says, or one that is
     not finite.
     """
-    source, target = model.tokenizer.sides
-    vocabulary = {"tokenizer.vocab_size": max(model.tokenizer.vocab_sizes), "tokenizer.shared": target is source}
+    tokenizer = model.tokenizer
+    vocabulary = {"tokenizer.vocab_size": max(tokenizer.vocab_sizes), "tokenizer.shared": tokenizer.is_shared}
     config = with_values(base.get_config(), NO_DATA | vocabulary | model.config)
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
-    model.tokenizer.save(folder)
-    files.write_json(workdir.contents, {VOCABULARY: model.tokenizer.fingerprint})
+    tokenizer.save(folder)
+    files.write_json(workdir.contents, {VOCABULARY: tokenizer.fingerprint})
     if model.origin is not None:
         files.write_json(workdir.parent, dataclasses.asdict(model.origin))
     if model.shortlist is not None:
-        model.shortlist.save(workdir.shortlist, model.tokenizer)
+        model.shortlist.save(workdir.shortlist, tokenizer)
     with Checkpoints(workdir, config) as checkpoints:
         checkpoints.save(TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None), Progress(step=STEP))
     workdir.mark_complete(STEP)
