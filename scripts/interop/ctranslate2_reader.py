@@ -106,6 +106,11 @@ def read_variables(path: Path) -> tuple[dict[str, np.ndarray], int]:
     return variables, NUM_HEADS[specification]
 
 
+def recognises(path: Path) -> bool:
+    folders = [folder for folder in (path, path / "model") if (folder / "model.bin").is_file()]
+    return path.suffix == ".argosmodel" or any([*folder.glob("*_vocabulary.*")] for folder in folders)
+
+
 def read(path: Path) -> PortableModel:
     """Reads a model folder, or an Argos package: the archive, or the folder that it contains."""
     with contextlib.ExitStack() as stack:
@@ -151,7 +156,13 @@ class _Importer:
         for name, value in self.variables.items():
             if name.rpartition("/")[2] not in WITHOUT_EFFECT and not (value.ndim == 0 and value == 0):
                 raise UserError(f"has the variable {name}, for which the models here have no part")
+        if (self.package / "metadata.json").exists():
+            metadata = untrusted.read_json(self.package / "metadata.json")
+            for key, name in (("data.source_language", "from_code"), ("data.target_language", "to_code")):
+                self.config[key] = metadata[name]
         tokenizer = self.read_tokenizer()
+        if isinstance(tokenizer.source, PieceVocabulary):
+            self.config["tokenizer.kind"] = "pieces"
         return PortableModel(self.config, self.parameters, tokenizer, self.read_shortlist(tokenizer))
 
     def take(self, name: str) -> np.ndarray | None:
@@ -215,7 +226,7 @@ class _Importer:
         attentions = [*selves, *(f"decoder/layer_{layer}/attention" for layer in range(self.layers["decoder"]))]
         heads = int(self.scalar("num_heads", self.num_heads))
         d_model, width = self.parameters["encoder.layers.0.self_attention.query.kernel"].shape
-        head_width = int(self.scalar("head_dim", width // heads, attentions))
+        head_width = int(self.scalar("head_dim", width // max(heads, 1), attentions))
         scale = self.scalar("queries_scale", 0.0, attentions)
         if scale not in (0.0, 1.0):
             raise UserError(f"has queries_scale={scale}, must have 1 or the root of the head width")
@@ -342,7 +353,9 @@ class _Importer:
 
 def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
     """Returns the encodings of these positions, one a row."""
-    return np.asarray(POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)(positions[None])[0])
+    return np.asarray(
+        POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)(jnp.asarray(positions)[None])[0]
+    )
 
 
 def is_sinusoidal(table: np.ndarray, name: str) -> bool:

@@ -4,7 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import bergamot, marian, stablehlo, untrusted
+from scripts.interop import (
+    bergamot,
+    ctranslate2,
+    ctranslate2_reader,
+    hugging_face,
+    hugging_face_export,
+    marian,
+    stablehlo,
+    untrusted,
+)
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -28,6 +37,20 @@ class Format(NamedTuple):
 
 
 FORMATS: dict[str, Format] = {
+    "ctranslate2": Format(
+        ctranslate2_reader.recognises,
+        ctranslate2_reader.read,
+        ctranslate2.write,
+        quantizations=ctranslate2.QUANTIZATIONS,
+        runtime="ctranslate2",
+    ),
+    "huggingface": Format(
+        hugging_face.recognises,
+        hugging_face.read,
+        hugging_face_export.write,
+        quantizations=("bfloat16", "float16"),
+        runtime="hugging_face",
+    ),
     "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
     "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),

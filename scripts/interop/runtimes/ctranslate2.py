@@ -96,7 +96,8 @@ def decode(request):
     tokens = json.loads(files[name]) if name.endswith("json") else files[name].decode().split("\n")
     options = {
         "length_penalty": request["length_penalty"],
-        "max_decoding_length": request["max_length"] + 1,
+        "max_decoding_length": request["max_length"],
+        "min_decoding_length": 0,
         "disable_unk": True,
         "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
         "max_batch_size": 32,

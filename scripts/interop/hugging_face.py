@@ -1,0 +1,201 @@
+"""Hugging Face's MarianMTModel, the class of all OPUS-MT models: its names, and how a folder is read.
+
+PegasusForConditionalGeneration has the same layers with their norms first. Both classes have biases everywhere,
+LayerNorm's epsilon 1e-5, and positions with all sines before all cosines, unless the weights have a table of positions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.interop import untrusted
+from scripts.interop.portable import NEVER, PortableModel, foreign_ids, rows_in_order
+from transformer.config.keys import checked
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import PieceVocabulary
+from transformer.errors import UserError
+from transformer.special_tokens import BOS, SPECIAL_PIECES
+
+CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
+WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+VOCABULARIES, MODELS = ("vocab.json", "target_vocab.json"), ("source.spm", "target.spm")
+CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
+NORM_POSITIONS = {model_type: norm_position for norm_position, (model_type, _) in CLASSES.items()}
+EPSILON = 1e-5  # of LayerNorm
+LONGEST = 512  # tokens of a source, unless tokenizer_config.json has a limit
+KEYS = {  # and the keys of config.json that have the same value
+    "model.num_layers": ("encoder_layers",),
+    "model.num_decoder_layers": ("decoder_layers",),
+    "model.d_model": ("d_model",),
+    "model.d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    "model.num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+    **{f"model.{name}": (name,) for name in ("dropout", "attention_dropout", "activation_dropout")},
+}
+LANGUAGES = {"data.source_language": "source_lang", "data.target_language": "target_lang"}
+ACTIVATIONS = {"silu": "swish", "swish": "swish", "relu": "relu", "gelu": "gelu_exact", "gelu_new": "gelu"}
+POSITIONS = ("sinusoidal_concatenated", "sinusoidal_marian")  # the classes compute the first
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+SHARED, HEAD, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+
+def recognises(path: Path) -> bool:
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, PICKLE))
+
+
+def read(folder: Path) -> PortableModel:
+    """Reads a folder that `save_pretrained` wrote. Raises UserError for another kind of model or a damaged file."""
+    settings = untrusted.read_json(folder / CONFIG)
+    search, texts = (
+        untrusted.read_json(folder / name) if (folder / name).exists() else {} for name in (GENERATION, TOKENIZER)
+    )
+    with untrusted.reading(folder / CONFIG):
+        config = _read_settings(settings, search or settings, texts)
+    tokenizer, ids = _read_tokenizer(folder, config["tokenizer.shared"], settings.get("decoder_start_token_id"))
+    arrays = _read_arrays(folder)
+    with untrusted.reading(folder):
+        parameters = _read_tables(arrays, settings, ids, config)
+        for module, foreign in modules(config):
+            weight, bias = (np.asarray(arrays[f"{foreign}.{leaf}"], np.float32) for leaf in ("weight", "bias"))
+            parameters |= {f"{module}.scale": weight} if module.endswith("norm") else {f"{module}.kernel": weight.T}
+            parameters[f"{module}.bias"] = bias
+    return PortableModel(config, parameters, tokenizer)
+
+
+def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the names, here and in Transformers, of the linear maps and norms of both stacks."""
+    depths = settings["model.num_layers"], settings["model.num_decoder_layers"] or settings["model.num_layers"]
+    for stack, depth, attentions in (
+        ("encoder", depths[0], {"self_attention": "self_attn"}),
+        ("decoder", depths[1], {"self_attention": "self_attn", "cross_attention": "encoder_attn"}),
+    ):
+        for layer in (f"{stack}.layers.{index}" for index in range(depth)):
+            for attention, foreign in attentions.items():
+                for projection, foreign_projection in PROJECTIONS.items():
+                    yield f"{layer}.{attention}.{projection}", f"model.{layer}.{foreign}.{foreign_projection}"
+                yield f"{layer}.{attention}_connection.norm", f"model.{layer}.{foreign}_layer_norm"
+            yield f"{layer}.feed_forward.inner", f"model.{layer}.fc1"
+            yield f"{layer}.feed_forward.outer", f"model.{layer}.fc2"
+            yield f"{layer}.feed_forward_connection.norm", f"model.{layer}.final_layer_norm"
+        if settings["model.norm_position"] == "pre":
+            yield f"{stack}.final_norm", f"model.{stack}.layer_norm"
+
+
+def position_table(name: str, length: int, d_model: int) -> np.ndarray:
+    """Returns the sines and cosines of one of POSITIONS."""
+    wavelengths = 10_000.0 ** (np.arange(d_model // 2) / (d_model / 2 - (name == "sinusoidal_marian")))
+    angles = np.arange(length)[:, None] / wavelengths
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the configuration that the three files of settings describe."""
+    if (model_type := settings.get("model_type")) not in NORM_POSITIONS:
+        raise UserError(f"model_type={model_type}: only marian can be imported, the type of OPUS-MT models")
+    if (activation := settings["activation_function"]) not in ACTIVATIONS:
+        raise UserError(f"activation_function={activation}: must be one of {', '.join(ACTIVATIONS)}")
+    for names in KEYS.values():
+        if any(settings[name] != settings[names[0]] for name in names):
+            raise UserError(f"{' and '.join(names)} differ; both stacks must have the same value")
+    config = {key: settings[names[0]] for key, names in KEYS.items()} | {
+        "model.activation": ACTIVATIONS[activation],
+        "model.norm_position": NORM_POSITIONS[model_type],
+        "model.attention_bias": True,
+        "model.layer_norm_epsilon": EPSILON,
+        "model.share_embeddings": "none",  # until the tables are read
+        "tokenizer.kind": "pieces",
+        "tokenizer.shared": not texts.get("separate_vocabs", False),
+        "decoding.beam_size": search.get("num_beams", 1),
+        "decoding.length_penalty": search.get("length_penalty", 1.0),
+        "decoding.length_penalty_form": "power",
+        "decoding.max_source_length": min(texts.get("model_max_length", LONGEST), settings["max_position_embeddings"]),
+    }
+    config |= {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
+    checked(config)
+    return config
+
+
+def _read_tokenizer(folder: Path, is_shared: bool, start: Any) -> tuple[Tokenizer, list[list[int]]]:
+    """Returns the vocabularies, and the foreign ids of the tokens of the source and of the target.
+
+    BOS has the id of the piece <s>, or else of the token from which decoding starts.
+    """
+    models, ids, pieces = [], [], []
+    for name in MODELS:
+        with untrusted.reading(folder / name):
+            models.append((folder / name).read_bytes())
+    for name in VOCABULARIES[: 1 if is_shared else 2]:
+        vocabulary = untrusted.read_json(folder / name)
+        with untrusted.reading(folder / name):
+            piece_of = {foreign_id: piece for piece, foreign_id in vocabulary.items()}
+            if sorted(piece_of) != list(range(len(vocabulary))):
+                raise UserError(f"the ids of its {len(vocabulary)} pieces must be 0 to {len(vocabulary) - 1}")
+            pad, unk, eos = (vocabulary[piece] for piece in ("<pad>", "<unk>", "</s>"))
+            bos = vocabulary.get("<s>", start if start in piece_of else pad)
+            others = [foreign_id for foreign_id in range(len(piece_of)) if foreign_id not in (pad, unk, bos, eos)]
+            ids.append(foreign_ids(eos, unk, others, pad, bos))
+            pieces.append([*SPECIAL_PIECES, *map(piece_of.get, others)])
+    with untrusted.reading(folder):
+        if is_shared:
+            source = PieceVocabulary(pieces[0], models)
+            return Tokenizer(source, source.target_view), ids * 2
+        return Tokenizer(
+            *(PieceVocabulary(side, (model, model)) for side, model in zip(pieces, models, strict=True))
+        ), ids
+
+
+def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).exists():
+        if not (folder / INDEX).exists():
+            raise untrusted.pickle_error(folder / PICKLE)
+        index = untrusted.read_json(folder / INDEX)
+        with untrusted.reading(folder / INDEX):
+            names = sorted({untrusted.checked_name(name) for name in index["weight_map"].values()})
+    return {key: array for name in names for key, array in untrusted.read_safetensors(folder / name).items()}
+
+
+def _read_tables(
+    arrays: dict[str, np.ndarray], settings: dict[str, Any], ids: list[list[int]], config: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Returns the embeddings and the parameters of the logits, and adds to `config` what they decide.
+
+    Like Transformers, it takes a table that the file has even if the settings tie it to another one.
+    """
+
+    def rows(name: str, side: int, width: int = settings["d_model"]) -> np.ndarray:
+        table = arrays[name].T if name == BIAS else arrays[name]
+        if table.shape != (max(ids[side]) + 1, width):
+            raise UserError(f"{name} has shape {arrays[name].shape}, but there are {max(ids[side]) + 1} pieces")
+        return rows_in_order(table, ids[side])
+
+    source, target = (rows(name if name in arrays else SHARED, side) for side, name in enumerate(EMBEDDINGS))
+    head = target if HEAD not in arrays and settings.get("tie_word_embeddings", True) else rows(HEAD, 1)
+    bias = rows(BIAS, 1, width=1)[:, 0] if BIAS in arrays else np.zeros(len(target), np.float32)
+    start, bos = settings["decoder_start_token_id"], ids[1][BOS]
+    if ids[1].count(bos) > 1:
+        bias[BOS] = NEVER  # its row is a copy of another token's
+    starts_from_zero = start in ids[1] and not target[ids[1].index(start)].any()
+    if start != bos and not starts_from_zero:
+        raise UserError(f"decoder_start_token_id={start}: must be <s>, or a token whose vector is zero")
+    if not settings.get("scale_embedding", False):
+        source, target = (table / np.float32(settings["d_model"] ** 0.5) for table in (source, target))
+    is_tied = np.array_equal(target, head)
+    is_one_table = is_tied and config["tokenizer.shared"] and np.array_equal(source, target)
+    positions = [arrays[name] for name in POSITION_TABLES if name in arrays]
+    fitting = [
+        name for name in POSITIONS if all(np.allclose(x, position_table(name, *x.shape), atol=2e-3) for x in positions)
+    ]
+    if not fitting:
+        raise UserError(f"{POSITION_TABLES[0]}: only positions that are sines and cosines can be imported")
+    config["model.positions"] = fitting[0]
+    config["model.share_embeddings"] = "all" if is_one_table else "target" if is_tied else "none"
+    config["model.decoder_start"] = "zero" if starts_from_zero else "bos"
+    config["model.output_bias"] = bool(bias.any())
+    tables = {"decoder.embedding.table": target}
+    tables |= {} if is_one_table else {"encoder.embedding.table": source}
+    tables |= {} if is_tied else {"projection.kernel": head.T}
+    return tables | ({"output_bias": bias} if bias.any() else {})

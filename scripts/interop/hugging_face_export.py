@@ -1,0 +1,145 @@
+"""A model as a folder that Hugging Face's `from_pretrained` loads: as MarianMTModel, or with pre-norm as Pegasus."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from scripts.interop import hugging_face as names
+from scripts.interop.portable import NEVER, PortableModel
+from transformer import files
+from transformer.data.tokenizers.vocabulary import PieceVocabulary
+from transformer.errors import UserError
+from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+FORMAT = "huggingface"
+ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
+TOKENS = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "forced_eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+}
+
+
+def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
+    """Writes the model into a folder. Raises UserError, with the setting, for a model that no class can express."""
+    from safetensors.numpy import save_file
+
+    settings = model.settings
+    _check_expressible(model, settings)
+    dtype = np.dtype(quantization or "float32")
+    longest, extra = settings["decoding.max_source_length"], settings["decoding.max_extra_length"]
+    length = int(settings["decoding.max_length_factor"] * longest) + extra + 2  # of an output, with BOS and EOS
+    arrays = _layers(model.parameters, settings) | _tables(model.parameters, settings, max(length, longest))
+    arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
+    save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})
+    model_type, architecture = names.CLASSES[settings["model.norm_position"]]
+    source_size, target_size = model.tokenizer.vocab_sizes
+    config = {name: settings[key] for key, foreign in names.KEYS.items() for name in foreign} | {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "is_encoder_decoder": True,
+        "dtype": dtype.name,
+        "vocab_size": source_size,
+        "decoder_vocab_size": target_size,
+        "decoder_layers": settings["model.num_decoder_layers"] or settings["model.num_layers"],
+        "activation_function": ACTIVATIONS[settings["model.activation"]],
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": names.SHARED in arrays,
+        "tie_word_embeddings": names.HEAD not in arrays,
+        "max_position_embeddings": max(length, longest),
+    }
+    search = {
+        "num_beams": settings["decoding.beam_size"],
+        "length_penalty": settings["decoding.length_penalty"],
+        "early_stopping": settings["decoding.beam_size"] > 1,
+        "max_length": length,
+        "bad_words_ids": [[PAD], [BOS], *([[UNK]] if settings["decoding.forbid_unk"] else [])],
+    }
+    texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": not settings["tokenizer.shared"],
+        "model_max_length": longest,
+    }
+    for name, content in (
+        (names.CONFIG, config | TOKENS),
+        (names.GENERATION, search | TOKENS),
+        (names.TOKENIZER, texts),
+    ):
+        files.write_json(folder / name, content)
+    for side, vocabulary in enumerate(model.tokenizer.sides):
+        is_list = isinstance(vocabulary, PieceVocabulary)
+        files.write_bytes(folder / names.MODELS[side], vocabulary.models[side] if is_list else vocabulary.serialized)
+        if side == 0 or not settings["tokenizer.shared"]:
+            ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
+            files.write_json(folder / names.VOCABULARIES[side], ids)
+
+
+def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
+    head_width = settings["model.d_model"] / settings["model.num_heads"]
+    is_pre = settings["model.norm_position"] == "pre"
+    expressible = {
+        "training.objective": ("translation",),
+        "tokenizer.kind": ("bpe", "unigram", "word", "char", "pieces"),
+        "tokenizer.shared": (True,) if is_pre else (True, False),
+        "model.final_norm": (None, is_pre),
+        "model.positions": ("sinusoidal", *names.POSITIONS),
+        "model.activation": tuple(ACTIVATIONS),
+        "model.attention": ("dot_product",),
+        "model.decoder_self_attention": ("attention",),
+        "model.d_k": (None, head_width),
+        "model.d_v": (None, head_width),
+    }
+    model.check_expressible(FORMAT, expressible)
+    if any(None in side.models for side in model.tokenizer.sides if isinstance(side, PieceVocabulary)):
+        raise UserError(f"--format={FORMAT}: cannot express a vocabulary without a SentencePiece model")
+    if (epsilon := settings["model.layer_norm_epsilon"]) != names.EPSILON:
+        logging.warning("model.layer_norm_epsilon=%g becomes %g, which this format fixes.", epsilon, names.EPSILON)
+
+
+def _layers(parameters: dict[str, np.ndarray], settings: dict[str, Any]) -> dict[str, np.ndarray]:
+    order, arrays = _order(settings), {}
+    for module, foreign in names.modules(settings):
+        if module.endswith("norm"):
+            weight, bias = parameters[f"{module}.scale"][order], parameters[f"{module}.bias"][order]
+        else:
+            weight = parameters[f"{module}.kernel"].T
+            bias = parameters.get(f"{module}.bias", np.zeros(len(weight)))
+            is_last = module.endswith(("output", "outer"))  # of a sub-layer; the others read the model's dimensions
+            weight, bias = (weight[order], bias[order]) if is_last else (weight[:, order], bias)
+        arrays |= {f"{foreign}.weight": weight, f"{foreign}.bias": bias}
+    return arrays
+
+
+def _order(settings: dict[str, Any]) -> np.ndarray:
+    """Returns the order of the model's dimensions in which the sines come before the cosines."""
+    dimensions = np.arange(settings["model.d_model"])
+    alternate = settings["model.positions"] == "sinusoidal"
+    return np.concatenate([dimensions[::2], dimensions[1::2]]) if alternate else dimensions
+
+
+def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positions: int) -> dict[str, np.ndarray]:
+    """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
+    share, is_pegasus = settings["model.share_embeddings"], settings["model.norm_position"] == "pre"
+    target = parameters["decoder.embedding.table"].copy()
+    source = parameters["encoder.embedding.table"] if share != "all" else target
+    head = parameters["projection.kernel"].T if share == "none" else target
+    bias = parameters.get("output_bias", np.zeros(len(target))).copy()
+    if settings["model.decoder_start"] == "zero":
+        target[BOS] = 0.0
+        if share != "none":
+            bias[BOS] = NEVER  # else the logit would be zero, which may be large
+    arrays = {names.SHARED: source} if share == "all" or is_pegasus else {}
+    if share != "all":
+        arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
+    if share == "none" or (share == "target" and is_pegasus):  # a Pegasus model has one table or three
+        arrays[names.HEAD] = head
+    arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {names.BIAS: bias[None]}
+    if is_pegasus or settings["model.positions"] == names.POSITIONS[1]:
+        name = names.POSITIONS[settings["model.positions"] == names.POSITIONS[1]]
+        table = names.position_table(name, positions, settings["model.d_model"])
+        arrays |= dict.fromkeys(names.POSITION_TABLES, table)
+    return arrays

@@ -1,0 +1,297 @@
+"""Models of CTranslate2: tiny files by an independent writer, damage to them, and round trips by its own converter."""
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.interop import certificate, ctranslate2, ctranslate2_reader, formats
+from scripts.interop.portable import NEVER
+from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer.errors import UserError
+from transformer.special_tokens import BOS, EOS, PAD, UNK
+
+D, HEADS, INNER = 8, 2, 12
+SOURCES, TARGETS = ["<blank>", "<s>", "</s>", "a", "b"], ["<blank>", "<s>", "</s>", "x", "y", "z"]
+TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+
+
+def name_bytes(name: str) -> bytes:
+    return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+
+
+def model_bin(variables: dict[str, np.ndarray], version=6, specification="TransformerSpec", revision=7, aliases=()):
+    """Returns the content of a model.bin. Types are those of TYPES, or before version 4 the size of an item."""
+    content = struct.pack("<I", version) + name_bytes(specification) + struct.pack("<II", revision, len(variables))
+    for name, value in variables.items():
+        size, kind = value.nbytes, TYPES.index(value.dtype.name)
+        if version < 4:
+            size, kind = value.size, value.itemsize
+        content += name_bytes(name) + struct.pack(f"<B{value.ndim}IBI", value.ndim, *value.shape, kind, size)
+        content += value.tobytes()
+    if version >= 3:
+        content += struct.pack("<I", len(aliases)) + b"".join(name_bytes(name) for pair in aliases for name in pair)
+    return content
+
+
+def random_variables(seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns the variables of a pre-norm model with one layer in each stack, as OpenNMT-py's have them."""
+    random = np.random.default_rng(seed)
+    shapes: dict[str, tuple[int, ...]] = {
+        "encoder/embeddings/weight": (len(SOURCES) + 1, D),
+        "decoder/embeddings/weight": (len(TARGETS) + 1, D),
+        "decoder/projection/weight": (len(TARGETS) + 1, D),
+        "decoder/projection/bias": (len(TARGETS) + 1,),
+    }
+    linears = {"self_attention/linear_0": (3 * D, D), "self_attention/linear_1": (D, D)}
+    linears |= {"ffn/linear_0": (INNER, D), "ffn/linear_1": (D, INNER)}
+    crossed = {"attention/linear_0": (D, D), "attention/linear_1": (2 * D, D), "attention/linear_2": (D, D)}
+    for stack, parts in (("encoder", linears), ("decoder", linears | crossed)):
+        for part, shape in parts.items():
+            shapes |= {f"{stack}/layer_0/{part}/weight": shape, f"{stack}/layer_0/{part}/bias": shape[:1]}
+        for scope in {f"layer_0/{part.split('/')[0]}/" for part in parts} | {""}:
+            shapes |= {f"{stack}/{scope}layer_norm/{kind}": (D,) for kind in ("gamma", "beta")}
+    variables = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return variables | {"num_heads": np.int8(HEADS)}
+
+
+def write_folder(folder: Path, content: bytes, config: dict | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.bin").write_bytes(content)
+    (folder / "source_vocabulary.txt").write_text("".join(f"{token}\n" for token in SOURCES))
+    (folder / "target_vocabulary.json").write_text(json.dumps(TARGETS))
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_old_model_has_our_layout(tmp_path):
+    variables = random_variables()
+    folder = write_folder(tmp_path, model_bin(variables, version=2, specification="TransformerBase", revision=3))
+    assert formats.recognise(folder) == "ctranslate2"
+    model = formats.FORMATS["ctranslate2"].read(folder)
+    assert model.tokenizer.source.pieces == ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
+    assert model.tokenizer.target.encode(["y x"]) == [[5, 4]]
+    expected = {"model.num_heads": HEADS, "model.d_ff": INNER, "model.norm_position": "pre", "model.source_eos": False}
+    assert expected.items() <= model.config.items()
+    # Rows of <blank>, the absent <unk> that CTranslate2 appends, <s>, </s>, and the others.
+    rows = [0, 6, 1, 2, 3, 4, 5]
+    np.testing.assert_array_equal(
+        model.parameters["decoder.embedding.table"], variables["decoder/embeddings/weight"][rows]
+    )
+    np.testing.assert_array_equal(model.parameters["output_bias"], variables["decoder/projection/bias"][rows])
+    fused = variables["decoder/layer_0/attention/linear_1/weight"]
+    np.testing.assert_array_equal(model.parameters["decoder.layers.0.cross_attention.value.kernel"], fused[D:].T)
+    # Without a table, the encodings begin with that of position 1.
+    assert model.parameters["encoder.positions.table"][0, 0] == pytest.approx(np.sin(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [("int8", 0.02), ("int16", 0.005), ("float16", 0.001), ("bfloat16", 0.01)]
+)
+def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
+    import ml_dtypes
+
+    variables, quantized = random_variables(), {}
+    for name, value in variables.items():
+        if not kind.startswith("int"):
+            quantized[name] = value.astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind) if value.ndim else value
+        elif value.ndim == 2:
+            limits = np.abs(value).max(axis=1) if kind == "int8" else np.abs(value).max()
+            scale = np.float32({"int8": 127, "int16": 1024}[kind]) / limits
+            quantized[name] = np.rint(value * scale.reshape(-1, 1)).astype(kind)
+            quantized[f"{name}_scale"] = scale
+        else:
+            quantized[name] = value
+    exact = ctranslate2_reader.read(write_folder(tmp_path / "exact", model_bin(variables)))
+    model = ctranslate2_reader.read(write_folder(tmp_path / "quantized", model_bin(quantized)))
+    assert model.config == exact.config
+    for name, value in exact.parameters.items():
+        assert np.abs(model.parameters[name] - value).max() < tolerance * max(1, np.abs(value).max()), name
+
+
+def test_absent_and_doubled_tokens(tmp_path):
+    """A shared table, padded, whose decoder starts with EOS: BOS has no probability of its own, nor has padding."""
+    variables = random_variables()
+    table = variables["encoder/embeddings/weight"] = variables["decoder/embeddings/weight"]
+    del variables["decoder/projection/weight"], variables["decoder/projection/bias"]
+    aliases = [("decoder/projection/weight", "decoder/embeddings/weight")]
+    config = {"decoder_start_token": "</s>", "add_source_eos": True, "layer_norm_epsilon": 1e-3}
+    folder = write_folder(tmp_path, model_bin(variables, aliases=aliases), config)
+    (folder / "shared_vocabulary.json").write_text(json.dumps(["</s>", "<unk>", "a", "b", "c"]))
+    for name in ("source_vocabulary.txt", "target_vocabulary.json"):
+        (folder / name).unlink()
+    model = ctranslate2_reader.read(folder)
+    assert model.tokenizer.is_shared
+    assert model.tokenizer.source.pieces[4:] == ["a", "b", "c", "<padding 5>", "<padding 6>"]
+    assert model.config["model.share_embeddings"] == "all"
+    assert model.config["model.source_eos"] and model.config["model.layer_norm_epsilon"] == 1e-3
+    rows = model.parameters["decoder.embedding.table"]
+    np.testing.assert_array_equal(rows[[BOS, EOS, UNK]], table[[0, 0, 1]])
+    assert not rows[PAD].any()
+    assert model.parameters["output_bias"].tolist() == [NEVER, 0, NEVER, 0, 0, 0, 0, 0, 0]
+
+
+def test_argos_package(tmp_path):
+    tokenizer = make_tokenizer(28)
+    folder = write_folder(tmp_path / "translate-de_en" / "model", model_bin(random_variables()))
+    (folder.parent / "metadata.json").write_text(json.dumps({"from_code": "de", "to_code": "en"}))
+    (folder.parent / "sentencepiece.model").write_bytes(tokenizer.source.serialized)
+    archive = tmp_path / "translate-de_en.argosmodel"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
+        for path in sorted(folder.parent.rglob("*")):
+            package.write(path, path.relative_to(tmp_path))
+        package.writestr("translate-de_en/stanza/en/tokenize/ewt.pt", b"ignored")
+    for path in (archive, folder.parent):
+        assert formats.recognise(path) == "ctranslate2"
+        model = ctranslate2_reader.read(path)
+        assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
+        assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
+
+
+def with_variable(name: str, value) -> bytes:
+    return model_bin(random_variables() | {name: np.array(value)})
+
+
+DAMAGED = {
+    "truncated": (model_bin(random_variables())[:-100], "damaged"),
+    "empty": (b"", "damaged"),
+    "binary version 1": (struct.pack("<I", 1), "binary version 1, must be 2 to 6"),
+    "a size that overflows": (
+        struct.pack("<I", 6)
+        + name_bytes("TransformerSpec")
+        + struct.pack("<II", 7, 1)
+        + name_bytes("x")
+        + struct.pack("<B4IBI", 4, *[2**32 - 1] * 4, 0, 2**32 - 1),
+        "damaged",
+    ),
+    "many variables": (
+        struct.pack("<I", 6) + name_bytes("TransformerSpec") + struct.pack("<II", 7, 2**32 - 1),
+        "damaged",
+    ),
+    "a type of the future": (
+        model_bin({"x": np.zeros(2, np.float32)}).replace(b"\0\x08\0\0\0", b"\x09\x08\0\0\0"),
+        "damaged",
+    ),
+    "NaN": (with_variable("decoder/projection/bias", np.full(7, np.nan, np.float32)), "NaN"),
+    "a scale of zero": (with_variable("decoder/projection/weight_scale", np.zeros(7, np.float32)), "NaN"),
+    "a language model": (model_bin({}, specification="TransformerDecoderSpec"), "encoder-decoder TransformerSpec"),
+    "relative positions": (
+        with_variable("encoder/layer_0/self_attention/relative_position_keys", np.zeros((3, 4), np.float32)),
+        "relative_position_keys",
+    ),
+    "ALiBi": (with_variable("decoder/alibi", np.int8(1)), "decoder/alibi"),
+    "two activations": (with_variable("encoder/activation", np.int8(4)), "activation"),
+    "source features": (with_variable("encoder/embeddings_1/weight", np.zeros((3, 8), np.float32)), "embeddings_1"),
+    "interleaved rotations": (with_variable("encoder/layer_0/self_attention/rotary_dim", np.int32(0)), "rotary_dim"),
+    "a short table": (
+        with_variable("decoder/embeddings/weight", np.zeros((3, 8), np.float32)),
+        "must have at most the 3",
+    ),
+    "no projection": (
+        model_bin({key: value for key, value in random_variables().items() if "projection" not in key}),
+        "projection",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_or_unknown_models_are_refused_in_one_line(tmp_path, case):
+    content, reason = DAMAGED[case]
+    with pytest.raises(UserError, match=reason) as error:
+        ctranslate2_reader.read(write_folder(tmp_path, content))
+    assert str(error.value).startswith(str(tmp_path)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"decoder_start_token": None}, "decoder_start_token"),
+        ({"add_source_bos": True}, "add_source_bos"),
+        ({"quantization_type": 1}, "quantization_type"),
+        ({"eos_token": ["</s>"]}, "damaged"),
+    ],
+)
+def test_settings_without_an_equivalent_are_refused(tmp_path, config, reason):
+    with pytest.raises(UserError, match=reason):
+        ctranslate2_reader.read(write_folder(tmp_path, model_bin(random_variables()), config))
+
+
+def test_random_damage_raises_only_user_errors(tmp_path):
+    content, random = model_bin(random_variables()), np.random.default_rng(0)
+    for _ in range(60):
+        damaged = bytearray(content[: random.integers(1, len(content))] if random.random() < 0.3 else content)
+        for position in random.integers(0, min(len(damaged), 400), 3):
+            damaged[position] = random.integers(256)
+        try:
+            ctranslate2_reader.read(write_folder(tmp_path, bytes(damaged)))
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "package/../../model.bin", "package\\model.bin"])
+def test_packages_with_paths_outside_are_refused(tmp_path, name):
+    archive = tmp_path / "model.argosmodel"
+    with zipfile.ZipFile(archive, "w") as package:
+        package.writestr(name, "evil")
+    with pytest.raises(UserError, match="the name"):
+        ctranslate2_reader.read(archive)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.argosmodel"]
+
+
+def test_packages_that_unpack_to_much_more_are_refused(tmp_path):
+    archive = tmp_path / "model.argosmodel"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("package/model/model.bin", bytes(1 << 27))
+    with pytest.raises(UserError, match="damaged"):
+        ctranslate2_reader.read(archive)
+
+
+def test_a_folder_with_two_models_is_refused(tmp_path):
+    folder = write_folder(tmp_path, model_bin(random_variables()))
+    write_folder(folder / "model", model_bin(random_variables()))
+    with pytest.raises(UserError, match="has 2 files model.bin"):
+        ctranslate2_reader.read(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ((28,), {"decoding__beam_size": 3}),
+        ((28,), {"norm_position": "pre", "positions": "rotary", "activation": "swiglu", "share_embeddings": "target"}),
+        ((28, 29), {"share_embeddings": "none", "attention_bias": True, "output_bias": True, "num_decoder_layers": 2}),
+        (
+            (28,),
+            {"positions": "sinusoidal_marian", "decoder_start": "zero", "source_eos": False, "activation": "swish"},
+        ),
+        ((28,), {"positions": "learned", "max_positions": 300, "activation": "gelu_exact", "final_norm": True}),
+        ((28,), {"positions": "sinusoidal_concatenated", "attention": "dot_product_unscaled", "activation": "glu"}),
+        ((28,), {"d_k": 6, "d_v": 6, "layer_norm_epsilon": 1e-3, "activation": "geglu", "norm_position": "pre"}),
+    ],
+    ids=str,
+)
+def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, sizes, changes):
+    changes = {key if "__" in key else f"model__{key}": value for key, value in changes.items()}
+    model = random_model(make_tokenizer(*sizes), data__max_length=32, decoding__max_source_length=32, **changes)
+    ctranslate2.write(model, tmp_path, None)
+    again = ctranslate2_reader.read(tmp_path)
+    assert again.parameters.keys() == model.parameters.keys()
+    for name, value in model.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], value, err_msg=name)
+    unspecified = {"model.dtype", "model.final_norm", "model.num_decoder_layers"}
+    for key in model.config.keys() - unspecified:
+        assert not key.startswith("model.") or again.settings[key] == model.settings[key]
+    assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
+
+    sentences = certificate.Sentences("here", ["a dog runs", "two men sit in the park", "the girl"])
+    config = certificate.float32_config(model)
+    request = {"folder": str(tmp_path), "sources": sentences.texts, "quantization": None}
+    request |= certificate.search_settings(sentences.texts, model, config)
+    ours = certificate.decode(model, config, request)
+    theirs = certificate.ask(interop_python, "ctranslate2", request | {"references": ours["references"]})
+    assert ours["greedy"] == theirs["greedy"]
+    np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)

@@ -1,0 +1,307 @@
+"""Folders of Hugging Face's MarianMTModel: read, written, damaged. The slow tests compare with Transformers."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs import base
+from scripts.interop import hugging_face, hugging_face_export
+from scripts.interop.portable import NEVER, PortableModel
+from tests.scripts.interop import hugging_face_folders as folders
+from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer.checkpoints.restore import named_leaves
+from transformer.config.loading import with_values
+from transformer.errors import UserError
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from transformer.training.state import abstract_init
+
+TEXT = "the small house runs"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folders.write_folder(tmp_path / "opus")
+    return tmp_path / "opus"
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return make_tokenizer(folders.ENGLISH, size=24), make_tokenizer(folders.ENGLISH, size=24, sides=2)
+
+
+def logits(model: PortableModel, source: list[int], target: list[int]) -> np.ndarray:
+    """Returns the logits (T, V) after BOS and each token of the target."""
+    config = with_values(base.get_config(), model.config | {"model.dtype": "float32"})
+    graph, tree = abstract_init(config, *model.tokenizer.vocab_sizes)
+    leaves = [jnp.asarray(model.parameters[name]) for name in named_leaves(tree)]
+    module = nnx.merge(graph, nnx.State(jax.tree.unflatten(jax.tree.structure(tree), leaves)))
+    return np.asarray(module(jnp.array([source]), jnp.array([[BOS, *target]])))[0]
+
+
+@pytest.mark.parametrize(("is_shared", "is_tied"), [(True, True), (True, False), (False, True), (False, False)])
+def test_logits_are_those_of_the_folder(tmp_path, is_shared, is_tied):
+    weights = folders.write_folder(tmp_path / "opus", is_shared=is_shared, is_tied=is_tied)
+    model = hugging_face.read(tmp_path / "opus")
+    source, target = model.tokenizer.source.encode([TEXT])[0], model.tokenizer.target.encode(["das alte Haus"])[0]
+    names = ["vocab.json"] * 2 if is_shared else ["vocab.json", "target_vocab.json"]
+    foreign = [json.loads((tmp_path / "opus" / name).read_text()) for name in names]
+    theirs = [
+        [vocabulary[side.pieces[token]] for token in tokens]
+        for vocabulary, side, tokens in zip(foreign, model.tokenizer.sides, (source, target), strict=True)
+    ]
+    expected = folders.logits(weights, [*theirs[0], 0], [foreign[1]["<pad>"], *theirs[1]])
+    ours = logits(model, [*source, EOS], target)
+    order = [foreign[1][piece] for piece in model.tokenizer.target.pieces if piece != "<s>"]
+    np.testing.assert_allclose(np.delete(ours, BOS, axis=1), expected[:, order], atol=1e-5)
+    assert (ours[:, BOS] == NEVER).all() or not is_tied
+    shares = {(True, True): "all", (False, True): "target"}
+    assert model.config["model.share_embeddings"] == shares.get((is_shared, is_tied), "none")
+
+
+def test_settings_vocabulary_and_language_tokens(folder):
+    model = hugging_face.read(folder)
+    assert model.config["decoding.beam_size"] == 3
+    assert model.config["decoding.length_penalty"] == 1.5
+    assert model.config["data.target_language"] == "deu"
+    assert model.config["model.decoder_start"] == "zero"
+    source, target = model.tokenizer.sides
+    assert tuple(source.pieces[:4]) == SPECIAL_PIECES
+    tokens = source.encode([f">>fra<< {TEXT}"])[0]
+    assert source.pieces[tokens[0]] == ">>fra<<"
+    assert tokens[1:] == source.encode([TEXT])[0]
+    assert target.decode([target.encode(["das kleine Haus"])[0]]) == ["das kleine Haus"]
+
+
+def test_a_start_that_is_no_zero_vector_becomes_bos(tmp_path):
+    weights = folders.write_folder(tmp_path / "opus", decoder_start_token_id=0)
+    model = hugging_face.read(tmp_path / "opus")
+    table = model.parameters["decoder.embedding.table"]
+    assert model.config["model.decoder_start"] == "bos"
+    np.testing.assert_array_equal(table[BOS], weights["model.shared.weight"][0])
+    np.testing.assert_array_equal(table[EOS], table[BOS])
+    assert model.parameters["output_bias"][BOS] == NEVER
+
+
+def test_embeddings_that_are_not_scaled(tmp_path):
+    folders.write_folder(tmp_path / "scaled", is_shared=False, is_tied=False)
+    weights = folders.write_folder(tmp_path / "opus", is_shared=False, is_tied=False, scale_embedding=False)
+    for name in ("encoder", "decoder"):
+        weights[f"model.{name}.embed_tokens.weight"] *= np.sqrt(np.float32(folders.D_MODEL))
+    folders.write_safetensors(tmp_path / "opus" / "model.safetensors", weights)
+    scaled, plain = (hugging_face.read(tmp_path / name) for name in ("scaled", "opus"))
+    for name, array in scaled.parameters.items():
+        np.testing.assert_allclose(plain.parameters[name], array, rtol=1e-6)
+
+
+def test_shards_are_read_as_one_file(folder):
+    whole = hugging_face.read(folder)
+    arrays = dict(whole_arrays(folder))
+    half = len(arrays) // 2
+    shards = {"a.safetensors": dict(list(arrays.items())[:half]), "b.safetensors": dict(list(arrays.items())[half:])}
+    for name, part in shards.items():
+        folders.write_safetensors(folder / name, part)
+    weight_map = {array: name for name, part in shards.items() for array in part}
+    folders.write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+    (folder / "model.safetensors").unlink()
+    for name, array in hugging_face.read(folder).parameters.items():
+        np.testing.assert_array_equal(array, whole.parameters[name])
+
+
+def whole_arrays(folder):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+EXACT = {
+    "one table": {"model__positions": "sinusoidal_concatenated", "model__attention_bias": True},
+    "marian's positions": {"model__positions": "sinusoidal_marian", "model__attention_bias": True},
+    "two vocabularies": {
+        "tokenizer__shared": False,
+        "model__positions": "sinusoidal_concatenated",
+        "model__attention_bias": True,
+        "model__share_embeddings": "target",
+        "model__activation": "swish",
+        "model__output_bias": True,
+    },
+    "no table is shared": {
+        "tokenizer__shared": False,
+        "model__positions": "sinusoidal_concatenated",
+        "model__attention_bias": True,
+        "model__share_embeddings": "none",
+        "model__decoder_start": "zero",
+        "model__num_decoder_layers": 2,
+    },
+    "pre-norm": {
+        "model__positions": "sinusoidal_concatenated",
+        "model__attention_bias": True,
+        "model__norm_position": "pre",
+        "model__activation": "gelu_exact",
+    },
+    "pre-norm with two tables": {
+        "model__positions": "sinusoidal_marian",
+        "model__attention_bias": True,
+        "model__norm_position": "pre",
+        "model__share_embeddings": "target",
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
+    tokenizer = tokenizers["tokenizer__shared" in EXACT[name]]
+    model = random_model(tokenizer, model__layer_norm_epsilon=1e-5, **EXACT[name])
+    if EXACT[name].get("model__decoder_start") == "zero":
+        model.parameters["decoder.embedding.table"][BOS] = 0.0
+    hugging_face_export.write(model, tmp_path, None)
+    again = hugging_face.read(tmp_path)
+    assert again.parameters.keys() == model.parameters.keys()
+    for parameter, array in model.parameters.items():
+        np.testing.assert_array_equal(again.parameters[parameter], array)
+    changed = {key for key, value in again.settings.items() if value != model.settings[key]}
+    assert changed <= {"model.dtype", "model.num_decoder_layers", "tokenizer.kind", "tokenizer.shared"} | {
+        key for key in changed if key.startswith("decoding.")
+    }
+    assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in tokenizer.sides]
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_alternating_positions_and_absent_biases_keep_the_logits(norm_position, tmp_path, tokenizers):
+    model = random_model(tokenizers[0], model__layer_norm_epsilon=1e-5, model__norm_position=norm_position)
+    hugging_face_export.write(model, tmp_path, None)
+    again = hugging_face.read(tmp_path)
+    assert again.config["model.positions"] == "sinusoidal_concatenated"
+    source = model.tokenizer.source.encode([TEXT])[0]
+    np.testing.assert_allclose(logits(again, source, source), logits(model, source, source), atol=1e-5)
+
+
+def test_a_start_from_zero_survives_fine_tuning(tmp_path, tokenizers):
+    """The row of BOS gets gradients from tied logits; the decoder does not read it."""
+    model = random_model(tokenizers[0], model__layer_norm_epsilon=1e-5, model__decoder_start="zero")
+    hugging_face_export.write(model, tmp_path, None)
+    again = hugging_face.read(tmp_path)
+    assert again.config["model.decoder_start"] == "zero"
+    source = model.tokenizer.source.encode([TEXT])[0]
+    ours, theirs = logits(model, source, source), logits(again, source, source)
+    np.testing.assert_allclose(np.delete(theirs, BOS, 1), np.delete(ours, BOS, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.positions", "rotary"),
+        ("model.positions", "learned"),
+        ("model.activation", "swiglu"),
+        ("model.attention", "additive"),
+        ("model.decoder_self_attention", "ssru"),
+        ("model.d_k", 8),
+        ("model.final_norm", True),
+    ],
+)
+def test_a_setting_that_no_class_has_is_refused(key, value, tmp_path, tokenizers):
+    model = random_model(tokenizers[0], **{key.replace(".", "__"): value})
+    with pytest.raises(UserError, match=f"^--format=huggingface: cannot express {key}={value}, only "):
+        hugging_face_export.write(model, tmp_path, None)
+    assert not any(tmp_path.iterdir())
+
+
+def test_pre_norm_needs_one_vocabulary(tmp_path, tokenizers):
+    changes = {"tokenizer__shared": False, "model__norm_position": "pre", "model__share_embeddings": "target"}
+    model = random_model(tokenizers[1], **changes)
+    with pytest.raises(UserError, match="cannot express tokenizer.shared=False, only True"):
+        hugging_face_export.write(model, tmp_path, None)
+
+
+def change_json(name, **changes):
+    def change(folder):
+        content = json.loads((folder / name).read_text())
+        folders.write_json(folder / name, {k: v for k, v in (content | changes).items() if v != "absent"})
+
+    return change
+
+
+def change_weights(**changes):
+    def change(folder):
+        folders.write_safetensors(folder / "model.safetensors", whole_arrays(folder) | changes)
+
+    return change
+
+
+def only_a_pickle(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def truncate(name):
+    def change(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return change
+
+
+def shard_elsewhere(folder):
+    (folder / "model.safetensors").unlink()
+    folders.write_json(folder / "model.safetensors.index.json", {"weight_map": {"x": "../secret.safetensors"}})
+
+
+DAMAGES = {
+    "another architecture": (change_json("config.json", model_type="m2m_100"), "config.json: model_type=m2m_100: only"),
+    "no architecture": (change_json("config.json", model_type="absent"), "config.json: model_type=None: only"),
+    "an activation": (change_json("config.json", activation_function="mish"), "must be one of silu, "),
+    "widths that differ": (change_json("config.json", decoder_ffn_dim=4), "encoder_ffn_dim and decoder_ffn_dim differ"),
+    "text for a number": (change_json("config.json", d_model="8"), "config.json: config.model.d_model=8: must be "),
+    "a list for a number": (change_json("config.json", encoder_layers=[1]), "config.json: config.model.num_layers="),
+    "a missing key": (change_json("config.json", d_model="absent"), "config.json: damaged .*d_model"),
+    "more layers than arrays": (change_json("config.json", encoder_layers=2_000_000_000), "damaged .*encoder.layers.1"),
+    "a start outside the table": (change_json("config.json", decoder_start_token_id=99), "decoder_start_token_id=99"),
+    "a start of another type": (change_json("config.json", decoder_start_token_id=[1]), "opus"),
+    "JSON that is a list": (lambda folder: folders.write_json(folder / "config.json", []), "config.json: damaged"),
+    "truncated JSON": (truncate("vocab.json"), "vocab.json: damaged"),
+    "truncated weights": (truncate("model.safetensors"), "model.safetensors: damaged"),
+    "a truncated SentencePiece model": (truncate("source.spm"), "opus.*SentencePiece model is damaged"),
+    "no SentencePiece model": (lambda folder: (folder / "target.spm").unlink(), "target.spm: No such file"),
+    "a piece more than rows": (change_json("vocab.json", new=999), "vocab.json: the ids of its .* pieces must be 0 to"),
+    "ids of another type": (change_json("vocab.json", new="1"), "vocab.json: damaged"),
+    "a table of another height": (
+        change_weights(**{"model.shared.weight": np.zeros((5, folders.D_MODEL), np.float32)}),
+        "model.shared.weight has shape .5, 8., but there are ",
+    ),
+    "a table of another rank": (
+        change_weights(**{"model.shared.weight": np.zeros(5, np.float32)}),
+        "model.shared.weight has shape .5,., but there are ",
+    ),
+    "a bias of another width": (
+        change_weights(final_logits_bias=np.zeros((1, 3), np.float32)),
+        "final_logits_bias has",
+    ),
+    "NaN": (change_weights(final_logits_bias=np.full((1, 3), np.nan, np.float32)), "final_logits_bias has values"),
+    "positions that no formula gives": (
+        change_weights(**{"model.encoder.embed_positions.weight": np.ones((9, folders.D_MODEL), np.float32)}),
+        "model.encoder.embed_positions.weight: only positions",
+    ),
+    "only a pickle": (only_a_pickle, "pytorch_model.bin: .*pickle.*safetensors"),
+    "a shard in another folder": (shard_elsewhere, "index.json: damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_one_line(name, folder):
+    damage, message = DAMAGES[name]
+    damage(folder)
+    assert hugging_face.recognises(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        hugging_face.read(folder)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(folder))
+
+
+def test_special_tokens_keep_their_rows(folder):
+    weights = whole_arrays(folder)
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    table = hugging_face.read(folder).parameters["decoder.embedding.table"]
+    for token, piece in ((PAD, "<pad>"), (UNK, "<unk>"), (EOS, "</s>")):
+        np.testing.assert_array_equal(table[token], weights["model.shared.weight"][vocabulary[piece]])
