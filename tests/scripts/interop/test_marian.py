@@ -222,7 +222,7 @@ def test_recognises_models_by_their_files(tmp_path):
     ],
 )
 def test_export_names_the_setting_that_marian_lacks(tmp_path, key_value):
-    model = random_model(make_tokenizer(40), **(MARIAN_OPTIONS | key_value))
+    model = random_model(make_tokenizer(26), **(MARIAN_OPTIONS | key_value))
     with pytest.raises(UserError, match=next(iter(key_value)).replace("__", ".")):
         marian.write(model, tmp_path, None)
     assert not list(tmp_path.iterdir())
@@ -231,7 +231,7 @@ def test_export_names_the_setting_that_marian_lacks(tmp_path, key_value):
 @pytest.mark.parametrize("sides", [1, 2])
 def test_export_of_a_model_of_this_project(tmp_path, sides):
     share = "all" if sides == 1 else "none"
-    model = random_model(make_tokenizer(*(40, 41)[:sides]), **MARIAN_OPTIONS, model__share_embeddings=share)
+    model = random_model(make_tokenizer(*(26, 27)[:sides]), **MARIAN_OPTIONS, model__share_embeddings=share)
     marian.write(model, tmp_path, None)
     again = marian.read(tmp_path)
     assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
