@@ -113,7 +113,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 values = values / cursor.array("<f4", [1])
             arrays[name] = values if name in NOT_TRANSPOSED else values.T
         else:
-            raise UserError(f"{path}: {name} has the type {kind:#x}, must be float32 ({FLOAT32:#x}) or int8 ({INT8:#x})")
+            raise UserError(
+                f"{path}: {name} has the type {kind:#x}, must be float32 ({FLOAT32:#x}) or int8 ({INT8:#x})"
+            )
         cursor.take(end - cursor.position)
     untrusted.check_finite(path, arrays)
     return arrays
@@ -132,7 +134,9 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
     if offsets[0] != 0 or offsets[-1] != size or counts.min() < 0 or counts.max() > LONGEST:
         raise UserError(f"{path}: damaged (its offsets must ascend to {size} by at most {LONGEST})")
     tokens = np.full(target.size, ABSENT)
-    tokens[[id_ for id_ in target.ids if id_ != ABSENT]] = [token for token, id_ in enumerate(target.ids) if id_ != ABSENT]
+    tokens[[id_ for id_ in target.ids if id_ != ABSENT]] = [
+        token for token, id_ in enumerate(target.ids) if id_ != ABSENT
+    ]
     table = np.full((source.size + 1, counts.max()), -1, np.int32)  # its last row is that of absent source tokens
     rows = np.repeat(np.arange(source.size), counts)
     table[rows, np.arange(size) - offsets[rows]] = tokens[ids]

@@ -152,7 +152,7 @@ def _write_search(config: dict[str, Any], folder: Path, source: Side, target: Si
     search = {
         "relative-paths": True,
         "models": [MODEL],
-        "vocabs": [marian_vocabularies.write(folder, name, side) for name, side in zip(names, (source, target))],
+        "vocabs": [marian_vocabularies.write(folder, *pair) for pair in zip(names, (source, target), strict=True)],
         "beam-size": config["decoding.beam_size"],
         "normalize": config["decoding.length_penalty"],
         "max-length-factor": max(3.0, config["decoding.max_length_factor"]),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sentencepiece
+import yaml
 
 from scripts.interop import untrusted
 from scripts.interop.portable import foreign_ids
@@ -47,6 +48,8 @@ def read(folder: Path, names: Any) -> tuple[Side, Side]:
             f"{folder}: has the vocabularies {listed}; it must have one (*vocab*.spm or .yml), two that begin with src "
             "and trg, or a decoder.yml with vocabs: [SOURCE, TARGET]"
         )
+    if missing := [path for path in paths if not path.is_file()]:
+        raise UserError(f"{missing[0]}: no such file")
     segmenters = [folder / name for name in SEGMENTERS]
     with untrusted.reading(folder):
         models = [path.read_bytes() if path.exists() else None for path in segmenters]
@@ -60,12 +63,19 @@ def read(folder: Path, names: Any) -> tuple[Side, Side]:
 
 def _read_side(path: Path, models: Sequence[bytes | None]) -> Side:
     with untrusted.reading(path):
-        return _read_list(path, models) if path.suffix == ".yml" else numbered(vocabulary.load(path.read_bytes(), ""))
+        if path.suffix == ".yml":
+            return _read_list(path, models)
+        model = vocabulary.load(path.read_bytes(), str(path))
+        if not isinstance(model, SentencePieceVocabulary):
+            raise UserError("must be a SentencePiece model")
+        return numbered(model)
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
-    ids = untrusted.read_yaml(path)
-    if not all(isinstance(piece, str) for piece in ids) or sorted(ids.values()) != list(range(len(ids))):
+    untrusted.read_yaml(path)
+    loaded = yaml.load(untrusted.read_text(path), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    ids = {piece: int(id_) for piece, id_ in loaded.items()}  # all are strings: `no` and `1` are pieces
+    if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
     special = [ids.pop(piece, -1) for piece in SPECIAL_PIECES]
     pad, unk, bos, eos = special
@@ -82,12 +92,16 @@ def numbered(vocabulary: Vocabulary) -> Side:
         if isinstance(vocabulary, PieceVocabulary) and any(vocabulary.models):
             raise UserError("its lists of pieces have SentencePiece models of their own, which Marian cannot express")
         others = list(range(2, vocabulary.size - 2))
-        return Side(vocabulary, foreign_ids(0, 1, others, *range(vocabulary.size - 2, vocabulary.size)), vocabulary.size)
+        return Side(
+            vocabulary, foreign_ids(0, 1, others, *range(vocabulary.size - 2, vocabulary.size)), vocabulary.size
+        )
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     if processor.eos_id() < 0:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
     others, pad, bos = vocabulary.model_ids[SPECIAL:], processor.pad_id(), processor.bos_id()
-    return Side(vocabulary, foreign_ids(processor.eos_id(), processor.unk_id(), others, pad, bos), processor.vocab_size())
+    return Side(
+        vocabulary, foreign_ids(processor.eos_id(), processor.unk_id(), others, pad, bos), processor.vocab_size()
+    )
 
 
 def write(folder: Path, name: str, side: Side) -> str:
@@ -95,7 +109,9 @@ def write(folder: Path, name: str, side: Side) -> str:
     if isinstance(side.vocabulary, SentencePieceVocabulary):
         files.write_bytes(folder / f"{name}.spm", side.vocabulary.serialized)
         return f"{name}.spm"
-    lines = [f"{json.dumps(piece)}: {id_}\n" for id_, piece in sorted(zip(side.ids, side.vocabulary.pieces, strict=True))]
+    lines = [
+        f"{json.dumps(piece)}: {id_}\n" for id_, piece in sorted(zip(side.ids, side.vocabulary.pieces, strict=True))
+    ]
     files.write_bytes(folder / f"{name}.yml", "".join(lines).encode())
     return f"{name}.yml"
 

@@ -24,7 +24,9 @@ def settings_of(path):
     vocabularies = [os.path.join(folder, os.path.basename(name)) for name in (vocabularies * 2)[:2]]
     segmenters = [os.path.join(folder, f"{side}.spm") for side in ("source", "target")]
     is_segmented = all(map(os.path.exists, segmenters)) and vocabularies[0].endswith(".yml")
-    processors = [sentencepiece.SentencePieceProcessor(model_file=name) for name in segmenters] if is_segmented else None
+    processors = (
+        [sentencepiece.SentencePieceProcessor(model_file=name) for name in segmenters] if is_segmented else None
+    )
     return path, vocabularies, processors
 
 
@@ -60,7 +62,8 @@ def score(sources, targets, options):
     None if the hypotheses lack one. Marian's scorer is not part of pymarian.
     """
     forced = {"force_decode": True, "tsv": True, "tsv_fields": 2, "n_best": True, "word_scores": True, "beam_size": 12}
-    lines = [f"{source}\t{target}".replace("\t", " ", source.count("\t")) for source, target in zip(sources, targets)]
+    sources = [source.replace("\t", " ") for source in sources]
+    lines = [f"{source}\t{target}" for source, target in zip(sources, targets, strict=True)]
     scores = [None] * len(lines)
     for line in pymarian.Translator(**options, **forced).translate("\n".join(lines)).splitlines():
         number, text, words, *_ = line.split(" ||| ")

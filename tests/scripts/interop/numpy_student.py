@@ -59,7 +59,8 @@ class Student:
         self.processor = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
         self.shortlist = read_shortlist(next(folder.glob("lex.*.bin"))) if shortlist else None
         self.encoder_depth, self.decoder_depth = (
-            sum(f"{stack}_l{number}_ffn_W1" in self.arrays for number in range(1, 20)) for stack in ("encoder", "decoder")
+            sum(f"{stack}_l{number}_ffn_W1" in self.arrays for number in range(1, 20))
+            for stack in ("encoder", "decoder")
         )
 
     def translate(self, text: str) -> str:

