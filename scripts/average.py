@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli, files, fingerprints
+from transformer import cli, files
 from transformer.workdir import Workdir, open_existing
 
 
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
     step, skipped = (jax.numpy.int32(value) for value in (progress.step, progress.skipped))
     described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
-    others = (source.complete, source.shortlist, source.path / fingerprints.FILE_NAME)
+    others = (source.complete, source.shortlist, source.contents)
     with files.new_folder(output) as unfinished:
         for file in (*described, *others, *source.path.glob("tokenizer*.model")):
             if file.exists():

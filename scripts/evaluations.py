@@ -16,7 +16,6 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.environment import short_commit
 from transformer.errors import MALFORMED, UNREADABLE, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
@@ -181,6 +180,11 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again or restore it") from error
     return content
+
+
+def short_commit(environment: Mapping[str, Any]) -> str:
+    """Returns the abbreviated commit of a recorded environment, with + for uncommitted changes."""
+    return (environment.get("commit") or "unknown")[:9] + ("+" if environment.get("uncommitted_changes") else "")
 
 
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,10 +28,7 @@ def folder(cache_dir: str) -> Path:
 
 
 def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """Locks a file during the block, so that one process prepares data that several need.
-
-    Raises UserError if the holder makes no progress for `seconds`, which is `config.data.wait_seconds`.
-    """
+    """Locks a file while one process prepares data that several need; `seconds` is `config.data.wait_seconds`."""
     advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
     return locks.exclusive(lock, "another process that prepares data", advice, seconds)
 
@@ -43,22 +39,12 @@ def key(content: object) -> str:
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Creates `folder` and its parent with `fill` unless it exists. One process creates it; all others wait.
-
-    It appears atomically: `fill` gets a temporary folder, which is then renamed.
-    """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder. Other processes wait."""
     folder.parent.mkdir(exist_ok=True)
     with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):
-        if folder.exists():
-            return
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            unfinished.mkdir()
-            fill(unfinished)
-            unfinished.rename(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():
+            with files.new_folder(folder) as unfinished:
+                fill(unfinished)
 
 
 def enable_compilation_cache(cache_dir: str = "") -> None:
@@ -71,17 +57,14 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
+    # Code compiled for another processor may use instructions that this one lacks.
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    processor = f"{platform.machine()} {platform.processor()} {features}"
     try:
-        compiled = folder(cache_dir) / "compiled" / _processor()
+        compiled = folder(cache_dir) / "compiled" / hashlib.sha256(processor.encode()).hexdigest()[:16]
     except UserError:
         return
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
-
-
-def _processor() -> str:
-    """Returns a digest of the processor's features: code compiled for others may use instructions it lacks."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(f"{platform.machine()} {platform.processor()} {flags}".encode()).hexdigest()[:16]

@@ -95,13 +95,6 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
 
-    def add_process_flags(self) -> None:
-        """Adds the flags that launch a run on several processes."""
-        self.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
-        self.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
-        self.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
-        self.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
-
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")
 

@@ -1,4 +1,4 @@
-"""The environment of a run: commit, package versions, devices and command line."""
+"""The environment of a run (commit, package versions, devices, command line), and the fingerprints of its data."""
 
 import datetime
 import importlib.metadata
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.errors import MALFORMED, UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_DIFF = 100_000  # characters
@@ -19,13 +19,18 @@ PACKAGES = (  # those that results depend on; tests compare them with requiremen
     *("flax", "jax", "jaxlib", "ml_collections", "numpy", "optax", "orbax-checkpoint"),
     *("sacrebleu", "scipy", "sentencepiece", "tensorflow-datasets"),
 )
+CONTENTS = "contents.json"  # fingerprints of vocabulary and corpora, so that a run resumes with the same ones
+VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
+CHANGED_DATA = "the data or the code that reads it has changed since: restore it, or name another --workdir"
+ADVICE = {
+    VOCABULARY: "restore tokenizer*.model, or delete it and run the training command, which makes the same again",
+    TRAINING_CORPUS: CHANGED_DATA,
+    VALIDATION_CORPUS: CHANGED_DATA,
+}
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit, package versions, devices and command line. The commit is None unless git tracks the code.
-
-    "diff" has the uncommitted changes of tracked files; it is absent if there are none.
-    """
+    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and command line."""
     import jax  # commands that compute nothing need only `now`
 
     commit, diff = None, None
@@ -65,9 +70,18 @@ def read_environment(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def short_commit(environment: Mapping[str, Any]) -> str:
-    """Returns the abbreviated commit of a recorded environment, with + for uncommitted changes."""
-    return (environment.get("commit") or "unknown")[:9] + ("+" if environment.get("uncommitted_changes") else "")
+def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
+    """Raises UserError if fingerprints differ from the recorded ones, or the record is damaged."""
+    path = workdir / CONTENTS
+    if not path.exists():
+        return
+    try:
+        recorded = json.loads(path.read_bytes())
+        differing = [name for name, digest in fingerprints.items() if recorded[name] != digest]
+    except UNREADABLE as error:
+        raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
+    if differing:
+        raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
 
 
 def now() -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from absl import logging
 
-from transformer import cli
+from transformer import cli, files
 from transformer.config_types import Config
 from transformer.data.corpus.encoding import count_losses
 from transformer.data.corpus.sanity_checks import find_losses
@@ -52,7 +52,9 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
         accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
         logging.info("%s: perplexity %.3f, %s", arguments.split, means["perplexity"], accuracy)
-        return evaluation_files.of_means(arguments, models, folder, means)
+        result = files.six_digits(means) | {"split": arguments.split} | evaluation_files.describe_models(models)
+        name = evaluation_files.evaluation_name(arguments, models)
+        return evaluation_files.EvaluationFiles(folder, name, result, {})
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
     texts, references = read_texts(arguments, workdir, config.data)

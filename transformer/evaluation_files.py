@@ -19,7 +19,6 @@ from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
 from transformer.errors import UNREADABLE, UserError
-from transformer.training.progress import Record
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,6 @@ def of_translations(
         "sentence_scores": f"{folder / name}.sentences.jsonl",
     }
     return EvaluationFiles(folder, name, result, lines)
-
-
-def of_means(arguments: argparse.Namespace, models: Trained, folder: Path, means: Record) -> EvaluationFiles:
-    """Returns the evaluation of a language model on a split."""
-    result = files.six_digits(means) | {"split": arguments.split} | describe_models(models)
-    return EvaluationFiles(folder, evaluation_name(arguments, models), result, {})
 
 
 def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:

@@ -76,13 +76,11 @@ def check_new(output: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `output` after the block, or is deleted if the block raises.
-
-    Raises UserError if `output` exists or cannot be made.
-    """
+    """Yields a temporary folder that becomes `output` if the block succeeds. Raises UserError if `output` exists."""
     check_new(output)
     make_folder(output.parent, "--output")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
+    unfinished = output.with_name(f".{output.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
     unfinished.mkdir()
     try:
         yield unfinished

@@ -82,10 +82,7 @@ def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hash
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Locks an open file unless another process has. The lock ends when the file is closed or the process dies.
-
-    Raises UserError if the file system has no locks.
-    """
+    """Locks a file until it is closed, unless another process has. Raises UserError if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -97,10 +94,9 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
-    """Locks a file, which is created if missing, during the block. Progress in the block updates the file's time.
+    """Locks a file, created if missing, during the block. Progress in the block updates the file's time.
 
-    Raises UserError if the lock is not free within `seconds` of the holder's last progress. The message names the
-    `holder` and gives the advice.
+    Raises UserError, with `holder` and advice, if the holder of the lock makes no progress for `seconds`.
     """
     with lock.open("a") as file:
         for _ in poll_until(f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns):

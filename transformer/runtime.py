@@ -17,7 +17,13 @@ def set_up() -> None:
     open_closed_streams()
     keep_freed_memory()
     gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay
-    sys.unraisablehook = _ignore_closed_event_loop
+
+    def report(unraisable: Any) -> None:
+        # Orbax's threads raise this after a failure, which has already been reported.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = report
 
 
 def open_closed_streams() -> None:
@@ -52,9 +58,3 @@ def keep_freed_memory() -> None:
     if is_cpu and mallopt is not None:
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_ARENA_MAX, 1)):
             mallopt(option, value)
-
-
-def _ignore_closed_event_loop(unraisable: Any) -> None:
-    """Ignores "Event loop is closed" from Orbax's threads; the failure itself has already been reported."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)

@@ -79,7 +79,10 @@ def make_parser() -> cli.Parser:
     profile = "trace these steps into the workdir's folder profile, for TensorBoard or Perfetto"
     parser.add_argument("--profile", metavar="FROM:TO", type=profiled_steps, help=profile)
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
-    parser.add_process_flags()
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
+    parser.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
+    parser.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
+    parser.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
     return parser
 
 

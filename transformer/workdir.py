@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer import files, fingerprints, locks
+from transformer import files, locks
 from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.config_types import Config
-from transformer.environment import describe_environment, now
+from transformer.environment import CONTENTS, describe_environment, now
 from transformer.errors import MALFORMED, UNREADABLE, UserError
 
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
@@ -44,7 +44,7 @@ class Workdir:
         self.shortlist = path / "shortlist.npz"  # for decoding.shortlist; absent unless scripts.shortlist has made it
         self.complete = path / "complete.json"
         self.lock = path / ".lock"
-        self.contents = path / fingerprints.FILE_NAME
+        self.contents = path / CONTENTS
         self.tokenizers = [path / name for name in TOKENIZERS]
         self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 

@@ -33,10 +33,11 @@ from configs import base
 from scripts.benchmarking.generated_text import write_pairs
 from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import count_threads
+from transformer import workers
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import load_or_make
 from transformer.data.batches.loader import PLANS, Loader, Position
-from transformer.data.corpus import corpus, workers
+from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed.mesh import AXES, AXIS_TYPES, held_rows, one_device

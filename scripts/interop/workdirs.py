@@ -9,7 +9,7 @@ import numpy as np
 
 from configs import base
 from scripts.interop.portable import PortableModel
-from transformer import files, fingerprints
+from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
@@ -19,6 +19,7 @@ from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
+from transformer.environment import VOCABULARY
 from transformer.errors import UNREADABLE, UserError, first_of
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
@@ -41,7 +42,7 @@ def write(model: PortableModel, folder: Path) -> None:
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
     tokenizer.save(folder)
-    files.write_json(workdir.contents, {fingerprints.VOCABULARY: tokenizer.fingerprint})
+    files.write_json(workdir.contents, {VOCABULARY: tokenizer.fingerprint})
     if model.origin is not None:
         files.write_json(workdir.parent, dataclasses.asdict(model.origin))
     if model.shortlist is not None:

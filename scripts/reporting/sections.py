@@ -1,5 +1,7 @@
 """The sections of the report's page, and those on the runs, their settings and their curves."""
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,13 +9,13 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import curves
-from scripts.evaluations import NEUTRAL, differing_keys
+from scripts.evaluations import NEUTRAL, differing_keys, short_commit
 from scripts.runs import RecordedRun
 from scripts.systems import System
-from transformer import fingerprints
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.environment import read_environment, short_commit
+from transformer.environment import ADVICE, read_environment
+from transformer.errors import UNREADABLE
 
 HEADER = (
     *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
@@ -64,12 +66,14 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
     seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
-    digests = fingerprints.read(run.workdir.path)
+    digests = {}
+    with contextlib.suppress(*UNREADABLE):  # the record is missing or damaged
+        digests = dict(json.loads(run.workdir.contents.read_bytes()))
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
         *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
-        *(digests.get(name, "unknown")[:8] for name in fingerprints.ADVICE),
+        *(digests.get(name, "unknown")[:8] for name in ADVICE),
     )
 
 

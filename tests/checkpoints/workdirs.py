@@ -8,10 +8,11 @@ import numpy as np
 import optax
 
 from configs import base
-from transformer import cli, files, fingerprints
+from transformer import cli, files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
+from transformer.environment import VOCABULARY
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, init_model
 from transformer.workdir import create_workdir
@@ -49,7 +50,7 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     config = loading.override(base.get_config(), settings.items())
     workdir = create_workdir(path, config)
     vocabulary = tokenizer.prepare(config, path)
-    files.write_json(workdir.contents, {fingerprints.VOCABULARY: vocabulary.fingerprint})
+    files.write_json(workdir.contents, {VOCABULARY: vocabulary.fingerprint})
     sizes = vocabulary.vocab_sizes
     shapes = jax.eval_shape(lambda: init_model(config, *sizes)[1])
     with Checkpoints(workdir, config) as checkpoints:

@@ -63,6 +63,8 @@ TABLES = {
     "model.activation": "transformer.model.layers:ACTIVATIONS",
     "model.attention": "transformer.model.attention:ATTENTION_SCORES",
     "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",
+    "model.decoder_self_attention": "transformer.model.cache:DECODER_SELF_ATTENTIONS",
+    "model.decoder_start": "transformer.model.stacks:DECODER_STARTS",
     "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
     "model.positions": "transformer.model.positions:POSITIONS",
     "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",

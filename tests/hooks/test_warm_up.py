@@ -12,7 +12,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.training.tiny import at_step, run
-from transformer import threads
+from transformer import workers
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks import warm_up as warm_ups
 from transformer.hooks.endings import Interrupted
@@ -105,7 +105,7 @@ def enter(warm_up: WarmUp) -> None:
 
 
 def test_a_validation_that_waits_can_be_interrupted_and_no_further_job_starts(monkeypatch):
-    monkeypatch.setattr(threads, "num_workers", lambda _: 1)
+    monkeypatch.setattr(workers, "num_workers", lambda _: 1)
     events, released, calls = [], threading.Event(), []
 
     def interrupt() -> None:
@@ -137,7 +137,7 @@ def test_training_begins_before_the_validation_is_compiled(tmp_path, monkeypatch
 
 
 def test_all_jobs_run_in_parallel(monkeypatch, caplog):
-    monkeypatch.setattr(threads, "num_workers", lambda _: 3)
+    monkeypatch.setattr(workers, "num_workers", lambda _: 3)
     monkeypatch.setattr(warm_ups, "MIN_LOGGED_SECONDS", 0.0)
     together, finished = threading.Barrier(3, timeout=10), []
     with caplog.at_level("INFO"):
@@ -147,7 +147,7 @@ def test_all_jobs_run_in_parallel(monkeypatch, caplog):
 
 
 def test_an_error_after_a_job_starts_no_further_one(monkeypatch):
-    monkeypatch.setattr(threads, "num_workers", lambda _: 1)
+    monkeypatch.setattr(workers, "num_workers", lambda _: 1)
     started = []
     jobs = (
         [lambda: started.append(1)] + [lambda: time.sleep(0.2) or started.append(2)] + [lambda: started.append(3)] * 4
@@ -162,7 +162,7 @@ def test_an_error_after_a_job_starts_no_further_one(monkeypatch):
 
 
 def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
-    monkeypatch.setattr(threads, "num_workers", lambda _: 1)
+    monkeypatch.setattr(workers, "num_workers", lambda _: 1)
     started = []
 
     def fail() -> None:

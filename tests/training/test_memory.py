@@ -32,6 +32,10 @@ def test_wider_heads_need_more():
     assert estimate(model__d_k=20, **additive) - estimate(**additive) == two_arrays + tanh
 
 
+def test_a_recurrent_decoder_has_no_scores_of_self_attention():
+    assert estimate() - estimate(model__decoder_self_attention="ssru") == 2 * 4 * 8 * 2 * 16 * 16
+
+
 def test_ctc_has_its_frames_in_the_encoder_and_no_decoder():
     frames = {"training__objective": "ctc", "model__ctc_frames": 3}
     assert estimate(**frames) == activation_bytes(tiny_config(training__objective="masked_lm"), Bucket(8, 48, 0))

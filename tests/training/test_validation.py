@@ -124,7 +124,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
     abstract_mesh = prepared.validation.mesh.abstract_mesh
     accelerators = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]), abstract_mesh=abstract_mesh)
     monkeypatch.setattr(prepared.validation, "mesh", accelerators)
-    monkeypatch.setattr(prepared.validation, "_replicas", lambda _: None)
+    monkeypatch.setattr(prepared.validation.decoder, "place", lambda *_: None)
     monkeypatch.setattr(validation.loader, "place", lambda *_: None)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda *_: None)
     prepared.validation.warm_up(parameters)

@@ -122,10 +122,7 @@ def read_progress(folder: Path) -> Progress:
 
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
-    """Raises UserError if the shapes in a checkpoint's metadata differ from `expected`, abstract trees by item.
-
-    The message also names the keys in which the checkpoint's configuration differs from `config`.
-    """
+    """Raises UserError, naming keys that differ, if a checkpoint has other shapes than the trees in `expected`."""
     differing = [
         f"{item}.{name}: {shapes}"
         for item, tree in expected.items()

@@ -8,7 +8,6 @@ import jax
 from absl import logging
 from flax import nnx
 
-from transformer import fingerprints
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
@@ -16,6 +15,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
+from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
@@ -32,10 +32,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration, tokenizer and, with `decoding.shortlist`, shortlist of the first one.
-
-    The parameters are NumPy arrays, as `nnx.to_pure_dict` returns them.
-    """
+    """Models with the workdir, configuration, tokenizer and shortlist of the first one, and parameters in NumPy."""
 
     workdir: Workdir
     config: Config
@@ -63,7 +60,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
     for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
-        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: tokenizer.fingerprint})
+        check_fingerprints(workdir.path, {VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different tokenizers; models "

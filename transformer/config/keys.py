@@ -84,10 +84,7 @@ def show(value: Any) -> str:
 
 
 def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with these values, and the defaults of keys that are missing.
-
-    Raises UserError if a key is unknown, or its value or a combination of values is not allowed.
-    """
+    """Returns the configuration with these values and the defaults of others. Raises UserError if it is not allowed."""
     flat, keys = coerce_types(flat), declared_keys()
     for name, value in flat.items():
         rule = keys[name].rule
@@ -126,10 +123,7 @@ def check_for_training(config: Config) -> None:
 
 
 def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys, of the types in `configs/base.py`: 1 is also a float, 1e4 an integer, [] a tuple.
-
-    Raises UserError if a key is unknown, or its value has another type.
-    """
+    """Returns the values of all keys in their types: 1 is a float too, 1e4 an integer. Raises UserError for others."""
     keys = declared_keys()
     for name, value in flat.items():
         if name not in keys:
@@ -150,10 +144,7 @@ def _coerce(name: str, value: Any, key: Key) -> Any:
 
 
 def fit_to_steps(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values with warm-up and validation interval reduced to the length of the run.
-
-    So `--config.training.steps=20` makes a short run of any config.
-    """
+    """Returns the values with warm-up and validation interval reduced to `training.steps`, so a run may be short."""
     steps = flat["training.steps"]
     longer = [name for name in ("optimizer.warmup_steps", "training.eval_every") if flat[name] > steps > 0]
     for name in longer:

@@ -62,10 +62,7 @@ def present_or_installed(name: str) -> Path:
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:
-    """Calls a function of a Python file that the user names: a config's `get_config` or a sweep's `get_sweep`.
-
-    Raises UserError if the file does not define the function, or one of the two raises an exception.
-    """
+    """Calls a config's `get_config` or a sweep's `get_sweep`. Raises UserError if there is none, or the file fails."""
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
     try:
@@ -82,10 +79,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values that the overrides set, by key.
-
-    Raises UserError for an unknown key or a value of another type. The message begins with `flag` and the key.
-    """
+    """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, if one cannot be."""
     values, declared = {}, keys.declared_keys()
     for name, text in overrides:
         if name not in declared:

@@ -21,7 +21,7 @@ from transformer.model.kernels import decoding_weight, product_dtype
 from transformer.model.linear import Linear
 from transformer.programs import Programs
 from transformer.special_tokens import PAD
-from transformer.threads import merge
+from transformer.workers import merge
 
 SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
 ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows

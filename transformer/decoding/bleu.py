@@ -59,10 +59,7 @@ class Metric(NamedTuple):
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME and, if it has a signature, NAME_signature.
-
-    `references` are one or several lists, each with a reference for every hypothesis. All metrics take all of them.
-    """
+    """Returns the value of each metric NAME, and NAME_signature if it has one, by all lists of references together."""
     scores: dict[str, float | str] = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)
@@ -98,14 +95,6 @@ def paper_score(hypotheses: Sequence[str], references: References, language: Lan
         return value, f"{signature}|prepared:none"
     split = ".compounds-split" if base_code(language.code) == "de" else ""
     return value, f"{signature}|{MOSES}.plain-punctuation.tokenized{split}"
-
-
-def cased_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    return corpus_score(make_bleu(language.tokenizer), hypotheses, references)
-
-
-def chrf_score(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, str]:
-    return corpus_score(CHRF(), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: References, language: Language) -> tuple[float, None]:
@@ -176,8 +165,15 @@ METRICS = {
     "bleu_lowercase_tokenized": Metric(
         lowercase_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
     ),
-    "bleu": Metric(cased_score, "BLEU"),
-    "chrf": Metric(chrf_score, "chrF", shown_in=("validation", "comparison", "results")),
+    "bleu": Metric(
+        lambda hypotheses, references, language: corpus_score(make_bleu(language.tokenizer), hypotheses, references),
+        "BLEU",
+    ),
+    "chrf": Metric(
+        lambda hypotheses, references, _: corpus_score(CHRF(), hypotheses, references),
+        "chrF",
+        shown_in=("validation", "comparison", "results"),
+    ),
     "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
     "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
 }

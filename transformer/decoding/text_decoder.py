@@ -19,7 +19,7 @@ from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
-from transformer.threads import call_all
+from transformer.workers import call_all
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
 SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common

@@ -50,11 +50,7 @@ def broadcast(value: Any, seconds: int, awaited: str = "process 0") -> Any:
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
-    """Raises UserError if the named values that `facts()` returns differ between processes.
-
-    The message names the first process that deviates, and is the same in all processes. A run of one process does not
-    call `facts`.
-    """
+    """Raises UserError, naming the first process that deviates, if `facts()` differs between the processes."""
     if jax.process_count() == 1:
         return
     expected, *rest = gather(f"reach the check of {what}", facts(), seconds)
@@ -67,10 +63,7 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
-    """Returns the JSON values of all processes, in the order of the processes.
-
-    Raises UserError if one makes no progress for `seconds`; the message says that it was awaited "to `purpose`".
-    """
+    """Returns the JSON values of all processes in their order. Messages say that one is awaited "to `purpose`"."""
     if jax.process_count() == 1:
         return [value]
     call = next(_calls)
@@ -116,10 +109,7 @@ def publish_progress() -> None:
 
 
 def await_value(key: str, process: int, what: str, seconds: int) -> str:
-    """Returns the value of a key once the process has set it.
-
-    Raises UserError if the process neither sets it nor publishes progress for `seconds`, or if another one has failed.
-    """
+    """Returns the value of a key. Raises UserError if its process makes no progress for `seconds`, or another fails."""
     advice = f"see its log, or raise config.data.wait_seconds={seconds}"
     for _ in poll_until(what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)):
         try:

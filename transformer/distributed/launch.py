@@ -26,10 +26,7 @@ INTERRUPTED = 130  # the exit code after a signal
 
 @contextlib.contextmanager
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
-    """Connects the processes that the flags describe. A failure in the block of one of them ends them all.
-
-    Raises UserError if the flags contradict each other, or JAX detects no cluster.
-    """
+    """Connects the processes that the flags describe; a failure of one ends all. Raises UserError for wrong flags."""
     if not _check_flags(arguments):
         yield
         return

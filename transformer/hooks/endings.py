@@ -19,10 +19,7 @@ class Interrupted(Exception):
 
 
 class Interruption(Hook):
-    """Records the first Ctrl-C or SIGTERM instead of stopping, and restores the earlier handlers at its end.
-
-    The run finishes its step, saves and stops. A second Ctrl-C stops at once.
-    """
+    """Records the first Ctrl-C or SIGTERM: the run ends its step, saves and stops. A second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None  # the first that this process received

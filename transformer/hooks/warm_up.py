@@ -14,11 +14,11 @@ from transformer import progress_bar
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks.endings import Interrupted
 from transformer.hooks.hook import Hook
-from transformer.threads import call_all
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
+from transformer.workers import call_all
 
 MIN_LOGGED_SECONDS = 1.0  # of a compilation
 

@@ -1,4 +1,4 @@
-"""What decoding keeps between its steps, and one step of each sub-layer. K hypotheses ("beams") per sentence."""
+"""The keys, values and states that decoding keeps, and its steps over them. K hypotheses ("beams") per sentence."""
 
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class RecurrentCache:
 
 
 class DecoderSelfAttention(NamedTuple):
-    """How positions of the decoder's input see those before them: the sub-layer, and what decoding keeps of them."""
+    """A sub-layer by which a position of the decoder sees those before it, and its cache in decoding."""
 
     module: type[nnx.Module]
     cache: type[KeyValueCache | RecurrentCache]

@@ -84,7 +84,14 @@ class Layer(nnx.Module):
     `cross_attention`.
     """
 
-    def __init__(self, config: Config, *, self_attention: type[nnx.Module], cross_attention: bool, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: Config,
+        *,
+        self_attention: type[nnx.Module] = MultiHeadAttention,
+        cross_attention: bool,
+        rngs: nnx.Rngs,
+    ):
         self.self_attention = self_attention(config, rngs=rngs)
         self.self_attention_connection = SublayerConnection(config, rngs=rngs)
         self.cross_attention = MultiHeadAttention(config, rngs=rngs) if cross_attention else None

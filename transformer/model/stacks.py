@@ -8,7 +8,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.attention import MultiHeadAttention
 from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, LayerCache
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
@@ -99,8 +98,7 @@ class Encoder(Stack):
     """Maps token ids to one vector per token."""
 
     def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
-        options = {"self_attention": MultiHeadAttention, "cross_attention": False}
-        super().__init__(config, embedding, config.num_layers, rngs=rngs, **options)
+        super().__init__(config, embedding, config.num_layers, cross_attention=False, rngs=rngs)
 
     def __call__(
         self,

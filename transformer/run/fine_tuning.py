@@ -10,13 +10,13 @@ import jax
 import ml_collections
 from absl import logging
 
-from transformer import files, fingerprints
+from transformer import files
 from transformer.checkpoints import checksums, restore
 from transformer.config.keys import nearest, show
 from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
-from transformer.environment import read_environment
+from transformer.environment import VOCABULARY, check_fingerprints, read_environment
 from transformer.errors import MALFORMED, UserError, first_of
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
@@ -127,7 +127,7 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     try:
         opened, parent_config = open_existing(path)
         vocabularies = tokenizer.Tokenizer.load(path, parent_config)
-        fingerprints.check(path, {fingerprints.VOCABULARY: vocabularies.fingerprint})
+        check_fingerprints(path, {VOCABULARY: vocabularies.fingerprint})
         # A restart takes the same step, although another one may be the best by then.
         step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
         checkpoint = opened.checkpoints / str(step)

@@ -1,7 +1,4 @@
-"""The training loop: fetches batches, updates the state, logs, validates and saves checkpoints.
-
-Everything else that happens during training is a hook, listed in `train`.
-"""
+"""The training loop: data, steps, validation and checkpoints. Hooks, listed in `train`, do everything else."""
 
 import contextlib
 import dataclasses

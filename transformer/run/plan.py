@@ -87,9 +87,8 @@ def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
     """Measures updates from the largest batch and returns the seconds for each of its positions, of both sides."""
     # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
     largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
-    number = next(number for number in range(len(loader.plan)) if loader.plan[number].bucket == largest)
-    arrays = place(loader.pairs, loader.plan[number], run.train_step.mesh)
-    batches = [arrays] * run.config.training.accumulation
+    batch = next(batch for batch in loader.plan if batch.bucket == largest)
+    batches = [place(loader.pairs, batch, run.train_step.mesh)] * run.config.training.accumulation
     state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
     began = time.perf_counter()

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from transformer import files, fingerprints
+from transformer import files
 from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import loading
@@ -18,6 +18,7 @@ from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
+from transformer.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
@@ -117,16 +118,16 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
-        fingerprints.check(workdir.path, {fingerprints.VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
+        check_fingerprints(workdir.path, {VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
         train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
     contents = {
-        fingerprints.VOCABULARY: vocabulary.fingerprint,
-        fingerprints.TRAINING_CORPUS: train.report["digest"],
-        fingerprints.VALIDATION_CORPUS: valid.report["digest"],
+        VOCABULARY: vocabulary.fingerprint,
+        TRAINING_CORPUS: train.report["digest"],
+        VALIDATION_CORPUS: valid.report["digest"],
     }
     facts = contents | {"the initial parameters": parent and parent.checksum}
     coordination.require_same("the data", lambda: facts, config.data.wait_seconds)
-    fingerprints.check(workdir.path, contents)
+    check_fingerprints(workdir.path, contents)
     coordination.on_process_zero(files.write_json, workdir.contents, contents)
     coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
     if parent:

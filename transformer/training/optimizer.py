@@ -98,18 +98,14 @@ def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
         scale_by_muon(config.epsilon), optax.identity(), optax.identity(), optax.scale_by_learning_rate(schedule)
     )
     adam = optax.adamw(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True)
-    return optax.partition({"muon": matrices, "adam": adam}, _muon_labels)
 
-
-def _muon_labels(parameters):
-    """Labels kernels "muon", except that of the projection to logits, and all other parameters "adam"."""
-
-    def label(path, leaf) -> str:
+    def label(path, leaf) -> str:  # "muon" for kernels, except that of the projection to logits
         names = [key.key for key in path]
         is_inner = names[-1] == "kernel" and leaf.ndim == 2 and "projection" not in names
         return "muon" if is_inner else "adam"
 
-    return jax.tree_util.tree_map_with_path(label, parameters)
+    labels = functools.partial(jax.tree_util.tree_map_with_path, label)
+    return optax.partition({"muon": matrices, "adam": adam}, labels)
 
 
 # The constructors take (config.optimizer, schedule) and leave weight decay to `make_optimizer`.
@@ -189,9 +185,6 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
 
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
-    """Transposes a matrix whose columns "fsdp" shards, so that all matrices of a stack are sharded alike.
-
-    A second call undoes the first.
-    """
+    """Transposes a matrix whose columns "fsdp" shards, to shard a stack alike. A second call undoes the first."""
     rule = next((RULES[key.key] for key in reversed(path) if getattr(key, "key", None) in RULES), ("fsdp",))
     return matrix if rule[0] == "fsdp" else matrix.T

@@ -59,10 +59,7 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
 
 
 def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
-    """Returns the parameters with pretrained rows in the embedding tables of "encoder" and "decoder".
-
-    Both write to a shared table, the decoder last.
-    """
+    """Returns the parameters with pretrained rows in the embedding tables; a shared table has the decoder's last."""
     for stack, pretrained in rows.items():
         # A shared table is a parameter of the first stack in alphabetical order: the decoder.
         owner = stack if "embedding" in parameters[stack] else "decoder"

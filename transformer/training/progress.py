@@ -65,10 +65,7 @@ class Progress:
         return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
-        """Returns the progress after a validation at this step, with the scores `values`, compared by `metric`.
-
-        Of equal scores the one with the lower loss is the better, and then the earlier.
-        """
+        """Returns the progress after a validation. At equal scores the lower loss is better, then the earlier step."""
         after = dataclasses.replace(self, validated_step=self.step)
         score, loss = values[metric], values["loss"]
         if self.best_score is None or _rank(score, loss, metric) > _rank(self.best_score, self.best_loss, metric):

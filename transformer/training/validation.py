@@ -23,7 +23,6 @@ from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.batches import Replicas
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text
@@ -53,10 +52,7 @@ def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
 
 
 class EvalStep:
-    """Maps (parameters, batch) to the sums over the batch, without dropout. Each batch shape is compiled once.
-
-    With masked_lm, every evaluation masks the same tokens.
-    """
+    """Maps (parameters, batch) to the sums over the batch, without dropout. masked_lm always masks the same tokens."""
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
         """`inputs` is from `inputs_of`."""
@@ -164,19 +160,20 @@ class Validation:
 
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
-        plan, largest = loader.plan_in_order(self.corpus, self.config), self._buckets()[0]
-        batch = next(plan[number] for number in range(len(plan)) if plan[number].bucket == largest)
+        largest = self._buckets()[0]
+        batch = next(batch for batch in loader.plan_in_order(self.corpus, self.config) if batch.bucket == largest)
         self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             # Each process by itself, since each may have too little memory.
-            self.decoder.translate(self._replicas(parameters), [self.texts[index]], first_line=index + 1)
+            replicas = self.decoder.place([parameters], self.mesh)
+            self.decoder.translate(replicas, [self.texts[index]], first_line=index + 1)
 
     def __call__(self, parameters: dict, between_batches: Callable[[], None]) -> tuple[Record, list[Sample]]:
         """Returns the scores of the split, and samples. An exception of `between_batches` ends the validation."""
         samples, values = [], self.eval_step.over_corpus(parameters, self.corpus, between_batches)
         if self.decoder is not None:
-            metrics, replicas = metrics_in("validation"), self._replicas(parameters)
+            metrics, replicas = metrics_in("validation"), self.decoder.place([parameters], self.mesh)
             with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                 translated = translate_and_score(
                     *(self.decoder, replicas, self.texts, [self.references], self.config.data, metrics),
@@ -188,6 +185,3 @@ class Validation:
                     attention = self.decoder.attention(replicas, *texts) if self.has_attention else None
                     samples.append(Sample(*texts, translated.hypotheses[number], attention))
         return values, samples
-
-    def _replicas(self, parameters: dict) -> Replicas:
-        return self.decoder.place([parameters], self.mesh)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.data.files import pair_tokens, text_config, write, write_pairs
-from transformer.data.corpus import corpus, workers
+from transformer import workers
+from transformer.data.corpus import corpus
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 
 from tests.data.files import text_config, write_pairs
-from transformer.data.corpus import workers
+from transformer import workers
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer

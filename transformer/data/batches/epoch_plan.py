@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int, UInt16
 
-from transformer import cache
+from transformer import cache, files
 
 _STATS = "stats.json"
 KEPT = 2  # earlier epochs whose plans stay, since another process may be that far behind
@@ -84,7 +84,7 @@ class BucketStats:
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch: `len(plan)` of them, `plan[i]` the i-th.
+    """The batches of an epoch, a sequence of `PlannedBatch`.
 
     `tokens` include end-of-sentence. With subword sampling they are reserved; samples have fewer.
     """
@@ -138,11 +138,8 @@ def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: s
     folder.mkdir(exist_ok=True)
     with cache.exclusive(folder / ".lock", wait_seconds):
         if not path.exists():
-            unfinished = folder / ".unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
-            make().save(unfinished)
-            unfinished.rename(path)
+            with files.new_folder(path) as unfinished:
+                make().save(unfinished)
             for plan in folder.glob("[0-9]*-*"):
                 if int(plan.name.partition("-")[0]) < epoch - KEPT:
                     shutil.rmtree(plan, ignore_errors=True)

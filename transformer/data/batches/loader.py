@@ -18,12 +18,11 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer import cache
+from transformer import cache, workers
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble_and_place, place
 from transformer.data.batches.epoch_plan import EpochPlan, load_or_make
-from transformer.data.corpus import workers
 from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
 
@@ -139,9 +138,8 @@ def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
 
 def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
     """Yields the batches of `plan_in_order`."""
-    plan = plan_in_order(corpus, config)
-    for number in range(len(plan)):
-        yield place(corpus, plan[number], mesh)
+    for batch in plan_in_order(corpus, config):
+        yield place(corpus, batch, mesh)
 
 
 def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:

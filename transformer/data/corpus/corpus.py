@@ -13,9 +13,9 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int, Int32
 
-from transformer import cache, files, progress_bar
+from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
-from transformer.data.corpus import encoding, workers
+from transformer.data.corpus import encoding
 from transformer.data.corpus.encoding import Losses, open_array
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
 from transformer.data.sources.source import Source, decoded, open_source, read_pairs

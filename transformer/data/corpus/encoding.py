@@ -146,10 +146,7 @@ class PairEncoder:
 def end_sentences(
     sentences: Iterable[list[int]], dtype: np.dtype
 ) -> tuple[Integer[np.ndarray, " P"], Int32[np.ndarray, " N"]]:
-    """Returns the concatenated tokens of the sentences, each with end-of-sentence, and their lengths.
-
-    An empty sentence gets no end-of-sentence.
-    """
+    """Returns the concatenated tokens of the sentences, each with EOS unless it is empty, and their lengths."""
     ended = [[*sentence, EOS] if sentence else [] for sentence in sentences]
     return np.fromiter(chain.from_iterable(ended), dtype), np.array([len(sentence) for sentence in ended], np.int32)
 

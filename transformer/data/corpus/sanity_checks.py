@@ -1,7 +1,4 @@
-"""Sanity checks of a run's data: untranslated or swapped sides, unsuitable vocabularies, and overlapping splits.
-
-A check yields a line for each warning. `pair_lines` shows two training pairs.
-"""
+"""Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
 
 import re
 from collections import Counter
@@ -45,11 +42,8 @@ def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int)
 
 
 def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
-    """Yields a line for each sign of untranslated pairs, swapped sides or a vocabulary of another language.
-
-    Yields nothing for integers, since copying them is a common exercise.
-    """
-    if config.data.source == "ids":
+    """Yields a line for each sign of untranslated pairs, swapped sides or a vocabulary of another language."""
+    if config.data.source == "ids":  # copying integers is a common exercise
         return
     tokens = [_sample(corpus, side, _SAMPLE) for side in (0, 1)]
     texts = [tokenizer.sides[side].decode(tokens[side]) for side in (0, 1)]
@@ -65,21 +59,17 @@ def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Itera
     may_be_unfit = is_given and config.tokenizer.kind in ("bpe", "unigram")
     for side, name in enumerate(("source", "target")):
         if language := config.data[f"{name}_language"]:
-            yield from _other_language(f"data.{name}_language", language, texts[side])
+            shares = function_word_shares(texts[side])
+            likeliest, own = max(shares, key=shares.get), base_code(language)
+            if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
+                yield (
+                    f"data.{name}_language={language}, but {shares[likeliest]:.0%} of the words on this side are "
+                    f"function words of {likeliest} and {shares[own]:.0%} of {own}, such as "
+                    f"'{_shorten(texts[side][0])}'; check that the sides are not swapped"
+                )
             if may_be_unfit:
                 vocabulary, setting = tokenizer.sides[side], _vocabulary_setting(config)
                 yield from _unfit_vocabulary(setting, name, vocabulary, tokens[side], texts[side])
-
-
-def _other_language(key: str, language: str, texts: Sequence[str]) -> Iterator[str]:
-    shares = function_word_shares(texts)
-    likeliest, own = max(shares, key=shares.get), base_code(language)
-    if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
-        yield (
-            f"{key}={language}, but {shares[likeliest]:.0%} of the words on this side are function words of "
-            f"{likeliest} and {shares[own]:.0%} of {own}, such as '{_shorten(texts[0])}'; check that the sides are not "
-            "swapped"
-        )
 
 
 def _unfit_vocabulary(

@@ -21,26 +21,21 @@ PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough fo
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a plain or gzip file without their line ends. Raises UserError as `read_whole_lines` does."""
-    for number, line in enumerate(read_whole_lines(path)):
-        yield strip_line_end(line, first=number == 0)
-
-
 def count_lines(path: Path) -> int:
-    """Returns how many lines `read_lines` yields, without making them."""
-    return sum(1 for _ in read_whole_lines(path))
+    """Returns how many lines `read_lines` yields."""
+    return sum(1 for _ in read_lines(path))
 
 
-def read_whole_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a plain or gzip file with their line ends.
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a plain or gzip file without their line ends.
 
     Raises UserError if the file cannot be read, is damaged, UTF-16 or UTF-32, or its lines end with "\\r" only.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
             _check_encoding(file.peek(BLOCK_BYTES), path)
-            yield from file
+            for number, line in enumerate(file):
+                yield strip_line_end(line, first=number == 0)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); replace it") from error
     except OSError as error:

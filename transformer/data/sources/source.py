@@ -1,7 +1,4 @@
-"""Sources of sentence pairs: the table of their kinds, and the functions that open and read them.
-
-A new kind of source is a file with its class, and an entry in `SOURCES`.
-"""
+"""Sources of sentence pairs: the table of their kinds, and the functions that open and read them."""
 
 import functools
 import hashlib

@@ -121,15 +121,12 @@ class SyntheticSource:
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for index in range(self.examples):
             random = Random(f"{self.split} {index}")
-            pair = draw(random)
-            while _split_of(pair) != self.split:
+            split = None
+            while split != self.split:
                 pair = draw(random)
+                # A pair belongs to one split: a twentieth of all to "valid", another to "test".
+                split = {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
             yield tuple(text.encode() if is_kept else b"" for text, is_kept in zip(pair, self.sides, strict=True))
-
-
-def _split_of(pair: Phrase) -> str:
-    """Returns the one split that the pair may appear in: a twentieth of all is for "valid", another for "test"."""
-    return {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
 
 
 def draw(random: Random) -> Phrase:

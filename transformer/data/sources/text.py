@@ -1,7 +1,4 @@
-"""Parallel files: line N of the source file belongs to line N of the target file, as text or as integers.
-
-Monolingual text has one file; the other side of its pairs is empty.
-"""
+"""Parallel files, of text or of integers: line N of the source file belongs to line N of the target file."""
 
 import bisect
 import hashlib
@@ -32,10 +29,7 @@ class TextSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
-        """Finds the files of `data.{split}_split`, STEM or STEM+STEM, in `data.path` or among the downloads.
-
-        Raises UserError if no folder is named, or a file is missing.
-        """
+        """Finds the files of `data.{split}_split`, STEM or STEM+STEM. Raises UserError if one is missing."""
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
@@ -111,35 +105,30 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
 
 
 def download(data: Config) -> Path:
-    """Downloads the missing files of `data.downloads`, verifies their checksums, and returns the folder with all files.
-
-    Raises UserError if there is nothing to download, a server cannot be reached, or a file has another checksum.
-    """
+    """Returns the folder of `data.downloads`, after downloading them all. Raises UserError if that fails."""
     if not data.downloads:
         raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
     key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with cache.exclusive(folder / ".lock", data.wait_seconds):
+
+    def fill(unfinished: Path) -> None:
         for name, url, sha256 in data.downloads:
-            if not (folder / name).exists():
-                _download(url, folder / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+            _download(url, unfinished / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+
+    cache.make_once(folder, fill, data.wait_seconds)
     return folder
 
 
 def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
     logging.info("Downloading %s", url)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, unfinished.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
             shutil.copyfileobj(response, file)
-        with unfinished.open("rb") as file:
+        with path.open("rb") as file:
             received = hashlib.file_digest(file, "sha256").hexdigest()
         if received != sha256:
             raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
-        unfinished.rename(path)
     except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
-        unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
             raise
         reason = " ".join(str(getattr(error, "reason", error)).split())

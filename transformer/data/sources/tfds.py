@@ -23,7 +23,25 @@ class TfdsSource:
     @classmethod
     def open(cls, data: Config, split: str) -> "TfdsSource":
         """Raises UserError for an unknown dataset, language or split, and for a dataset that is not prepared."""
-        builder = _builder(data.name, data.path)
+        # TFDS takes a second to import, which only its users should pay. The second import registers the translation
+        # datasets, which TFDS would otherwise look for with TensorFlow.
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.translate  # noqa: F401
+
+        try:
+            builder = tfds.builder(data.name, data_dir=data.path or None)
+        except tfds.core.DatasetNotFoundError as error:
+            folder = f" or in {data.path}" if data.path else ""
+            raise UserError(f"data.name={data.name}: not found in TFDS{folder}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"data.name={data.name}: {' '.join(str(error).split())[:200]}") from error
+        output, file_format = data.path or tfds.core.constants.DATA_DIR, builder.info.file_format
+        command = f"run: python -m scripts.get_data --tfds={data.name} --output={output}"
+        if not builder.info.splits:
+            raise UserError(f"data.name={data.name}: not prepared in {builder.data_dir}; {command}")
+        if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
+            prepared = f"prepared in {builder.data_dir} as {file_format.value}"
+            raise UserError(f"data.name={data.name}: {prepared}; remove it and {command}")
         languages, features = (data.source_language, data.target_language), builder.info.features
         missing = [language for language in languages if language and language not in features]
         if missing:
@@ -65,26 +83,3 @@ class TfdsSource:
         for first in range(0, len(self), BLOCK):
             for record in self.records.__getitems__(range(first, min(first + BLOCK, len(self)))):
                 yield tuple(record[language] if language else b"" for language in self.languages)
-
-
-def _builder(dataset: str, data_dir: str) -> Any:
-    # TFDS takes a second to import, which only its users should pay. The second import registers the translation
-    # datasets, which TFDS would otherwise look for with TensorFlow.
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.translate  # noqa: F401
-
-    try:
-        builder = tfds.builder(dataset, **({"data_dir": data_dir} if data_dir else {}))
-    except tfds.core.DatasetNotFoundError as error:
-        folder = f" or in {data_dir}" if data_dir else ""
-        raise UserError(f"data.name={dataset}: not found in TFDS{folder}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"data.name={dataset}: {' '.join(str(error).split())[:200]}") from error
-    command = f"python -m scripts.get_data --tfds={dataset} --output={data_dir or tfds.core.constants.DATA_DIR}"
-    folder, file_format = builder.data_dir, builder.info.file_format
-    if not builder.info.splits:
-        raise UserError(f"data.name={dataset}: not prepared in {folder}; run: {command}")
-    if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
-        prepared = f"prepared in {folder} as {file_format.value}"
-        raise UserError(f"data.name={dataset}: {prepared}; remove it and run: {command}")
-    return builder

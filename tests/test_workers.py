@@ -1,4 +1,4 @@
-"""Worker processes: order, bounded memory, errors, and their end."""
+"""Worker processes and streams that threads read: order, bounded memory, errors, and their end."""
 
 import os
 import signal
@@ -8,9 +8,10 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 
+import numpy as np
 import pytest
 
-from transformer.data.corpus import workers
+from transformer import workers
 from transformer.errors import UserError
 
 
@@ -159,8 +160,8 @@ def test_a_closed_pool_raises(open_pool, used):
 
 PARENT = """
 import os, signal, sys
-from tests.data.corpus.test_workers import process_id
-from transformer.data.corpus import workers
+from tests.test_workers import process_id
+from transformer import workers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 results = workers.map_ordered(process_id, range(9), 2)
 print(next(results), next(results), flush=True)
@@ -186,3 +187,44 @@ def test_workers_end_with_their_parent(signal_):
     while any(map(is_running, processes)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_slow_stream_delays_no_other():
+    slow_may_end = threading.Event()
+
+    def slow():
+        assert slow_may_end.wait(60)
+        yield "slow"
+
+    merged = workers.merge([slow(), iter(range(20))])
+    assert [next(merged) for _ in range(20)] == list(range(20))
+    slow_may_end.set()
+    assert list(merged) == ["slow"]
+
+
+def test_an_error_in_one_stream_ends_the_others():
+    taken = []
+
+    def endless():
+        for number in iter(int, 1):
+            time.sleep(0.001)
+            taken.append(number)
+            yield number
+
+    def broken():
+        yield "item"
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        list(workers.merge([endless(), broken(), endless()]))
+    count = len(taken)
+    time.sleep(0.05)
+    assert len(taken) == count
+
+
+def test_closing_ends_all_streams():
+    threads = threading.active_count()
+    merged = workers.merge([iter(np.arange(1000)) for _ in range(3)])
+    next(merged)
+    merged.close()
+    assert threading.active_count() == threads

@@ -1,7 +1,7 @@
-"""Worker processes for Python code, which would otherwise take turns with the train step.
+"""Worker processes for Python code, which would otherwise take turns with the train step, and worker threads.
 
-They are spawned, since forking is unsafe after JAX has started threads. A spawned process imports the main module, so a
-command imports JAX only inside its `main`.
+Processes are spawned, since forking is unsafe after JAX has started threads. A spawned process imports the main module,
+so a command imports JAX only inside its `main`.
 """
 
 import collections
@@ -9,14 +9,17 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer.errors import UserError
+
+Item = TypeVar("Item")
 
 
 def num_workers(wanted: int) -> int:
@@ -79,22 +82,66 @@ def _death_reported() -> Iterator[None]:
 
 
 def _start(pickled_function: bytes) -> None:
-    """Prepares a worker process: a session first, then the function, whose modules take most of the start.
-
-    Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
-    """
+    """Prepares a worker process: a session first, then the function, whose modules take most of the start."""
     global _function
+    # Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
     os.setsid()
     os.dup2(2, 1)  # standard output has the command's results only
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+    def exit_with_parent() -> None:  # if the parent is killed; otherwise the executor ends this process
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     _function = pickle.loads(pickled_function)
-
-
-def _exit_with_parent() -> None:
-    """Ends this process when its parent has been killed; otherwise the executor ends it."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def _call(*arguments: Any) -> Any:
     return _function(*arguments)
+
+
+def merge(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
+    """Yields the items of all streams as they come. Each stream has a thread; a single one needs none.
+
+    An exception in a stream is raised here. It, or closing this iterator, ends the other streams after their next item.
+    """
+    if len(streams) <= 1:
+        for stream in streams:
+            yield from stream
+        return
+    received, stopped = queue.SimpleQueue(), threading.Event()
+
+    def read(stream: Iterator[Item]) -> None:
+        for item in stream:
+            received.put(item)
+            if stopped.is_set():
+                break
+
+    with ThreadPoolExecutor(len(streams)) as pool:
+        try:
+            for stream in streams:
+                pool.submit(read, stream).add_done_callback(received.put)
+            running = len(streams)
+            while running:
+                item = received.get()
+                if isinstance(item, Future):
+                    item.result()  # raises the exception of the stream
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            stopped.set()
+
+
+def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None) -> None:
+    """Calls the jobs, in their order, in as many threads as there are cores, and `after_job` after each in this thread.
+
+    Raises the first error in the order of the jobs, after which no further job starts.
+    """
+    with ThreadPoolExecutor(num_workers(0)) as pool:
+        try:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+                after_job()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
