@@ -87,6 +87,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
+    model.source_eos = Key(True, SWITCH)  # whether attention sees the end-of-sentence token of the source
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
     model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
@@ -210,9 +211,14 @@ def get_keys() -> ml_collections.ConfigDict:
     # beam; sample: drawn at random; ctc: prefix beam search, for objective=ctc
     decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
     decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
-    decoding.length_penalty = Key(0.6, at_least(0))  # alpha of ((5 + length) / 6)^alpha; 0: none
+    decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
+    # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
+    # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
+    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
-    decoding.max_extra_length = Key(50, at_least(0))  # output tokens beyond the length of the source (section 6.1)
+    # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
+    decoding.max_length_factor = Key(1.0, between(0, 100))
+    decoding.max_extra_length = Key(50, at_least(0))
     decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
     # Source or output positions x beams of a decoding batch, at most
     decoding.batch_tokens = Key(8192, at_least(1), MESH)

@@ -80,7 +80,7 @@ class Model:
         log-probability. A text without tokens is only an end-of-sentence.
 
         Raises UserError, which names the item, if it is not a pair of texts, or a text has more tokens, end-of-sentence
-        included, than max_source_length + max_extra_length of `config.decoding`.
+        included, than the longest output of the search may have.
         """
         checked = []
         for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):

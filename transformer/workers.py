@@ -15,11 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any
 
 from transformer.errors import UserError
-
-Item = TypeVar("Item")
 
 
 def num_workers(wanted: int) -> int:
@@ -100,7 +98,7 @@ def _call(*arguments: Any) -> Any:
     return _function(*arguments)
 
 
-def merge(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
+def merge(streams: Sequence[Iterator]) -> Iterator:
     """Yields the items of all streams as they come. Each stream has a thread; a single one needs none.
 
     An exception in a stream is raised here. It, or closing this iterator, ends the other streams after their next item.
@@ -111,7 +109,7 @@ def merge(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
         return
     received, stopped = queue.SimpleQueue(), threading.Event()
 
-    def read(stream: Iterator[Item]) -> None:
+    def read(stream: Iterator) -> None:
         for item in stream:
             received.put(item)
             if stopped.is_set():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.interop import untrusted
+from scripts.interop import bergamot, marian, stablehlo, untrusted
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
@@ -27,7 +27,12 @@ class Format(NamedTuple):
     runtime: str | None = None
 
 
-FORMATS: dict[str, Format] = {}
+FORMATS: dict[str, Format] = {
+    "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
+    "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
+    "safetensors": Format(None, None, stablehlo.write_safetensors),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, quantizations=("bfloat16",)),
+}
 
 
 def recognise(path: Path) -> str:

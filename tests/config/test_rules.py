@@ -31,6 +31,10 @@ IMPOSSIBLE_COMBINATIONS = (
         ("max_positions=306", "data.max_length=307"),
     ),
     ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
+    (
+        {"model.positions": "learned", "decoding.max_length_factor": 4.0},
+        ("max_positions=1024", "max_length_factor=4.0"),
+    ),
     ({"data.target_language": ""}, ("objective=translation", "target_language=''")),
     ({"training.objective": "causal_lm"}, ("objective=causal_lm", "source_language=en")),
     (MASKED | {"tokenizer.shared": False, "model.share_embeddings": "target"}, ("objective=masked_lm", "shared=False")),

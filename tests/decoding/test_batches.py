@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.test_mesh import run_on_eight_devices
-from transformer.decoding.batches import make_batches, padded_lengths
+from transformer.decoding.batches import make_batches, output_limits, padded_lengths
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device
 @pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
 def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, most):
     lengths = dict(enumerate(np.random.default_rng(longest).integers(1, longest + 1, 300).tolist()))
-    batches = make_batches(lengths, longest, extra_length=10, max_positions=512, shortest=shortest)
+    batches = make_batches(lengths, longest, 512, shortest, positions=lambda length: length + 10)
     assert sorted(i for batch in batches for i in batch.indices) == list(lengths)
     for batch in batches:
         assert batch.length in padded_lengths(longest, shortest)
@@ -44,3 +44,9 @@ def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, m
         assert len(batch.indices) <= batch.rows
         assert batch.rows == 1 or batch.rows * (batch.length + 10) <= 512
     assert len({(batch.rows, batch.length) for batch in batches}) <= len(padded_lengths(longest, shortest)) <= most
+
+
+def test_output_limits_are_rounded_up_once():
+    assert output_limits(5, 1.0, 50).tolist() == [50, 51, 52, 53, 54]
+    assert output_limits(11, 1.1, 0)[[1, 9, 10]].tolist() == [2, 10, 11]  # in floating point 1.1 x 10 is above 11
+    assert output_limits(4, 1.5, 2).tolist() == [2, 4, 5, 7]

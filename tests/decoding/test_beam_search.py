@@ -23,11 +23,13 @@ from transformer.decoding.ensemble import Prediction
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
+PENALTIES = {"gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha, "power": lambda length, alpha: length**alpha}
 
 
 def search(models, source, limits, **settings):
     graphs, parameters = zip(*models, strict=True)
-    settings = {"length_penalty": 0.6, "max_length": 16, "forbid_unk": True} | settings
+    defaults = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": 16, "forbid_unk": True}
+    settings = defaults | settings
     return jax.device_get(_search(graphs, parameters, source, np.array(limits, np.int32), tuple(settings.items())))
 
 
@@ -57,20 +59,23 @@ def test_beam_of_one_is_greedy():
 SSRU = {"decoder_self_attention": "ssru", "output_bias": True, "decoder_start": "zero"}
 
 
-# The second of two models is recurrent, and also the only one of the last case.
-@pytest.mark.parametrize(("alpha", "changes"), [(0.0, [{}]), (1.5, [{}, SSRU]), (0.6, [SSRU])])
-def test_beam_as_wide_as_the_space_is_exhaustive_search(alpha, changes):
+# The second of two models is recurrent, and also the only one of the third case.
+@pytest.mark.parametrize(
+    ("form", "alpha", "changes"),
+    [("gnmt", 0.0, [{}]), ("gnmt", 1.5, [{}, SSRU]), ("gnmt", 0.6, [SSRU]), ("power", 1.0, [{}])],
+)
+def test_beam_as_wide_as_the_space_is_exhaustive_search(form, alpha, changes):
     vocab_size, limit = 6, 3
     models = [tiny_model(vocab_size, seed=seed, **changed) for seed, changed in enumerate(changes)]
     source = random_sources(1, 5, vocab_size, seed=4)
     words = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
     space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
     log_p = log_probabilities(models, source[0], space)
-    scores = log_p / np.array([((5 + len(tokens)) / 6) ** alpha for tokens in space])
+    scores = log_p / np.array([PENALTIES[form](len(tokens), alpha) for tokens in space])
     ranking = np.argsort(-scores)
 
     settings = {"beam_size": len(space), "n_best": len(space), "length_penalty": alpha, "max_length": limit + 1}
-    hypotheses = search(models, source, [limit], forbid_unk=False, **settings)
+    hypotheses = search(models, source, [limit], forbid_unk=False, length_penalty_form=form, **settings)
     assert [output(row) for row in hypotheses.tokens[0]] == [space[i] for i in ranking]
     np.testing.assert_allclose(hypotheses.scores[0], scores[ranking], rtol=1e-5)
     np.testing.assert_allclose(hypotheses.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
@@ -96,21 +101,26 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
         np.testing.assert_allclose(hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("alpha", "n_best", "changes"), [(0.0, 1, {}), (0.6, 3, SSRU), (2.0, 1, {})])
-def test_early_stopping_does_not_change_the_result(alpha, n_best, changes):
+@pytest.mark.parametrize(
+    ("form", "alpha", "n_best", "changes"),
+    [("gnmt", 0.0, 1, {}), ("gnmt", 0.6, 3, SSRU), ("gnmt", 2.0, 1, {}), ("power", 0.6, 3, {}), ("power", 2.0, 2, {})],
+)
+def test_early_stopping_does_not_change_the_result(form, alpha, n_best, changes):
     """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
     model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
-    settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha}
+    settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha, "length_penalty_form": form}
     hypotheses = search([model], sources, limits, **settings)
     for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
-        expected = plain_search(model, source, limit, beam_size, alpha)[:n_best]
+        expected = plain_search(model, source, limit, beam_size, functools.partial(PENALTIES[form], alpha=alpha))[
+            :n_best
+        ]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
 
 
-def plain_search(model, source, limit, beam_size, alpha) -> list[tuple[float, list[int]]]:
+def plain_search(model, source, limit, beam_size, penalty_of) -> list[tuple[float, list[int]]]:
     live, ended = [(0.0, [])], []
     while live and len(ended) < beam_size:
         padded = [[*tokens, *[EOS] * (16 - len(tokens))] for _, tokens in live]
@@ -126,7 +136,7 @@ def plain_search(model, source, limit, beam_size, alpha) -> list[tuple[float, li
         extensions = sorted((pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0])
         ended += [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
         live = [(log_p, tokens) for log_p, tokens in extensions if tokens[-1] != EOS][:beam_size]
-    scored = [(total / ((5 + len(tokens)) / 6) ** alpha, tokens) for total, tokens in ended]
+    scored = [(total / penalty_of(len(tokens)), tokens) for total, tokens in ended]
     return sorted(scored, key=lambda pair: -pair[0])[:beam_size]
 
 
@@ -172,7 +182,7 @@ def test_an_empty_slot_has_score_minus_infinity():
 def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
-    searcher = BeamSearch([], jnp.array([9]), 3, 3, 0.6, 9, forbid_unk=True)
+    searcher = BeamSearch([], jnp.array([9]), 3, 3, 0.6, "gnmt", 9, forbid_unk=True)
     best, parents, tokens, gained = searcher.best_extensions(live, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
     # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
@@ -182,4 +192,5 @@ def test_best_extensions_by_hand():
 
 def test_length_penalty_by_hand():
     # ((5 + 1) / 6)^0.6 = 1 and ((5 + 7) / 6)^0.6 = 2^0.6
-    np.testing.assert_allclose(penalty(jnp.array([1, 7]), 0.6), [1.0, 1.5157166], rtol=1e-6)
+    np.testing.assert_allclose(penalty(jnp.array([1, 7]), 0.6, "gnmt"), [1.0, 1.5157166], rtol=1e-6)
+    np.testing.assert_allclose(penalty(jnp.array([1, 4]), 0.5, "power"), [1.0, 2.0], rtol=1e-6)

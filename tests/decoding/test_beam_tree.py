@@ -27,6 +27,18 @@ def test_the_best_node_is_the_translation():
         assert tree.nodes[tree.best[0]].parent is None
 
 
+def test_searches_and_scores_follow_the_length_options():
+    options = {"length_penalty_form": "power", "length_penalty": 1.0, "max_length_factor": 0.5, "max_extra_length": 1}
+    decoder, texts = make_decoder(**options), [text for text in SOURCES if text]
+    translations = [best for (best,) in decoder.translate(REPLICAS, texts)]
+    pairs = [(text, best.text) for text, best in zip(texts, translations, strict=True)]
+    for text, best, scored in zip(texts, translations, decoder.score(REPLICAS, pairs), strict=True):
+        tree = decoder.beam_tree(REPLICAS, text)
+        assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
+        expected = best.log_probability / len(best.tokens)
+        assert [best.score, tree.nodes[tree.best[-1]].score, scored.score] == pytest.approx([expected] * 3, rel=1e-4)
+
+
 def test_each_node_has_the_log_probability_of_its_tokens():
     tree, source = TREES[0], np.array(encode(SOURCES[0]))
     leaves = sorted(set(range(len(tree.nodes))) - {node.parent for node in tree.nodes})

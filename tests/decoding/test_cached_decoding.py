@@ -26,7 +26,7 @@ SETTINGS = [dict(zip(KEYS, variant, strict=True)) for variant in VARIANTS]
 SETTINGS += [
     {"decoder_self_attention": "ssru", "output_bias": True},
     {"decoder_self_attention": "ssru", "positions": "rotary", "norm_position": "pre", "dtype": "bfloat16"},
-    {"decoder_start": "zero", "positions": "sinusoidal_marian", "activation": "gelu_exact"},
+    {"decoder_start": "zero", "positions": "sinusoidal_marian", "activation": "gelu_exact", "source_eos": False},
 ]
 # bfloat16 has 8 bits of precision; each sub-layer rounds its output.
 TOLERANCE = {"float32": {"rtol": 1e-4, "atol": 1e-5}, "bfloat16": {"rtol": 0.05, "atol": 0.1}}

@@ -58,8 +58,8 @@ SOURCE = jnp.full((5, FRAMES), 9).at[3, 4:].set(PAD)
 LENGTHS = [6, 6, 6, 4, 6]
 
 
-def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0):
-    options = {"length_penalty": length_penalty, "forbid_unk": True}
+def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0, form: str = "gnmt"):
+    options = {"length_penalty": length_penalty, "length_penalty_form": form, "forbid_unk": True}
     limits = jnp.array([1, 1, 1, 1, -1])
     hypotheses, done = ctc_search.ctc_search(
         [model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options
@@ -81,12 +81,14 @@ def test_a_wide_beam_finds_the_most_probable_sequences_and_their_probabilities(l
     assert np.isneginf(hypotheses.scores[4]).all()  # a filler row
 
 
-def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(logits):
-    hypotheses = search(logits, beam_size=1100, n_best=5, length_penalty=0.6)
+@pytest.mark.parametrize("form", ["gnmt", "power"])
+def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(logits, form):
+    hypotheses = search(logits, beam_size=1100, n_best=5, length_penalty=0.6, form=form)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     for row in range(4):
         exact = probabilities(log_p[row, : LENGTHS[row]])
-        scores = {tokens: np.log(p) / ((5 + len(tokens) + 1) / 6) ** 0.6 for tokens, p in exact.items()}
+        bases = {tokens: len(tokens) + 1 if form == "power" else (5 + len(tokens) + 1) / 6 for tokens in exact}
+        scores = {tokens: np.log(p) / bases[tokens] ** 0.6 for tokens, p in exact.items()}
         best = sorted(scores, key=scores.get, reverse=True)[:5]
         assert len({len(tokens) for tokens in best}) > 1
         for n, tokens in enumerate(best):
@@ -120,6 +122,7 @@ def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
 
     def search(state: nnx.State, source: jax.Array) -> jax.Array:
         options = {"beam_size": 1, "n_best": 1, "length_penalty": 0.0, "forbid_unk": True}
+        options["length_penalty_form"] = "gnmt"
         return ctc_search.ctc_search([nnx.merge(graph, state)], source, jnp.ones(rows, int), **options)
 
     def memory() -> int:

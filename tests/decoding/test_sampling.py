@@ -55,16 +55,16 @@ def run(graph, parameters, source, limits, settings, lines):
     return sample(models, source, limits, lines=lines, n_best=5, seed=3, **dict(settings))[0]
 
 
-@pytest.mark.parametrize("forbid_unk", [True, False])
+@pytest.mark.parametrize(("forbid_unk", "form"), [(True, "gnmt"), (False, "power")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, forbid_unk):
+def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, forbid_unk, form):
     model = tiny_model(12, seed=1, dtype=dtype)
     model.parameters["decoder"]["embedding"]["table"][UNK] *= 5.0
     sources = random_sources(4, 6, 12, seed=0)
     sources[1] = PAD
     limits = np.array([3, -1, 0, 9])
     settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "length_penalty": 0.6, "max_length": 10}
-    settings["forbid_unk"] = forbid_unk
+    settings |= {"forbid_unk": forbid_unk, "length_penalty_form": form}
     samples = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
     samples = jax.device_get(samples)
     assert (samples.tokens[1] == PAD).all()
@@ -74,7 +74,7 @@ def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, f
         expected = log_probabilities([model], sources[row], outputs)
         sums = samples.token_log_probabilities[row].sum(axis=1)
         np.testing.assert_allclose(sums, expected, rtol=TOLERANCE[dtype])
-        divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
+        divisors = [(len(tokens) if form == "power" else (5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
         np.testing.assert_allclose(samples.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
     assert len({tuple(tokens) for tokens in samples.tokens[3].tolist()}) > 1
     assert (UNK in samples.tokens) != forbid_unk

@@ -51,7 +51,8 @@ def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_siz
 
 def search(models, source, candidates, limits, **settings):
     graphs, parameters = zip(*models, strict=True)
-    settings = {"length_penalty": 0.6, "max_length": 16, "forbid_unk": True} | settings
+    defaults = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": 16, "forbid_unk": True}
+    settings = defaults | settings
     limits = np.array(limits, np.int32)
     return jax.device_get(_search(graphs, parameters, source, candidates, limits, tuple(settings.items())))
 

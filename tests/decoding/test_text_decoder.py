@@ -6,10 +6,10 @@ import pytest
 from absl import logging
 
 from configs import base
-from tests.decoding.models import log_probabilities, tiny_model
+from tests.decoding.models import greedy, log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding.batches import padded_lengths
+from transformer.decoding.batches import pad, padded_lengths
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES, Strategy
@@ -195,10 +195,26 @@ def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("factor", "extra", "limit"),
+    [(2.0, 1, lambda n: 2 * n + 1), (0.5, 0, lambda n: (n + 1) // 2), (0.0, 12, lambda n: 12)],
+)
+def test_the_longest_output_is_a_factor_of_the_source_and_extra_tokens(factor, extra, limit):
+    decoder = make_decoder(beam_size=1, max_length_factor=factor, max_extra_length=extra)
+    texts = [text for text in random_texts(20, longest=14, seed=3) if text]
+    sources = [[*VOCABULARY.encode([text])[0], EOS] for text in texts]
+    limits = [limit(len(source) - 1) for source in sources]
+    outputs = [list(best.tokens) for (best,) in translate(decoder, texts)]
+    assert outputs == greedy([MODEL], pad(sources, len(sources), 15), limits)
+    assert any(len(output) == most + 1 > 1 for output, most in zip(outputs, limits, strict=True))
+
+
+@pytest.mark.parametrize(
     ("changes", "passes"),
     [
         ({"max_extra_length": 9}, 2),
         ({"max_extra_length": 8}, 1),
+        ({"max_extra_length": 8, "max_length_factor": 0.5}, 1),
+        ({"max_extra_length": 0, "max_length_factor": 1.1}, 2),
         ({"max_extra_length": 9, "strategy": "ctc"}, 1),
         ({"max_extra_length": 9, "strategy": "ctc", "beam_size": 1}, 1),
     ],

@@ -12,6 +12,7 @@ from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sent
 from transformer.model.embedding import Embedding
 from transformer.model.single_stack import LanguageModel
 from transformer.model.stacks import Encoder
+from transformer.special_tokens import EOS, PAD
 
 ROWS, SOURCE, TARGET = LARGE
 # No row has padding. The test reads another output position in each row.
@@ -99,3 +100,14 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole_model():
     memory = encoder(source)
     assert memory.shape == (ROWS, SOURCE, config.d_model)
     np.testing.assert_array_equal(memory, whole.module.encoder(source))
+
+
+def test_without_source_eos_the_end_of_a_source_is_padding():
+    model = tiny_transformer(source_eos=False).module
+    batch = batch_of(sentences([(4, 3), (7, 5)]), [0, 1], LARGE)
+    source = batch["source"]
+    without = jnp.where(source == EOS, PAD, source)
+    assert (without != source).sum() == 2
+    logits = model(source, batch["target_input"])
+    np.testing.assert_allclose(model(without, batch["target_input"]), logits, rtol=1e-5, atol=1e-6)
+    assert np.abs(tiny_transformer().module(without, batch["target_input"]) - logits).max() < 1e-5

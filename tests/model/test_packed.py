@@ -27,7 +27,7 @@ VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product
     [
         *({"positions": positions, "attention": attention} for positions, attention in VARIANTS),
         {"positions": "rotary"},
-        {"decoder_self_attention": "ssru", "decoder_start": "zero", "output_bias": True},
+        {"decoder_self_attention": "ssru", "decoder_start": "zero", "output_bias": True, "source_eos": False},
     ],
     ids=str,
 )

@@ -1,6 +1,5 @@
-"""The recurrent unit against a loop in NumPy, and the gradient of its recurrence."""
+"""The recurrent unit against a loop in NumPy. Its gradients: test_packed.py and test_causality.py."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from flax import nnx
 
 from tests.model.models import random_model, tiny_config
 from transformer.model.masks import Mask
-from transformer.model.ssru import Ssru, linear_recurrence
+from transformer.model.ssru import Ssru
 
 ROWS, LENGTH, D_MODEL = 3, 7, 16
 SEGMENTS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0, 0]])
@@ -40,28 +39,6 @@ def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype
     is_token = SEGMENTS > 0
     np.testing.assert_allclose(np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance)
     assert model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
-
-
-@pytest.mark.parametrize("length", [1, 2, 13])
-def test_the_gradient_of_the_recurrence_is_that_of_a_sequential_scan(length):
-    random = np.random.default_rng(1)
-    decays = jnp.float32(random.uniform(size=(2, length, 3)))
-    increments, weights = jnp.float32(random.normal(size=(2, 2, length, 3)))
-
-    def sequential(decays, increments):
-        def step(state, inputs):
-            state = inputs[0] * state + inputs[1]
-            return state, state
-
-        inputs = (decays.swapaxes(0, 1), increments.swapaxes(0, 1))
-        return jax.lax.scan(step, jnp.zeros((2, 3)), inputs)[1].swapaxes(0, 1)
-
-    results, expected = (
-        jax.value_and_grad(lambda *inputs, c=c: jnp.sum(weights * c(*inputs)), (0, 1))(decays, increments)
-        for c in (linear_recurrence, sequential)
-    )
-    for result, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_state_is_float32_in_bfloat16():

@@ -142,6 +142,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
         beam_size=1,
         n_best=1,
         length_penalty=0.0,
+        length_penalty_form="gnmt",
         max_length=16,
         forbid_unk=True,
     )
@@ -162,6 +163,7 @@ def test_beams_keep_the_prompt(language_model):
         beam_size=4,
         n_best=4,
         length_penalty=0.6,
+        length_penalty_form="gnmt",
         max_length=12,
         forbid_unk=True,
     )

@@ -1,5 +1,6 @@
 """Combinations of values that no run can have, although each value is allowed."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,12 @@ def _is_wrong_strategy(c: Config) -> bool:
     reserved = {objective.strategy for objective in implementations(OBJECTIVES).values()} - {None}
     needed = _objective(c).strategy
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
+
+
+def _longest_output(c: Config) -> int:
+    return (
+        math.ceil(c.decoding.max_length_factor * (c.decoding.max_source_length - 1)) + c.decoding.max_extra_length + 1
+    )
 
 
 def _longest_stack(c: Config) -> int:
@@ -68,12 +75,8 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "cudnn needs packed rows of an even length; change packed_length, or use auto or plain": (
         lambda c: _implementation(c) == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
     ),
-    "learned positions must cover max_source_length + max_extra_length; raise max_positions or lower the other two": (
-        lambda c: (
-            c.model.positions == "learned"
-            and c.decoding.max_source_length + c.decoding.max_extra_length > c.model.max_positions
-        )
-    ),
+    "learned positions must cover max_source_length x max_length_factor + max_extra_length; raise max_positions or "
+    "lower the others": lambda c: c.model.positions == "learned" and _longest_output(c) > c.model.max_positions,
     "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true": (
         lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared
     ),

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,19 +46,32 @@ def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     return (*(length for length in lengths if length < longest), longest)
 
 
+def output_limits(length: int, factor: float, extra: int) -> Int[np.ndarray, "S"]:
+    """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS.
+
+    These are ceil(factor x tokens) + extra: `decoding.max_length_factor` and `decoding.max_extra_length`.
+    """
+    # 1.1 x 10 is above 11 in floating point.
+    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
+
+
 def make_batches(
-    lengths: Mapping[int, int], longest: int, extra_length: int, max_positions: int, shortest: int = SHORTEST
+    lengths: Mapping[int, int],
+    longest: int,
+    max_positions: int,
+    shortest: int = SHORTEST,
+    positions: Callable[[int], int] = lambda length: length,
 ) -> list[DecodingBatch]:
     """Returns batches of sequences of similar length, the longest first, so that devices finish at about the same time.
 
     A sequence's padded length and number of rows depend only on its own length, so it always meets the same program.
-    `lengths`, by the sequences' indices, are at most `longest`. A row has `extra_length` positions beyond the padded
-    length, and a batch of several rows at most `max_positions`.
+    `lengths`, by the sequences' indices, are at most `longest`. A row of a padded length has `positions(length)`
+    positions, and a batch of several rows at most `max_positions`.
     """
     shapes, batches = padded_lengths(longest, shortest), []
     order = sorted(lengths, key=lambda i: (lengths[i], i))
     for length, group in itertools.groupby(order, lambda i: next(shape for shape in shapes if lengths[i] <= shape)):
-        rows = max(max_positions // (length + extra_length), 1)
+        rows = max(max_positions // positions(length), 1)
         rows = rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
         indices = list(group)
         batches += [DecodingBatch(rows, length, indices[i : i + rows]) for i in range(0, len(indices), rows)]

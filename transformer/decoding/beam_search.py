@@ -5,7 +5,7 @@ A hypothesis ends when EOS is among the K best continuations of its sentence, so
 A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,7 +65,8 @@ class BeamSearch:
     limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
       no hypotheses.
     beam_size: K, the number of live hypotheses. n_best: how many are returned, at most K.
-    length_penalty: alpha, at least 0. forbid_unk: whether UNK is never generated.
+    length_penalty: alpha, at least 0. length_penalty_form: see `LENGTH_PENALTIES`. forbid_unk: whether UNK is never
+      generated.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
     """
@@ -75,12 +76,13 @@ class BeamSearch:
     beam_size: int
     n_best: int
     length_penalty: float
+    length_penalty_form: str
     max_length: int
     forbid_unk: bool
 
     def start(self, source: Int[Array, "B S"]) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
-        shape = len(source), self.beam_size, self.max_length
+        shape = source.shape[0], self.beam_size, self.max_length
         tokens, token_log_p, no_scores = jnp.full(shape, PAD), jnp.zeros(shape), jnp.full(shape[:2], -jnp.inf)
         return State(
             position=jnp.array(0),
@@ -123,14 +125,14 @@ class BeamSearch:
         step, parents = state.position, extensions.parents
         ending = Hypotheses(
             state.live_tokens.at[:, :, step].set(EOS),
-            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / penalty(step + 1, self.length_penalty),
+            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / self._penalty(step + 1),
             state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
         )
         candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
         _, best = jax.lax.top_k(candidates.scores, self.beam_size)
         ended = Hypotheses(*(gather(x, best) for x in candidates))
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = extensions.live_log_p[:, 0] / penalty(self.limits + 1, self.length_penalty)
+        bound = extensions.live_log_p[:, 0] / self._penalty(self.limits + 1)
         caches = extensions.caches
         return State(
             position=step + 1,
@@ -144,6 +146,9 @@ class BeamSearch:
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.max_length) & ~state.done.all()
+
+    def _penalty(self, length: Int[Array, "*B"]) -> Float[Array, "*B"]:
+        return penalty(length, self.length_penalty, self.length_penalty_form)
 
 
 def beam_search(
@@ -160,9 +165,17 @@ def beam_search(
     return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
 
 
-def penalty(length: Int[Array, "*B"] | int, alpha: float) -> Float[Array, "*B"] | float:
-    """Returns the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Lengths count EOS."""
-    return ((5.0 + length) / 6.0) ** alpha
+# The forms of `decoding.length_penalty_form`, of a length and alpha: Wu et al. 2016, equation 14, and a plain power.
+# None decreases with the length, as the bound of the search supposes.
+LENGTH_PENALTIES: dict[str, Callable] = {
+    "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
+    "power": lambda length, alpha: length**alpha,
+}
+
+
+def penalty(length: Int[Array, "*B"] | int, alpha: float, form: str) -> Float[Array, "*B"] | float:
+    """Returns the length penalty, which divides log-probabilities. Lengths count EOS."""
+    return LENGTH_PENALTIES[form](length, alpha)
 
 
 def gather(x: Array, index: Int[Array, "B N"]) -> Array:
@@ -180,10 +193,10 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
         return tuple(jax.lax.top_k(x, k))
     rows = x.reshape(-1, size)
     padded = jnp.pad(rows, ((0, 0), (0, -size % GROUP)), constant_values=-jnp.inf)
-    grouped = padded.reshape(len(rows), -1, GROUP)
+    grouped = padded.reshape(rows.shape[0], -1, GROUP)
     # In the order of their elements, so that the first of equal elements wins.
     groups = jnp.sort(jax.lax.top_k(grouped.max(axis=2), k)[1], axis=1)
-    candidates = jnp.take_along_axis(grouped, groups[:, :, None], axis=1).reshape(len(rows), -1)
+    candidates = jnp.take_along_axis(grouped, groups[:, :, None], axis=1).reshape(rows.shape[0], -1)
     values, index = jax.lax.top_k(candidates, k)
     index = jnp.take_along_axis(groups, index // GROUP, axis=1) * GROUP + index % GROUP
     return values.reshape(*x.shape[:-1], k), index.reshape(*x.shape[:-1], k)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.batches import DeviceModels, Replicas, make_batches, output_limits, pad
 from transformer.decoding.beam_search import BeamSearch, State, penalty
 from transformer.decoding.shortlist import with_candidates
 from transformer.special_tokens import BOS, EOS, PAD
@@ -65,10 +65,11 @@ class Step(NamedTuple):
 def trace(models: DeviceModels, parameters: Replicas, source: list[int]) -> BeamTree:
     """Returns the search for the translation of a source, which ends with EOS."""
     config = models.config
-    (batch,) = make_batches({0: len(source)}, config.max_source_length, 0, 1)
+    (batch,) = make_batches({0: len(source)}, config.max_source_length, 1)
     row = pad([source], 1, batch.length)
     arrays = (row,) if models.shortlist is None else (row, models.shortlist.candidates(row))
-    options = {key: config[key] for key in ("beam_size", "length_penalty", "forbid_unk", "max_extra_length")}
+    lengths = "max_length_factor", "max_extra_length", "length_penalty", "length_penalty_form"
+    options = {key: config[key] for key in ("beam_size", "forbid_unk", *lengths)}
     ((_, steps),) = models.map(models.jit(record, **options), parameters, [batch], lambda _: arrays)
     nodes = _make_nodes(steps, models.target_pieces, config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
@@ -83,13 +84,15 @@ def record(
     candidates: Int[Array, "1 C"] | None = None,
     *,
     beam_size: int,
+    max_length_factor: float,
     max_extra_length: int,
     **options: Any,
 ) -> Step:
     """Returns the steps of the search, as many as the longest output has tokens. `options`: see `BeamSearch`."""
-    models, max_length = with_candidates(models, candidates), source.shape[1] + max_extra_length
-    limits = (source != PAD).sum(axis=1) - 1 + max_extra_length
-    search = BeamSearch(models, limits, beam_size, n_best=1, max_length=max_length, **options)
+    models, lengths = with_candidates(models, candidates), (source != PAD).sum(axis=1) - 1
+    limits = output_limits(source.shape[1], max_length_factor, max_extra_length)
+    max_length = int(limits[-1]) + 1
+    search = BeamSearch(models, jnp.array(limits)[lengths], beam_size, n_best=1, max_length=max_length, **options)
 
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)
@@ -113,7 +116,7 @@ def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node
         considered = [extension for extension in considered if math.isfinite(extension[2])]
         first_kept = len(nodes) + sum(outcome == ENDED for *_, outcome in considered)
         for parent, token, value, outcome in considered:
-            score = value / penalty(length, config.length_penalty)
+            score = value / penalty(length, config.length_penalty, config.length_penalty_form)
             nodes.append(Node(live[parent], pieces[token], value, score, outcome))
         live = [first_kept + slot for slot in range(config.beam_size)]
     parents_of_kept = {node.parent for node in nodes if node.outcome != DROPPED}

@@ -41,6 +41,7 @@ def ctc_search(
     beam_size: int,
     n_best: int,
     length_penalty: float,
+    length_penalty_form: str,
     forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns the `n_best` translations of each row of `source`, and True for each row: all are done.
@@ -61,7 +62,8 @@ def ctc_search(
     divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
     rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
-    scores = jnp.where((limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty(prefixes.lengths + 1, length_penalty))
+    scores = prefixes.log_p / penalty(prefixes.lengths + 1, length_penalty, length_penalty_form)
+    scores = jnp.where((limits < 0)[:, None], -jnp.inf, scores)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, totals = (gather(x, best) for x in (prefixes.tokens, prefixes.lengths, prefixes.log_p))
     is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]

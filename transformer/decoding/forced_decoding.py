@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, pad
+from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, output_limits, pad
 from transformer.decoding.beam_search import penalty
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
@@ -67,7 +67,7 @@ def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tupl
     translations = []
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
         log_p, pieces = tuple(row.tolist()), tuple(models.target_pieces[token] for token in tokens)
-        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty)
+        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty, models.config.length_penalty_form)
         translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
     return translations
 
@@ -140,7 +140,7 @@ def _map_rows(
         return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
 
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
-    batches, rows = make_batches(lengths, longest_text(models.config), 0, models.config.batch_tokens), {}
+    batches, rows = make_batches(lengths, longest_text(models.config), models.config.batch_tokens), {}
     for batch, result in models.map(function, parameters, batches, arrays_of):
         rows |= {i: row[: len(sides[-1][i])].copy() for i, row in zip(batch.indices, result, strict=False)}
     return [rows[i] for i in range(len(rows))]
@@ -149,7 +149,7 @@ def _map_rows(
 def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[list[int]], list[np.ndarray]]:
     """Returns the tokens of both texts, and as rows of one length. Raises UserError if a text is too long."""
     tokens = [encode_known(models, 0, "source", source), encode_known(models, 1, "target", target)]
-    (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 0, 1)
+    (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
     return tokens, [pad([row], batch.rows, batch.length) for row in tokens]
 
 
@@ -168,8 +168,10 @@ def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[
 
 
 def longest_text(config: Config) -> int:
-    """Returns the most tokens, EOS included, that a known text may have: those of the longest output of the search."""
-    return config.max_source_length + config.max_extra_length
+    """Returns the most tokens, EOS included, that a known text may have: those of the longest output or source."""
+    longest = config.max_source_length
+    limits = output_limits(longest, config.max_length_factor, config.max_extra_length)
+    return max(longest, int(limits[-1]) + 1)
 
 
 def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:

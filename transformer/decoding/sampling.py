@@ -36,6 +36,7 @@ def sample(
     top_k: int,
     top_p: float,
     length_penalty: float,
+    length_penalty_form: str,
     max_length: int,
     forbid_unk: bool,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
@@ -72,7 +73,7 @@ def sample(
     )
     final = jax.lax.while_loop(lambda state: (state.position < max_length) & ~state.done.all(), advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    scores = final.token_log_p.sum(axis=2) / penalty(lengths, length_penalty)
+    scores = final.token_log_p.sum(axis=2) / penalty(lengths, length_penalty, length_penalty_form)
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 

@@ -27,11 +27,11 @@ class Strategy(NamedTuple):
     takes_steps: bool = True
 
 
-BEAM = ("beam_size", "n_best", "length_penalty", "forbid_unk")
-SAMPLE = ("lines", "seed", "temperature", "top_k", "top_p", "n_best", "length_penalty", "max_length", "forbid_unk")
+COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
+SAMPLE = (*COMMON, "lines", "seed", "temperature", "top_k", "top_p", "max_length")
 
 STRATEGIES = {
-    "beam": Strategy(beam_search, (*BEAM, "max_length")),
+    "beam": Strategy(beam_search, (*COMMON, "beam_size", "max_length")),
     "sample": Strategy(sample, SAMPLE, samples=True),
-    "ctc": Strategy(ctc_search, BEAM, takes_steps=False),
+    "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }

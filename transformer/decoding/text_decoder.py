@@ -12,7 +12,16 @@ from flax import nnx
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding import beam_tree, forced_decoding
-from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, pad
+from transformer.decoding.batches import (
+    SHORTEST,
+    DecodingBatch,
+    DeviceModels,
+    Jitted,
+    Replicas,
+    make_batches,
+    output_limits,
+    pad,
+)
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
@@ -94,12 +103,12 @@ class TextDecoder(DeviceModels):
             raise UserError(f"n_best={n_best}: must be at most decoding.beam_size={self.config.beam_size}; raise that")
 
     @property
-    def extra_lengths(self) -> tuple[int, ...]:
-        """Tokens by which an output may exceed its batch's source length, in each pass."""
+    def extra_lengths(self) -> tuple[int | None, ...]:
+        """Tokens by which an output may exceed its batch's source length, in each pass; None: up to its limit."""
         if not self.strategy.takes_steps:
             return (0,)
-        longest = self.config.max_extra_length
-        return (longest,) if longest <= FIRST_EXTRA_LENGTH else (FIRST_EXTRA_LENGTH, longest)
+        is_short = self.config.max_length_factor <= 1.0 and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
+        return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
     def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of `translate` for the texts. Arrays may be abstract."""
@@ -108,14 +117,20 @@ class TextDecoder(DeviceModels):
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
         return [job for search, batches in passes for job in self._jobs(search, abstract, batches)]
 
-    def _pass(self, lengths: dict[int, int], n_best: int, extra_length: int) -> tuple[Jitted, list[DecodingBatch]]:
+    def _pass(
+        self, lengths: dict[int, int], n_best: int, extra_length: int | None
+    ) -> tuple[Jitted, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
         num_hypotheses = n_best if self.strategy.samples else self.config.beam_size
         # Spare hypotheses replace those of equal text.
         search = self.jit(self._search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         max_positions = self.config.batch_tokens // num_hypotheses
-        return search, make_batches(lengths, self.config.max_source_length, extra_length, max_positions, shortest)
+
+        def positions(length: int) -> int:
+            return max(length, self._max_length(length, extra_length))
+
+        return search, make_batches(lengths, self.config.max_source_length, max_positions, shortest, positions)
 
     def _jobs(self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]) -> list[Callable]:
         """Returns functions that each compile a program of one pass, that of the longest sources first."""
@@ -159,14 +174,22 @@ class TextDecoder(DeviceModels):
         candidates: Int[Array, "B C"] | None = None,
         *,
         n_best: int,
-        extra_length: int,
+        extra_length: int | None,
     ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        lengths = (source != PAD).sum(axis=1) - 1
+        lengths, length = (source != PAD).sum(axis=1) - 1, source.shape[1]
         # A filler row has not even EOS; its negative limit marks it as done.
-        limits = jnp.where(lengths < 0, -1, lengths + self.config.max_extra_length)
-        known = {"lines": lines, "n_best": n_best, "max_length": source.shape[1] + extra_length}
+        limits = jnp.where(lengths < 0, -1, jnp.array(self._limits(length))[lengths])
+        known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
         return self.strategy.search(with_candidates(models, candidates), source, limits, **options)
+
+    def _limits(self, length: int) -> Int[np.ndarray, "S"]:
+        return output_limits(length, self.config.max_length_factor, self.config.max_extra_length)
+
+    def _max_length(self, length: int, extra_length: int | None) -> int:
+        """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""
+        longest = int(self._limits(length)[-1]) + 1
+        return longest if extra_length is None else min(length + extra_length, longest)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
         sentence = Hypotheses(*(array[row] for array in hypotheses))

@@ -39,7 +39,7 @@ class TokenModel(nnx.Module):
 
     output_embedding: Embedding
     projection: Linear | None
-    output_bias: nnx.Param | None
+    output_bias: nnx.Param | None = None
 
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens that the model predicts. The arguments are those of `hidden`."""

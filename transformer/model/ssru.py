@@ -54,29 +54,10 @@ class Ssru(nnx.Module):
         return jax.nn.relu(states).astype(product_dtype(self.dtype))
 
 
-@jax.custom_vjp
 def linear_recurrence(decays: Float[Array, "B T D"], increments: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """Returns c with c_t = decay_t * c_{t-1} + increment_t and c_{-1} = 0, in O(log T) parallel steps."""
-    return _scan(decays, increments)
 
-
-def _scan(decays: jax.Array, increments: jax.Array, reverse: bool = False) -> jax.Array:
     def compose(first, second):
         return second[0] * first[0], second[0] * first[1] + second[1]
 
-    return jax.lax.associative_scan(compose, (decays, increments), reverse=reverse, axis=1)[1]
-
-
-def _forward(decays: jax.Array, increments: jax.Array):
-    states = _scan(decays, increments)
-    return states, (decays, states)
-
-
-def _backward(saved: tuple[jax.Array, jax.Array], d_states: jax.Array):
-    # The gradient of increment t is d_states_t + decay_{t+1} times that of increment t + 1: a recurrence from the end.
-    decays, states = saved
-    d_increments = _scan(jnp.pad(decays[:, 1:], ((0, 0), (0, 1), (0, 0))), d_states, reverse=True)
-    return d_increments * jnp.pad(states[:, :-1], ((0, 0), (1, 0), (0, 0))), d_increments
-
-
-linear_recurrence.defvjp(_forward, _backward)
+    return jax.lax.associative_scan(compose, (decays, increments), axis=1)[1]

@@ -14,7 +14,7 @@ from transformer.model.embedding import Embedding
 from transformer.model.layers import Layer, layer_norm
 from transformer.model.masks import Mask, segments_of
 from transformer.model.positions import POSITIONS
-from transformer.special_tokens import BOS
+from transformer.special_tokens import BOS, EOS
 
 # Functions that wrap the application of a layer, a function of (layer, x, rngs).
 REMATS = {
@@ -99,6 +99,14 @@ class Encoder(Stack):
 
     def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
         super().__init__(config, embedding, config.num_layers, cross_attention=False, rngs=rngs)
+        self.hides_eos = not config.source_eos
+
+    def visible_segments(
+        self, tokens: Int[Array, "B S"], segments: Int[Array, "B S"] | None = None
+    ) -> Int[Array, "B S"]:
+        """Returns the segments of the tokens; where `config.source_eos` is off, that of EOS is 0, as of padding."""
+        segments = segments_of(tokens) if segments is None else segments
+        return jnp.where(tokens == EOS, 0, segments) if self.hides_eos else segments
 
     def __call__(
         self,
@@ -107,6 +115,7 @@ class Encoder(Stack):
         positions: Int[Array, "#B S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
+        segments = self.visible_segments(tokens, segments) if self.hides_eos else segments
         return self.apply(tokens, segments, positions, rngs, is_causal=False)
 
 

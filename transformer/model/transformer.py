@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.embedding import Embedding, TokenModel, make_output_bias, make_projection
-from transformer.model.masks import segments_of
 from transformer.model.stacks import Decoder, Encoder, Stack
 
 
@@ -60,12 +59,13 @@ class Transformer(TokenModel):
     ) -> Float[Array, "B T D"]:
         """Returns the decoder's output."""
         memory = self.encoder(source, source_segments, source_positions, rngs)
-        source_segments = segments_of(source) if source_segments is None else source_segments
+        source_segments = self.encoder.visible_segments(source, source_segments)
         return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source for `beams` hypotheses per sentence of at most `length` tokens, BOS included."""
-        return self.decoder.start_cache(self.encoder(source), segments_of(source), len(source), beams, length)
+        segments = self.encoder.visible_segments(source)
+        return self.decoder.start_cache(self.encoder(source), segments, source.shape[0], beams, length)
 
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache

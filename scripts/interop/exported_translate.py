@@ -1,0 +1,52 @@
+"""Translates standard input, one sentence a line: python translate.py < INPUT > OUTPUT
+
+Needs the packages jax, numpy, safetensors and sentencepiece, and the files beside it.
+"""
+
+import itertools
+import json
+import pathlib
+import sys
+
+import jax.export
+import numpy as np
+import sentencepiece
+from safetensors.numpy import load_file
+
+FOLDER = pathlib.Path(__file__).parent
+UNK, EOS, SPECIAL = 1, 3, 4  # the first tokens are padding, unknown, begin and end of sentence
+ROWS = 16  # sentences of a batch; a batch is compiled for each power of two of its length
+
+
+def read_processor(side: str) -> sentencepiece.SentencePieceProcessor | None:
+    path = FOLDER / f"{side}.spm"
+    return sentencepiece.SentencePieceProcessor(model_file=str(path)) if path.exists() else None
+
+
+source, target = read_processor("source"), read_processor("target")
+pieces = json.loads((FOLDER / "vocabulary.json").read_text(encoding="utf-8"))
+tokens = {piece: token for token, piece in enumerate(pieces["source"]) if token >= SPECIAL}
+longest = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))["decoding"]["max_source_length"]
+weights = jax.device_put(load_file(FOLDER / "model.safetensors"))
+search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).call)
+
+
+def segment(line: str) -> list[str]:
+    """Returns the pieces of a line. A language token such as >>fra<< may begin it, if the model has it."""
+    language, end, rest = line.partition("<<")
+    if language + end in tokens and end:
+        return [language + end, *source.encode(rest, out_type=str)]
+    return source.encode(line, out_type=str) if source else line.split()
+
+
+for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
+    lines = [line.rstrip("\n") for line in lines]
+    texts = [segment(line)[: longest - 1] for line in lines]
+    batch = np.zeros((ROWS, max(16, 1 << max(map(len, texts)).bit_length())), np.int32)
+    for row, text in zip(batch, texts, strict=False):
+        if text:  # an empty row gives an empty translation
+            row[: len(text) + 1] = [*(tokens.get(piece, UNK) for piece in text), EOS]
+    for output in jax.device_get(search(weights, batch)[0])[: len(lines)]:
+        words = [pieces["target"][token] for token in output if token == UNK or token >= SPECIAL]
+        text = target.decode(words).replace("\u2581", " ").strip() if target else " ".join(words)
+        print(" ".join(text.splitlines()), flush=True)

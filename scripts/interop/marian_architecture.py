@@ -1,0 +1,141 @@
+"""Marian's settings of architectures and names of parameters, and ours."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.errors import UserError
+
+# The settings of architectures that can be expressed here, with Marian's default first.
+REQUIRED = {
+    "type": ("transformer",),
+    "input-types": ([],),
+    "lemma-dim-emb": (0,),  # of factored vocabularies
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
+    "transformer-ffn-activation": ("swish", "relu"),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-decoder-dim-ffn": (0,),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-postprocess-top": ("", "n"),
+    "transformer-tied-layers": ([],),
+    "transformer-attention-mask": ("default",),
+    **dict.fromkeys(("right-left", "ulr", "layer-normalization"), (False,)),
+    **dict.fromkeys(("transformer-no-affine", "transformer-no-bias", "transformer-no-projection"), (False,)),
+    **dict.fromkeys(("transformer-pool", "transformer-rnn-projection"), (False,)),
+    **dict.fromkeys(("transformer-disable-position-embeddings", "transformer-train-position-embeddings"), (False,)),
+}
+SIZES = {
+    "model.num_layers": "enc-depth",
+    "model.num_decoder_layers": "dec-depth",
+    "model.d_model": "dim-emb",
+    "model.d_ff": "transformer-dim-ffn",
+    "model.num_heads": "transformer-heads",
+}
+LARGEST = 1 << 16
+# transformer-preprocess, transformer-postprocess: of dropout, which may be absent, residual connection and norm
+NORM_POSITIONS = {"post": ("", "dan"), "pre": ("n", "da")}
+# Settings here that Marian can express, besides those of `SIZES`.
+EXPRESSIBLE = {
+    "training.objective": ("translation",),
+    "model.positions": ("sinusoidal_marian",),
+    "model.decoder_start": ("zero",),
+    "model.activation": REQUIRED["transformer-ffn-activation"],
+    "model.attention": ("dot_product",),
+    "model.layer_norm_epsilon": (1e-6,),
+}
+
+_ATTENTION = {
+    f"{part}.{kind}": f"{letter}{part[0]}"
+    for part in ("query", "key", "value", "output")
+    for kind, letter in (("kernel", "W"), ("bias", "b"))
+}
+# Of each kind of sub-layer: Marian's names of the parameters by ours, and the beginning of the names of its norm.
+SUBLAYERS = {
+    "self_attention": ({ours: f"self_{theirs}" for ours, theirs in _ATTENTION.items()}, "self_Wo"),
+    "ssru": ({"input.kernel": "rnn_W", "forget.kernel": "rnn_Wf", "forget.bias": "rnn_bf"}, "rnn_ffn"),
+    "cross_attention": ({ours: f"context_{theirs}" for ours, theirs in _ATTENTION.items()}, "context_Wo"),
+    "feed_forward": (
+        {"inner.kernel": "ffn_W1", "inner.bias": "ffn_b1", "outer.kernel": "ffn_W2", "outer.bias": "ffn_b2"},
+        "ffn_ffn",
+    ),
+}
+OUTPUT_BIAS, OUTPUT = "decoder_ff_logit_out_b", "decoder_ff_logit_out_Wt"
+
+
+def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns Marian's name of each parameter. `config` has the keys of the result of `to_config`, and no None."""
+    share, suffix = config["model.share_embeddings"], "_pre" if config["model.norm_position"] == "pre" else ""
+    names = {"decoder.embedding.table": "Wemb", "output_bias": OUTPUT_BIAS}
+    if share != "all":
+        names |= {f"{stack}.embedding.table": f"{stack}_Wemb" for stack in ("encoder", "decoder")}
+    if share == "none":
+        names["projection.kernel"] = OUTPUT
+    is_ssru = config["model.decoder_self_attention"] == "ssru"
+    encoder = {"self_attention": "self_attention", "feed_forward": "feed_forward"}
+    decoder = encoder | {"self_attention": "ssru" if is_ssru else "self_attention", "cross_attention": "cross_attention"}
+    for stack, sublayers, key in (("encoder", encoder, "num_layers"), ("decoder", decoder, "num_decoder_layers")):
+        if config["model.final_norm"]:
+            names |= _norm_names(f"{stack}.final_norm", f"{stack}_top")
+        for layer in range(config[f"model.{key}"]):
+            for sublayer, kind in sublayers.items():
+                ours, theirs = f"{stack}.layers.{layer}.{sublayer}", f"{stack}_l{layer + 1}"
+                parameters, norm = SUBLAYERS[kind]
+                names |= {f"{ours}.{name}": f"{theirs}_{marian_name}" for name, marian_name in parameters.items()}
+                names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
+    return names
+
+
+def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
+    return {f"{ours}.{part}": f"{theirs}_ln_{part}{suffix}" for part in ("scale", "bias")}
+
+
+def to_config(settings: Mapping[str, Any], path: Path, arrays: int) -> dict[str, Any]:
+    """Returns the configuration of an architecture with this number of arrays, without `model.share_embeddings`.
+
+    Raises UserError, with the setting, if it cannot be expressed here.
+    """
+    for name, values in REQUIRED.items():
+        if (value := settings.get(name, values[0])) not in values:
+            listed = " or ".join(map(repr, values))
+            raise UserError(f"{path}: {name}={value!r:.60} cannot be expressed here, only {listed}")
+    is_ssru = settings.get("transformer-decoder-autoreg") == "rnn"
+    if is_ssru and settings.get("dec-cell") != "ssru":
+        raise UserError(f"{path}: dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'")
+    norms = {f"transformer-{part}process": str(settings.get(f"transformer-{part}process")) for part in ("pre", "post")}
+    before, after = (norm.replace("d", "") for norm in norms.values())
+    positions = [position for position, names in NORM_POSITIONS.items() if names == (before, f"d{after}")]
+    if not positions:
+        listed = " or ".join(map(repr, NORM_POSITIONS.values()))
+        raise UserError(f"{path}: {tuple(norms)}={tuple(norms.values())} cannot be expressed here, only {listed}")
+    for key, name in SIZES.items():
+        largest = arrays if key.endswith("layers") else LARGEST
+        if type(value := settings.get(name)) is not int or not 1 <= value <= largest:
+            raise UserError(f"{path}: {name}={value!r:.60} must be an integer from 1 to {largest}")
+    return {key: settings[name] for key, name in SIZES.items()} | {
+        "model.activation": settings.get("transformer-ffn-activation", "swish"),
+        "model.norm_position": positions[0],
+        "model.final_norm": settings.get("transformer-postprocess-top") == "n",
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.positions": "sinusoidal_marian",
+        "model.decoder_start": "zero",
+        "model.decoder_self_attention": "ssru" if is_ssru else "attention",
+    }
+
+
+def from_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns Marian's settings of an architecture that it can express. `config` has no None."""
+    share, is_ssru = config["model.share_embeddings"], config["model.decoder_self_attention"] == "ssru"
+    before, after = NORM_POSITIONS[config["model.norm_position"]]
+    return {name: values[0] for name, values in REQUIRED.items()} | {
+        **{name: config[key] for key, name in SIZES.items()},
+        "transformer-ffn-activation": config["model.activation"],
+        "transformer-preprocess": before,
+        "transformer-postprocess": after,
+        "transformer-postprocess-top": "n" if config["model.final_norm"] else "",
+        "transformer-decoder-autoreg": "rnn" if is_ssru else "self-attention",
+        "dec-cell": "ssru" if is_ssru else "gru",
+        "tied-embeddings": share == "target",
+        "tied-embeddings-all": share == "all",
+    }

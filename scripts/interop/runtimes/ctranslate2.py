@@ -1,0 +1,120 @@
+"""CTranslate2: decodes with its models as the package's docstring says, and writes them with its own converter.
+
+A request with `variables` is converted. It has `folder` and `quantization`, and
+
+    variables          an .npz file with the arrays and scalars of the model by name
+    encoder, decoder   the arguments of their specifications
+    config             the content of config.json
+    vocabularies       the tokens of source and target
+    vmap               a file with candidates for vmap.txt, or null
+"""
+
+import json
+import os
+import re
+import sys
+import zipfile
+
+import ctranslate2
+import numpy as np
+import sentencepiece
+from ctranslate2.converters.converter import Converter
+from ctranslate2.specs import model_spec, transformer_spec
+
+
+class VariablesConverter(Converter):
+    """Makes a specification of the variables of a request."""
+
+    def __init__(self, request):
+        self.request = request
+
+    def _load(self):
+        spec = transformer_spec.TransformerSpec(
+            transformer_spec.TransformerEncoderSpec(**self.request["encoder"]),
+            transformer_spec.TransformerDecoderSpec(**self.request["decoder"]),
+        )
+        for name, variable in np.load(self.request["variables"]).items():
+            scope, _, attribute = name.rpartition("/")
+            setattr(model_spec.index_spec(spec, scope), attribute, variable)
+        source, target = self.request["vocabularies"]
+        spec.register_source_vocabulary(source)
+        spec.register_target_vocabulary(target)
+        for key, value in self.request["config"].items():
+            setattr(spec.config, key, value)
+        return spec
+
+
+VERSIONS = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
+
+
+def convert(request):
+    converter = VariablesConverter(request)
+    # The folder exists, and is empty.
+    converter.convert(request["folder"], vmap=request["vmap"], quantization=request["quantization"], force=True)
+    return {"versions": VERSIONS, "greedy": [], "beam": [], "scores": None}
+
+
+def read_files(path):
+    """Returns the content of the files of a model folder or an Argos package, by name without folders."""
+    if os.path.isfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if re.fullmatch("[^/]+/(model/)?[^/]+", name)]
+            return {os.path.basename(name): archive.read(name) for name in names}
+    folders = [folder for folder in (path, os.path.join(path, "model")) if os.path.isdir(folder)]
+    paths = [entry.path for folder in folders for entry in os.scandir(folder) if entry.is_file()]
+    contents = {}
+    for file in paths:
+        with open(file, "rb") as content:
+            contents[os.path.basename(file)] = content.read()
+    return contents
+
+
+class Segmenter:
+    """The SentencePiece model of a side; without one, pieces are separated by spaces."""
+
+    def __init__(self, files, side):
+        model = files.get(f"{side}.spm", files.get("sentencepiece.model"))
+        self.processor = model and sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    def split(self, text):
+        if self.processor is None:
+            return text.split()
+        language, text = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
+        return ([language] if language else []) + self.processor.encode(text, out_type=str)
+
+    def join(self, pieces):
+        return " ".join(pieces) if self.processor is None else self.processor.decode(pieces)
+
+
+def decode(request):
+    files = read_files(request["folder"])
+    source, target = Segmenter(files, "source"), Segmenter(files, "target")
+    compute_type = "default" if request["quantization"] else "float32"
+    translator = ctranslate2.Translator("model", files=files, compute_type=compute_type, intra_threads=1)
+    names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
+    name = next(name for name in names if name in files)
+    tokens = json.loads(files[name]) if name.endswith("json") else files[name].decode().split("\n")
+    options = {
+        "length_penalty": request["length_penalty"],
+        "max_decoding_length": request["max_length"] + 1,
+        "disable_unk": True,
+        "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
+        "max_batch_size": 32,
+    }
+    texts = [source.split(text) for text in request["sources"]]
+
+    def translate(beam_size):
+        results = translator.translate_batch(texts, beam_size=beam_size, **options)
+        return [target.join(result.hypotheses[0]) for result in results]
+
+    scores = None
+    if request["references"] is not None:
+        pieces = [reference["pieces"] for reference in request["references"]]
+        results = translator.score_batch(texts, pieces, max_batch_size=32)
+        scores = [sum(result.log_probs) for result in results]
+    return {"versions": VERSIONS, "greedy": translate(1), "beam": translate(request["beam_size"]), "scores": scores}
+
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    json.dump(convert(request) if "variables" in request else decode(request), sys.stdout)

@@ -1,0 +1,75 @@
+"""Marian: decodes as the package's docstring says, with pymarian."""
+
+import json
+import os
+import sys
+
+import pymarian
+import sentencepiece
+import yaml
+
+
+def settings_of(path):
+    """Returns the model, its vocabularies, and the SentencePiece models that segment text for lists of pieces."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    names = sorted(os.listdir(folder))
+    if folder == path:
+        path = next(os.path.join(path, n) for n in names if n.endswith(".npz") and not n.endswith(".optimizer.npz"))
+    configs = (f"{os.path.basename(path)}.decoder.yml", "decoder.yml", *(n for n in names if n.startswith("config")))
+    config = next((os.path.join(folder, name) for name in configs if name in names), None)
+    vocabularies = [name for name in names if "vocab" in name and name.endswith((".spm", ".yml"))]
+    if config is not None:
+        with open(config, encoding="utf-8") as file:
+            vocabularies = yaml.safe_load(file).get("vocabs", vocabularies)
+    vocabularies = [os.path.join(folder, os.path.basename(name)) for name in (vocabularies * 2)[:2]]
+    segmenters = [os.path.join(folder, f"{side}.spm") for side in ("source", "target")]
+    is_segmented = all(map(os.path.exists, segmenters)) and vocabularies[0].endswith(".yml")
+    processors = [sentencepiece.SentencePieceProcessor(model_file=name) for name in segmenters] if is_segmented else None
+    return path, vocabularies, processors
+
+
+def decode(request):
+    model, vocabularies, processors = settings_of(request["folder"])
+    sources, references = request["sources"], request["references"]
+    targets = [reference["text"] for reference in references or []]
+    if processors:
+        sources, targets = (
+            [" ".join(processor.encode(text, out_type=str)) for text in texts]
+            for processor, texts in zip(processors, (sources, targets), strict=True)
+        )
+    shortest = min(len(text.split()) for text in sources) + 1  # tokens, or more
+    options = {
+        **{"models": [model], "vocabs": vocabularies, "normalize": request["length_penalty"], "cpu_threads": 1},
+        **{"max_length_factor": (request["max_length"] + 1) / shortest, "mini_batch": 16, "maxi_batch": 100},
+        **{"workspace": 512, "quiet": True, "quiet_translation": True},
+    }
+
+    def translate(beam_size):
+        lines = pymarian.Translator(beam_size=beam_size, **options).translate("\n".join(sources)).splitlines()
+        return [processors[1].decode(line.split()) for line in lines] if processors else lines
+
+    answer = {"greedy": translate(1), "beam": translate(request["beam_size"]), "scores": None}
+    if references is not None:
+        answer["scores"] = score(sources, targets, options)
+    return answer | {"versions": {"pymarian": pymarian.__version__}}
+
+
+def score(sources, targets, options):
+    """Returns the log-probabilities of the targets: of hypotheses that begin with them, those that end there.
+
+    None if the hypotheses lack one. Marian's scorer is not part of pymarian.
+    """
+    forced = {"force_decode": True, "tsv": True, "tsv_fields": 2, "n_best": True, "word_scores": True, "beam_size": 12}
+    lines = [f"{source}\t{target}".replace("\t", " ", source.count("\t")) for source, target in zip(sources, targets)]
+    scores = [None] * len(lines)
+    for line in pymarian.Translator(**options, **forced).translate("\n".join(lines)).splitlines():
+        number, text, words, *_ = line.split(" ||| ")
+        if text.split() == targets[int(number)].split():
+            scores[int(number)] = sum(map(float, words.split()[1:]))
+    missing = scores.count(None)
+    print(f"{missing} targets are not among the hypotheses that begin with them", file=sys.stderr)
+    return None if missing else scores
+
+
+if __name__ == "__main__":
+    json.dump(decode(json.load(sys.stdin)), sys.stdout)

@@ -1,0 +1,99 @@
+"""Exports without a toolkit: weights in safetensors, and programs that need only JAX (StableHLO)."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.sharding import AbstractDevice, AbstractMesh
+from jaxtyping import Array, Float, Int
+from safetensors.numpy import save
+
+from scripts.interop.portable import PortableModel
+from transformer import files
+from transformer.checkpoints.restore import named_leaves
+from transformer.config.keys import checked
+from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary
+from transformer.decoding import ensemble
+from transformer.decoding.batches import convert_kernels
+from transformer.decoding.beam_search import beam_search
+from transformer.decoding.strategies import BEAM
+from transformer.model.transformer import Transformer
+from transformer.special_tokens import PAD
+from transformer.training.state import abstract_init
+
+TRANSLATE = Path(__file__).with_name("exported_translate.py")
+SIDES = ("source", "target")
+PLATFORMS = ("cpu", "cuda", "tpu")
+# A device of no platform: programs traced for it have none of the forms that are for one platform only.
+ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
+EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",)}
+
+Parameters = dict[str, Float[Array, "..."]]  # by dotted name
+
+
+def write_safetensors(model: PortableModel, folder: Path, quantization: str | None) -> None:
+    """Writes the float32 parameters by their names, the settings of model and search, and the vocabularies."""
+    config = checked(model.config)
+    settings = {group: config[group].to_dict() for group in ("model", "decoding")}
+    settings["languages"] = [config.data.source_language, config.data.target_language]
+    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()}
+    # One entry of metadata: safetensors writes several in random order.
+    files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
+    files.write_json(folder / "config.json", settings)
+    sides = model.tokenizer.sides
+    files.write_json(folder / "vocabulary.json", {name: side.pieces for name, side in zip(SIDES, sides, strict=True)})
+    for index, (name, side) in enumerate(zip(SIDES, sides, strict=True)):
+        if isinstance(side, SentencePieceVocabulary):
+            files.write_bytes(folder / f"{name}.spm", side.serialized)
+        elif isinstance(side, PieceVocabulary) and side.models[index] is not None:
+            files.write_bytes(folder / f"{name}.spm", side.models[index])
+
+
+def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None) -> None:
+    """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which needs only these files.
+
+    Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if the search cannot be
+    exported.
+    """
+    model.check_expressible("stablehlo", EXPRESSIBLE)
+    config = checked(model.config | {"model.dtype": quantization or "float32"})
+    if config.decoding.shortlist:
+        logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
+    graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
+    structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
+    options = {key: config.decoding[key] for key in BEAM if key != "n_best"}
+
+    def build(parameters: Parameters) -> list[Transformer]:
+        tree = structure.unflatten(parameters[name] for name in names)
+        return ensemble.build_models([graph], [convert_kernels(graph, tree)])
+
+    def encoder(parameters: Parameters, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+        return build(parameters)[0].encoder(source).astype(np.float32)
+
+    def search(parameters: Parameters, source: Int[Array, "B S"]) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
+        lengths = (source != PAD).sum(axis=1) - 1
+        limits = jnp.where(lengths < 0, -1, lengths + config.decoding.max_extra_length)
+        max_length = source.shape[1] + config.decoding.max_extra_length
+        best, _ = beam_search(build(parameters), source, limits, n_best=1, max_length=max_length, **options)
+        return best.tokens[:, 0], best.scores[:, 0]
+
+    write_safetensors(model, folder, quantization)
+    for program in (encoder, search):
+        files.write_bytes(folder / f"{program.__name__}.jax", export(program, model.parameters))
+    shutil.copy(TRANSLATE, folder / "translate.py")
+
+
+def export(program: Callable[..., Any], parameters: Mapping[str, np.ndarray]) -> bytes:
+    """Returns the program of parameters and source for any number and length of sentences, for all `PLATFORMS`."""
+    arrays = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in parameters.items()}
+    source = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), np.int32)
+    # Accelerators would by default round the operands of float32 products.
+    with jax.sharding.use_abstract_mesh(ANY_PLATFORM), jax.default_matmul_precision("float32"):
+        return bytes(jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source).serialize())

@@ -1,0 +1,169 @@
+"""Exports that need only JAX: equal translations without this project's code, on every platform."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jaxtyping
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+import transformer
+from scripts.interop import stablehlo, workdirs
+from tests.checkpoints.workdirs import make_workdir
+from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
+from transformer.programs import miscompiled_operation
+from transformer.special_tokens import SPECIAL_PIECES
+
+BYTES = {
+    "data.source": "text",
+    "tokenizer.kind": "bpe",
+    "tokenizer.byte_fallback": "true",
+    "tokenizer.vocab_size": "270",
+    "decoding.max_source_length": "32",
+}
+VARIANT = {
+    "model.norm_position": "pre",
+    "model.positions": "rotary",
+    "model.activation": "swiglu",
+    "model.share_embeddings": "none",
+    "model.decoder_self_attention": "ssru",
+    "model.output_bias": "true",
+    "tokenizer.shared": "false",
+    "decoding.beam_size": "1",
+}
+LINES = {
+    "bytes": ["A man rides a horse.", "", "x", "Zwei Häuser – 3 €", "many words " * 9, *map(str, range(15))],
+    "ids": ["1 2 3", "7 7 7 1", "", "2", " ".join("12345678"), "5 99"],
+    "pieces": [">>fra<< the old lamp", "the old lamp", "a lamp >>fra<<", "three small hats", "Zwei"],
+}
+
+
+def make_piece_tokenizer() -> Tokenizer:
+    """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for each side."""
+    sides = [make_tokenizer(LINES["pieces"], size).source for size in (40, 36)]
+    pieces = dict.fromkeys([*SPECIAL_PIECES, ">>fra<<", *sides[1].pieces, *sides[0].pieces])
+    source = PieceVocabulary(list(pieces), [side.serialized for side in sides])
+    return Tokenizer(source, source.target_view)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def symbolic_dimensions():
+    """Allows symbols as dimensions, which are no `int`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module", params=LINES)
+def exported(request, tmp_path_factory):
+    """Returns a name of LINES, a workdir with random parameters, and its export."""
+    path = tmp_path_factory.mktemp("stablehlo")
+    workdir = path / "workdir"
+    if request.param == "pieces":
+        workdir.mkdir()
+        model = random_model(make_piece_tokenizer(), tokenizer__kind="pieces", model__share_embeddings="target")
+        workdirs.write(model, workdir)
+    else:
+        make_workdir(workdir, steps=(10,), **{"bytes": BYTES, "ids": VARIANT}[request.param])
+    (path / "export").mkdir()
+    stablehlo.write_stablehlo(workdirs.from_workdir(workdir, "last", 1), path / "export", None)
+    return request.param, workdir, path / "export"
+
+
+def test_the_program_translates_without_our_code(exported):
+    name, workdir, folder = exported
+    # -I: neither the current folder nor PYTHONPATH leads to the project.
+    command = [sys.executable, "-I", str(folder / "translate.py")]
+    text = "".join(f"{line}\n" for line in LINES[name])
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    expected = [best.text for (best,) in transformer.load(workdir).translate(LINES[name])]
+    assert done.stdout.split("\n") == [*expected, ""]
+    assert len(set(expected)) > 3
+
+
+def test_the_programs_are_for_all_platforms(exported):
+    for name in ("encoder", "search"):
+        program = jax.export.deserialize((exported[2] / f"{name}.jax").read_bytes())
+        assert program.platforms == stablehlo.PLATFORMS
+        text = str(program.mlir_module())
+        assert "LayoutConstraint" not in text and "bf16" not in text
+        dots = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+        assert dots and all("precision = [HIGHEST, HIGHEST]" in line for line in dots)
+
+
+def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(exported):
+    name, workdir, folder = exported
+    model = transformer.load(workdir)
+    encoder = jax.export.deserialize((folder / "encoder.jax").read_bytes())
+    weights, tokenizer = load_file(folder / "model.safetensors"), model._decoder.tokenizer.source
+    for texts in (LINES[name][:2], LINES[name][3:4]):
+        rows = [[*tokens, 3] for tokens in tokenizer.encode(texts)]
+        source = np.zeros((len(rows), max(map(len, rows)) + 2), np.int32)
+        for row, tokens in zip(source, rows, strict=True):
+            row[: len(tokens)] = tokens
+        states = encoder.call(weights, source)
+        for row, tokens, encoding in zip(states, rows, model.encode(texts), strict=True):
+            np.testing.assert_allclose(row[: len(tokens)], encoding.states, atol=1e-5)
+
+
+def test_the_search_is_compiled_rightly_on_cpus(exported):
+    weights = load_file(exported[2] / "model.safetensors")
+    search = jax.export.deserialize((exported[2] / "search.jax").read_bytes())
+    compiled = jax.jit(search.call).lower(weights, np.zeros((4, 16), np.int32)).compile()
+    assert miscompiled_operation(compiled.as_text()) is None
+
+
+def test_the_weights_are_plain_and_described(exported):
+    _, workdir, folder = exported
+    model = workdirs.from_workdir(workdir, "last", 1)
+    weights = load_file(folder / "model.safetensors")
+    assert weights.keys() == model.parameters.keys()
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(weights[name], array)
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings["model"]["d_model"] == 8 and len(settings["languages"]) == 2
+    with safe_open(folder / "model.safetensors", "np") as file:
+        assert json.loads(file.metadata()["config"]) == settings
+
+
+def with_settings(tmp_path, **changes):
+    model = workdirs.from_workdir(make_workdir(tmp_path / "workdir", steps=(10,)), "last", 1)
+    return dataclasses.replace(model, config=model.config | changes)
+
+
+def test_weights_that_are_views_of_others_are_written_in_their_order(tmp_path):
+    model = with_settings(tmp_path)
+    views = {name: np.asfortranarray(array) for name, array in model.parameters.items()}
+    stablehlo.write_safetensors(dataclasses.replace(model, parameters=views), tmp_path, None)
+    for name, array in load_file(tmp_path / "model.safetensors").items():
+        np.testing.assert_array_equal(array, model.parameters[name])
+
+
+def test_the_dtype_is_that_of_the_quantization(tmp_path):
+    model = with_settings(tmp_path, **{"model.dtype": "bfloat16"})
+    for quantization, has_bfloat16 in ((None, False), ("bfloat16", True)):
+        folder = tmp_path / str(quantization)
+        folder.mkdir()
+        stablehlo.write_stablehlo(model, folder, quantization)
+        program = jax.export.deserialize((folder / "search.jax").read_bytes())
+        dots = [line for line in str(program.mlir_module()).splitlines() if "stablehlo.dot_general" in line]
+        assert any("bf16" in line for line in dots) == has_bfloat16
+        tokens, scores = program.call(load_file(folder / "model.safetensors"), np.array([[5, 6, 3]], np.int32))
+        assert tokens.shape == (1, 6) and np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize(("key", "value"), [("decoding.strategy", "sample"), ("training.objective", "causal_lm")])
+def test_what_the_search_cannot_express_is_refused_by_name(tmp_path, key, value):
+    with pytest.raises(UserError, match=f"cannot express {key}={value}, only"):
+        stablehlo.write_stablehlo(with_settings(tmp_path, **{key: value}), tmp_path, None)
+    assert not (tmp_path / "model.safetensors").exists()
