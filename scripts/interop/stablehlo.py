@@ -23,7 +23,7 @@ from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePiec
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
 from transformer.decoding.beam_search import beam_search
-from transformer.decoding.strategies import BEAM
+from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
@@ -68,7 +68,7 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
-    options = {key: config.decoding[key] for key in BEAM if key != "n_best"}
+    options = {key: config.decoding[key] for key in STRATEGIES["beam"].arguments if key in config.decoding}
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
