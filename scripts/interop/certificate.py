@@ -48,7 +48,7 @@ class Sentences:
 
 
 class Unavailable(Exception):
-    """Raised if the other toolkit cannot be asked."""
+    """Raised if there is nothing to compare."""
 
 
 def choose_sentences(config: Config, path: str | None) -> Sentences:
@@ -92,12 +92,12 @@ def certify(
     `runtime` is that of the `Format`, `quantization` that of the export.
     """
     config = float32_config(model)
-    sentences = usable(choose_sentences(config, file), model, config)
     try:
         if runtime is None:
             raise Unavailable("no toolkit translates this format")
         if python is None:
             raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
+        sentences = usable(choose_sentences(config, file), model, config)
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request)
@@ -114,11 +114,11 @@ def float32_config(model: PortableModel) -> Config:
 
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
-    """Returns the first sentences that have tokens and are not too long. Raises UserError if there are none."""
+    """Returns the first sentences that have tokens and are not too long. Raises Unavailable if there are none."""
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(sentences.texts)]
     kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length][:MAX_SENTENCES]
     if not kept:
-        raise UserError(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
+        raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
     texts = [" ".join(sentences.texts[i].splitlines()) for i in kept]
     return Sentences(sentences.origin, texts, sentences.references and [sentences.references[i] for i in kept])
 
@@ -152,7 +152,7 @@ def decode(model: PortableModel, config: Config, request: Mapping[str, Any]) -> 
     references = [{"text": text, "pieces": known.pieces[:-1]} for (_, text), known in zip(pairs, scored, strict=True)]
     answer |= {"scores": [known.log_probability for known in scored], "references": references}
     described = environment.describe_environment()
-    versions = {"commit": environment.short_commit(described), **described["packages"]}
+    versions = {"commit": described["commit"], **described["packages"]}
     return answer | {"versions": versions, "seconds": time.perf_counter() - began}
 
 

@@ -77,12 +77,13 @@ def test_the_workdir_records_where_the_model_came_from(workdir):
 
 
 def test_it_translates_scores_and_shows_its_attention(workdir, pair, capsys, monkeypatch):
-    loaded = transformer.load(workdir, dtype_is_float32 := "best")
-    assert dtype_is_float32 and loaded.attention(TEXTS[0], TEXTS[1]).cross.shape[:2] == (1, 2)
+    loaded = transformer.load(workdir)
+    assert loaded.attention(TEXTS[0], TEXTS[1]).cross.shape[:2] == (1, 2)
     (best,) = loaded.translate([TEXTS[0]])[0]
     for flags in ((), ("--decoding.shortlist=2",)):
-        monkeypatch.setattr("sys.stdin", pair[0].open())
-        assert run(translate, f"--workdir={workdir}", *flags) == 0
+        with pair[0].open() as sources:
+            monkeypatch.setattr("sys.stdin", sources)
+            assert run(translate, f"--workdir={workdir}", *flags) == 0
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 2 * len(TEXTS) and (flags or lines[0] == best.text)
 

@@ -1,0 +1,247 @@
+"""The commands of import and export, and their certificates, with a toolkit that answers from a file."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import transformer
+from scripts import export, import_model
+from scripts.interop import certificate, formats, workdirs
+from scripts.interop.formats import Format
+from scripts.interop.portable import Origin, PortableModel
+from tests.checkpoints.workdirs import run
+from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
+from transformer import files
+
+TOY = """
+import json, pathlib, sys
+
+request = json.load(sys.stdin)
+assert "sys.path[0]" and str(pathlib.Path(__file__).parent) not in sys.path
+print("a log line", file=sys.stderr)
+sys.stdout.write((pathlib.Path(request["folder"]) / "answer.json").read_text())
+"""
+
+
+def answer(model: PortableModel, **changes: Any) -> dict:
+    """Returns the answer of a toolkit that computes as this project does, but for the changes."""
+    config = certificate.float32_config(model)
+    request = {"sources": list(TEXTS), **certificate.search_settings(TEXTS, model, config)}
+    ours = certificate.decode(model, config, request)
+    return {key: ours[key] for key in ("greedy", "beam", "scores")} | {"versions": {"toy": "1"}} | changes
+
+
+@pytest.fixture(scope="module")
+def model() -> PortableModel:
+    origin = Origin("toy", {"answer.json": "0" * 64}, None)
+    return dataclasses.replace(random_model(make_tokenizer(28)), origin=origin)
+
+
+@pytest.fixture(scope="module")
+def equal(model) -> dict:
+    return answer(model)
+
+
+@pytest.fixture
+def toy(model, equal, tmp_path, monkeypatch):
+    """Adds a format whose toolkit gives the answer in its folder. Returns a function that makes such a folder."""
+    (tmp_path / "runtimes").mkdir()
+    (tmp_path / "runtimes" / "toy.py").write_text(TOY)
+    (tmp_path / "sentences").write_text("".join(f"{text}\n" for text in TEXTS))
+    monkeypatch.setattr(certificate, "FOLDER", tmp_path)
+
+    def make(**changes: Any) -> Path:
+        folder = tmp_path / f"toy{len(list(tmp_path.glob('toy*')))}"
+        folder.mkdir()
+        (folder / "answer.json").write_text(json.dumps(equal | changes))
+        return folder
+
+    def write(written: PortableModel, folder: Path, quantization: str | None) -> None:
+        written.check_expressible("toy", {"model.positions": ("sinusoidal",)})
+        (folder / "answer.json").write_text(json.dumps(equal))
+
+    def recognises(path: Path) -> bool:
+        return (path / "answer.json").exists()
+
+    entry = Format(recognises, lambda path: model, write, quantizations=("int8",), runtime="toy")
+    monkeypatch.setitem(formats.FORMATS, "toy", entry)
+    return make
+
+
+def flags(tmp_path: Path, output: str) -> tuple[str, ...]:
+    return f"--output={tmp_path / output}", f"--runtime={sys.executable}", f"--sentences={tmp_path / 'sentences'}"
+
+
+def error(capsys) -> str:
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def read(folder: Path) -> dict:
+    return json.loads((folder / "certificate.json").read_text())
+
+
+def test_our_side_decodes_as_the_model_does(model, equal, tmp_path):
+    with files.new_folder(tmp_path / "workdir") as folder:
+        workdirs.write(model, folder)
+    longest = max(map(len, model.tokenizer.source.encode(list(TEXTS))))
+    limit = {"max_length_factor": 0, "max_extra_length": longest + 4}
+    greedy = transformer.load(tmp_path / "workdir", beam_size=1, **limit)
+    assert equal["greedy"] == [best.text for (best,) in greedy.translate(TEXTS)]
+    beam = transformer.load(tmp_path / "workdir", length_penalty_form="power", **limit)
+    assert equal["beam"] == [best.text for (best,) in beam.translate(TEXTS)]
+    scored = beam.score(list(zip(TEXTS, equal["beam"], strict=True)))
+    np.testing.assert_allclose(equal["scores"], [known.log_probability for known in scored], atol=1e-4)
+
+
+def test_an_equal_model_is_imported_and_exported_with_a_certificate(model, toy, tmp_path, capsys):
+    assert run(import_model, f"--from={toy()}", *flags(tmp_path, "imported")) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'imported'}\n"
+    imported = read(tmp_path / "imported")
+    assert (imported["verdict"], imported["reasons"], imported["sentences"]) == ("certified", [], len(TEXTS))
+    assert imported["identical_greedy"] == imported["identical_beam"] == 1
+    assert imported["largest_score_difference_per_token"] < 1e-6
+    assert imported["files"] == model.origin.files and imported["versions"]["theirs"] == {"toy": "1"}
+    exporting = (f"--workdir={tmp_path / 'imported'}", "--format=toy", *flags(tmp_path, "exported"))
+    assert run(export, *exporting) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'exported'}\n"
+    assert read(tmp_path / "exported")["verdict"] == "certified"
+    assert list(read(tmp_path / "exported")["files"]) == ["answer.json"]
+    assert run(export, *exporting) == 2
+    assert "exists; delete it" in error(capsys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"greedy": ["x"] * len(TEXTS)}, "0.0 % of greedy translations are identical, must be 100%"),
+        ({"beam": ["x"] * len(TEXTS)}, "0.0 % of beam translations are identical, must be 99%"),
+        ({"scores": [-1000.0] * len(TEXTS)}, "nats per token, may differ by 0.0001"),
+    ],
+)
+def test_a_model_below_the_bars_is_marked_and_exits_with_1(toy, tmp_path, capsys, changes, reason):
+    with pytest.raises(SystemExit) as ended:
+        run(import_model, f"--from={toy(**changes)}", *flags(tmp_path, "imported"))
+    assert ended.value.code == 1
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'imported'}\n" and reason in output.err
+    assert reason in (tmp_path / "imported" / certificate.MARK).read_text()
+    assert read(tmp_path / "imported")["verdict"] == "below the bars"
+
+
+def test_a_quantized_model_is_measured(toy, tmp_path):
+    changes = {"greedy": ["x"] * len(TEXTS), "scores": None, "precision": "int8"}
+    assert run(import_model, f"--from={toy(**changes)}", *flags(tmp_path, "imported")) == 0
+    measured = read(tmp_path / "imported")
+    assert (measured["verdict"], measured["precision"], measured["identical_greedy"]) == ("measured", "int8", 0)
+    assert measured["largest_score_difference_per_token"] is None
+
+
+def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
+    flag = f"--sentences={tmp_path / 'sentences'}"
+    source = f"--from={toy()}"
+    assert run(import_model, source, f"--output={tmp_path / 'none'}", "--runtime=none", flag) == 0
+    assert "uncertified: no Python with the other toolkits; make interop" in capsys.readouterr().err
+    (tmp_path / "runtimes" / "toy.py").write_text("import no_such_toolkit\n")
+    assert run(import_model, source, *flags(tmp_path, "missing")) == 0
+    for name in ("none", "missing"):
+        assert read(tmp_path / name)["verdict"] == "uncertified"
+    assert "No module named 'no_such_toolkit'" in read(tmp_path / "missing")["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise ValueError('a broken file')", "cannot decode it: ValueError: a broken file"),
+        ("print('{')", "the answer breaks the protocol (JSONDecodeError"),
+        ("print('[]')", "the answer breaks the protocol (TypeError"),
+        ('print(\'{"greedy": [], "beam": [], "scores": null}\')', "not 5 translations"),
+        ("import sys; sys.exit(3)", "cannot decode it: exit code 3"),
+    ],
+)
+def test_a_toolkit_that_fails_leaves_nothing(toy, tmp_path, capsys, program, reason):
+    (tmp_path / "runtimes" / "toy.py").write_text(f"{program}\n")
+    assert run(import_model, f"--from={toy()}", *flags(tmp_path, "imported")) == 2
+    assert reason in error(capsys)
+    assert not list(tmp_path.glob("*imported*"))
+
+
+def test_mistakes_are_errors_of_one_line(model, toy, tmp_path, capsys):
+    source, output = f"--from={toy()}", f"--output={tmp_path / 'new'}"
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (("--from=/nothing", output), "--from=/nothing: no such file or folder"),
+        ((f"--from={tmp_path / 'empty'}", output), "is of no known format; name the folder or file of one model"),
+        ((source, f"--output={tmp_path / 'empty'}"), "exists; delete it"),
+        ((source, output, "--runtime=/no/python"), "--runtime=/no/python: no such program"),
+        ((source, output, f"--runtime={sys.executable}", "--sentences=/no/file"), "/no/file"),
+        ((source, output, "--data.path=x", "--data.nothing=1"), "--data.nothing=1"),
+    ]
+    for given, message in cases:
+        assert run(import_model, *given) == 2
+        assert message in error(capsys)
+    (tmp_path / "empty" / "pytorch_model.bin").touch()
+    assert run(import_model, f"--from={tmp_path / 'empty'}", output) == 2
+    assert "convert it to safetensors" in error(capsys)
+    with files.new_folder(tmp_path / "rotary") as folder:
+        rotary = random_model(model.tokenizer, model__positions="rotary")
+        workdirs.write(rotary, folder)
+    cases = [
+        (("--format=toys",), "--format=toys: must be"),
+        (("--format=toy", "--quantization=int4"), "--quantization=int4: must be int8"),
+        (("--format=toy",), "--format=toy: cannot express model.positions=rotary, only sinusoidal"),
+    ]
+    for given, message in cases:
+        assert run(export, f"--workdir={tmp_path / 'rotary'}", output, *given) == 2
+        assert message in error(capsys)
+    assert not list(tmp_path.glob("*new*"))
+
+
+def test_languages_are_asked_for_if_the_files_do_not_name_them(model, toy, tmp_path, capsys, monkeypatch):
+    config = {key: value for key, value in model.config.items() if "language" not in key}
+    unnamed = dataclasses.replace(model, config=config)
+    monkeypatch.setitem(formats.FORMATS, "toy", formats.FORMATS["toy"]._replace(read=lambda path: unnamed))
+    source = f"--from={toy()}"
+    assert run(import_model, source, *flags(tmp_path, "new")) == 2
+    assert "give --source_language=CODE --target_language=CODE" in error(capsys)
+    languages = ("--source_language=pt", "--target_language=en", "--data.path=text")
+    assert run(import_model, source, *flags(tmp_path, "new"), *languages) == 0
+    written = workdirs.from_workdir(tmp_path / "new", "best", 1).config
+    assert [written[f"data.{key}"] for key in ("source_language", "path")] == ["pt", "text"]
+
+
+def test_sentences_are_bundled_for_five_languages(model, monkeypatch):
+    bundled = {}
+    for language in ("en", "de", "pt", "fr", "es"):
+        config = certificate.with_values(certificate.float32_config(model), {"data.source_language": language})
+        config = certificate.with_values(config, workdirs.NO_DATA)
+        bundled[language] = certificate.choose_sentences(config, None).texts
+        assert len(bundled[language]) == 8 and all(len(text) > 20 for text in bundled[language])
+    assert len({text for texts in bundled.values() for text in texts}) == 40
+
+
+def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path):
+    for language in ("de", "en"):
+        (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
+    config = model.config | workdirs.NO_DATA | {"data.path": str(tmp_path)}
+    full = certificate.float32_config(dataclasses.replace(model, config=config))
+    sentences = certificate.choose_sentences(full, None)
+    assert sentences.texts == sentences.references == list(TEXTS)
+    request = {"beam_size": 2, "length_penalty": 1.0, "max_length": 9, "quantization": None}
+    side = equal | {"beam": list(TEXTS), "seconds": 1.0, "references": [{"pieces": []}] * len(TEXTS)}
+    compared = certificate.compare(sentences, request, side, side, full)
+    assert compared["bleu"]["ours"]["bleu"] == compared["bleu"]["theirs"]["bleu"] == pytest.approx(100)
+
+
+def test_sentences_that_cannot_be_compared_are_left_out(model):
+    config = certificate.float32_config(model)
+    sentences = certificate.Sentences("a file", ["", "dog", "dog " * 100, "red"], ["a", "b", "c", "d"])
+    usable = certificate.usable(sentences, model, config)
+    assert (usable.texts, usable.references) == (["dog", "red"], ["b", "d"])
+    with pytest.raises(certificate.Unavailable, match="a file: no sentence has 1 to 63 tokens"):
+        certificate.usable(certificate.Sentences("a file", [""]), model, config)
