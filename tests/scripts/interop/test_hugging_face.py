@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    return make_tokenizer(folders.ENGLISH, size=24), make_tokenizer(folders.ENGLISH, size=24, sides=2)
+    return make_tokenizer(24, texts=folders.ENGLISH), make_tokenizer(24, 24, texts=folders.ENGLISH)
 
 
 def logits(model: PortableModel, source: list[int], target: list[int]) -> np.ndarray:

@@ -93,12 +93,10 @@ def test_it_is_evaluated_compared_and_reported(model, workdir, pair, tmp_path, c
     other = write(random_model(model.tokenizer, seed=1), tmp_path / "other")
     evaluations = []
     for path in (workdir, other, f"{workdir},{other}"):  # the last is an ensemble
-        folder = tmp_path / f"evaluations{len(evaluations)}"
-        flags = (f"--source={source}", f"--reference={reference}", f"--output={folder}")
-        assert run(evaluate, f"--workdir={path}", *flags) == 0
+        assert run(evaluate, f"--workdir={path}", f"--source={source}", f"--reference={reference}") == 0
         result = json.loads(capsys.readouterr().out)
         assert (result["step"], result["sentences"]) == (workdirs.STEP, 2 * len(TEXTS))
-        evaluations += map(str, folder.glob("*.json"))
+        evaluations.append(result["hypotheses"].replace(".hypotheses.txt", ".json"))
     assert run(compare, *evaluations[:2], "--format=json") == 0
     assert "bleu" in capsys.readouterr().out
     assert run(report, str(workdir), f"--output={tmp_path / 'report.html'}") == 0
