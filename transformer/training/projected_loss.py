@@ -21,12 +21,9 @@ from transformer.training.loss import Criterion, LossSums
 
 @dataclasses.dataclass(frozen=True)
 class ProjectedLoss:
-    """Maps a model and a batch to the summed criterion and to the sums that a step reports.
+    """Maps a `TokenModel` and a batch to the summed criterion and to the sums that a step reports."""
 
-    The model is a `TokenModel`. `training` is `config.training`.
-    """
-
-    training: Config
+    training: Config  # `config.training`
     mesh: Mesh
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
@@ -59,8 +56,7 @@ def projected_loss(
 def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tuple) -> tuple:
     scale, _ = cotangents  # the sums are reported, not trained on
     d_hidden, d_table, d_bias = gradients
-    d_bias = None if d_bias is None else scale * d_bias
-    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, d_bias
+    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, jax.tree.map(lambda d: scale * d, d_bias)
 
 
 def _with_gradients(
