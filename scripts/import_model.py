@@ -14,10 +14,15 @@ bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has
 
 import argparse
 import dataclasses
+import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer import cli, files
 from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from scripts.interop.portable import Origin
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -33,7 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
     given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
     model = formats.FORMATS[name].read(source)
-    model = dataclasses.replace(model, config=model.config | given)
+    model = dataclasses.replace(model, config=model.config | given, origin=model.origin or origin_of(name, source))
     if missing := [f"{key.replace('data.', '--')}=CODE" for key in flags if key not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
     with files.new_folder(output) as unfinished:
@@ -43,6 +48,17 @@ def main(arguments: argparse.Namespace) -> None:
         certified = certificate.certify(written, source, runtime, python, arguments.sentences, quantization=None)
         certificate.write(certified, model.origin.files if model.origin else {}, unfinished)
     certificate.conclude(certified, output)
+
+
+def origin_of(name: str, source: Path) -> "Origin":
+    """Returns the record of the files of a model, with the text of a licence among them."""
+    from scripts.interop.portable import Origin
+
+    folder = source if source.is_dir() else source.parent
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()] if source.is_dir() else [source]
+    digests = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    licences = [path for path in paths if path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))]
+    return Origin(name, digests, licences[0].read_text(encoding="utf-8", errors="replace") if licences else None)
 
 
 def make_parser() -> cli.Parser:

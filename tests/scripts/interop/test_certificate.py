@@ -245,3 +245,12 @@ def test_sentences_that_cannot_be_compared_are_left_out(model):
     assert (usable.texts, usable.references) == (["dog", "red"], ["b", "d"])
     with pytest.raises(certificate.Unavailable, match="a file: no sentence has 1 to 63 tokens"):
         certificate.usable(certificate.Sentences("a file", [""]), model, config)
+
+
+def test_the_origin_has_a_digest_of_each_file_and_the_licence(tmp_path):
+    (tmp_path / "LICENSE").write_text("free\n")
+    (tmp_path / "model.npz").write_bytes(b"abc")
+    origin = import_model.origin_of("marian", tmp_path)
+    assert (origin.format, origin.licence, sorted(origin.files)) == ("marian", "free\n", ["LICENSE", "model.npz"])
+    assert origin.files["model.npz"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert [*import_model.origin_of("marian", tmp_path / "model.npz").files] == ["model.npz"]
