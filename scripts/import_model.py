@@ -14,7 +14,6 @@ bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has
 
 import argparse
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,19 +45,19 @@ def main(arguments: argparse.Namespace) -> None:
         written = workdirs.from_workdir(unfinished, "best", 1)
         runtime = formats.FORMATS[name].runtime
         certified = certificate.certify(written, source, runtime, python, arguments.sentences, quantization=None)
-        certificate.write(certified, model.origin.files if model.origin else {}, unfinished)
+        certificate.write(certified, model.origin.files, unfinished)
     certificate.conclude(certified, output)
 
 
 def origin_of(name: str, source: Path) -> "Origin":
     """Returns the record of the files of a model, with the text of a licence among them."""
+    from scripts.interop.certificate import digests_in
     from scripts.interop.portable import Origin
 
-    folder = source if source.is_dir() else source.parent
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()] if source.is_dir() else [source]
-    digests = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    licences = [path for path in paths if path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))]
-    return Origin(name, digests, licences[0].read_text(encoding="utf-8", errors="replace") if licences else None)
+    digests, folder = digests_in(source), source if source.is_dir() else source.parent
+    licences = [file for file in digests if Path(file).name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))]
+    text = (folder / licences[0]).read_text(encoding="utf-8", errors="replace") if licences else None
+    return Origin(name, digests, text)
 
 
 def make_parser() -> cli.Parser:

@@ -236,10 +236,11 @@ def write(certificate: Mapping[str, Any], digests: Mapping[str, str], folder: Pa
         files.write_text(folder / MARK, "".join(f"{reason}\n" for reason in certificate["reasons"]))
 
 
-def digests_in(folder: Path) -> dict[str, str]:
-    """Returns the sha256 of each file in a folder, by its path there."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+def digests_in(path: Path) -> dict[str, str]:
+    """Returns the sha256 of a file, or of each file in a folder, by its path there."""
+    folder = path if path.is_dir() else path.parent
+    paths = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in paths}
 
 
 def conclude(certificate: Mapping[str, Any], output: Path) -> None:
