@@ -3,7 +3,7 @@
     python -m scripts.export --workdir=DIR --format=NAME --output=FOLDER [--quantization=NAME]
         [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON]
 
-docs/interop.md lists the formats, and what each can express. A model that a format cannot express is refused.
+docs/interop.md lists the formats and their limits. A model that a format cannot express is refused.
 
 Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop (make interop) or
 --runtime=PYTHON, and compared in FOLDER/certificate.json: those of --sentences=FILE, of the validation split, or
@@ -13,6 +13,7 @@ bundled ones. If the results differ too much, the exit code is 1 and FOLDER has 
 import argparse
 from pathlib import Path
 
+from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
 
@@ -24,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     output = Path(arguments.output)
     files.check_new(output)
-    python = certificate.find_python(arguments.runtime)
+    python, sentences = certificate.read_flags(arguments)
     writers = {name: entry for name, entry in formats.FORMATS.items() if entry.write is not None}
     if arguments.format not in writers:
         raise UserError(f"--format={arguments.format}: must be {', '.join(writers)}")
@@ -36,9 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization)
-        certified = certificate.certify(
-            model, unfinished, entry.runtime, python, arguments.sentences, arguments.quantization
-        )
+        certified = certificate.certify(model, unfinished, entry.runtime, python, sentences, arguments.quantization)
         certificate.write(certified, certificate.digests_in(unfinished), unfinished)
     certificate.conclude(certified, output)
 
@@ -49,8 +48,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--format", required=True, metavar="NAME", help="ctranslate2, huggingface, marian, ...")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
     parser.add_argument("--quantization", metavar="NAME", help="type of the weights, such as int8 (float32)")
-    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
-    parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
+    runtimes.add_flags(parser)
     return parser
 
 

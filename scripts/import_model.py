@@ -17,6 +17,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
 
@@ -32,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     output, source = Path(arguments.output), files.expanded(arguments.source)
     files.check_new(output)
-    python = certificate.find_python(arguments.runtime)
+    python, sentences = certificate.read_flags(arguments)
     name = formats.recognise(source)
     flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
     given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
@@ -44,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
         workdirs.write(model, unfinished)
         written = workdirs.from_workdir(unfinished, "best", 1)
         runtime = formats.FORMATS[name].runtime
-        certified = certificate.certify(written, source, runtime, python, arguments.sentences, quantization=None)
+        certified = certificate.certify(written, source, runtime, python, sentences, quantization=None)
         certificate.write(certified, model.origin.files, unfinished)
     certificate.conclude(certified, output)
 
@@ -66,8 +67,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--output", required=True, metavar="WORKDIR", help="the new workdir")
     parser.add_argument("--source_language", metavar="CODE", help="such as en")
     parser.add_argument("--target_language", metavar="CODE", help="such as de")
-    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
-    parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
+    runtimes.add_flags(parser)
     return parser
 
 

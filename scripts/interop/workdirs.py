@@ -13,17 +13,15 @@ from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
-from transformer.checkpoints.trained import Trained
 from transformer.config.keys import coerce_types, flatten
 from transformer.config.loading import with_values
 from transformer.config_types import Config
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.environment import VOCABULARY
-from transformer.errors import UNREADABLE, UserError, first_of
+from transformer.errors import UserError, first_of
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
-from transformer.workdir import Workdir, create_workdir
+from transformer.workdir import create_workdir
 
 STEP = 0  # no update was done here
 # An imported model has no training data: what needs it asks for data.path.
@@ -33,8 +31,7 @@ NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "
 def write(model: PortableModel, folder: Path) -> None:
     """Writes a model as a workdir: one checkpoint, without an optimizer, complete.
 
-    `folder` is empty. Raises UserError if the model has other parameters than its configuration says, or one that is
-    not finite.
+    `folder` is empty. Raises UserError if the parameters do not fit the configuration.
     """
     tokenizer = model.tokenizer
     vocabulary = {"tokenizer.vocab_size": max(tokenizer.vocab_sizes), "tokenizer.shared": tokenizer.is_shared}
@@ -55,23 +52,17 @@ def write(model: PortableModel, folder: Path) -> None:
 def _parameters(model: PortableModel, config: Config) -> dict:
     """Returns the parameters as a tree. Raises UserError if they do not fit the configuration."""
     expected = abstract_init(config, *model.tokenizer.vocab_sizes)[1]
-    shapes = {name: leaf.shape for name, leaf in named_leaves(expected).items()}
+    required = {name: leaf.shape for name, leaf in named_leaves(expected).items()}
+    shapes = {name: array.shape for name, array in model.parameters.items()}
     differing = [
-        f"{name}: has {_shape(model.parameters.get(name))}, must have {shapes.get(name, 'none')}"
-        for name in sorted(shapes.keys() | model.parameters.keys())
-        if _shape(model.parameters.get(name)) != shapes.get(name)
+        f"{name}: has {shapes.get(name, 'none')}, must have {required.get(name, 'none')}"
+        for name in sorted(required.keys() | shapes.keys())
+        if shapes.get(name) != required.get(name)
     ]
     if differing:
         raise UserError(f"the arrays do not fit the configuration of the model ({first_of(differing, 3)})")
-    for name, array in model.parameters.items():
-        if not np.isfinite(array).all():
-            raise UserError(f"{name} has values that are NaN or infinite")
-    leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in shapes]
+    leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in required]
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)
-
-
-def _shape(array: np.ndarray | None) -> tuple[int, ...] | None:
-    return None if array is None else array.shape
 
 
 def from_workdir(path: Path, checkpoint: str, average: int) -> PortableModel:
@@ -79,24 +70,10 @@ def from_workdir(path: Path, checkpoint: str, average: int) -> PortableModel:
 
     `checkpoint` and `average` choose its checkpoints, as `choose_steps` does. Raises UserError if it cannot be loaded.
     """
-    return of_trained(trained.load([str(path)], checkpoint, average, []))
-
-
-def of_trained(models: Trained) -> PortableModel:
-    """Returns the first of the loaded models."""
+    models = trained.load([str(path)], checkpoint, average, [])
     defaults, values = coerce_types({}), flatten(models.config)
     config = {key: value for key, value in values.items() if value != defaults[key]}
     parameters = {name: np.asarray(leaf, np.float32) for name, leaf in named_leaves(models.parameters[0]).items()}
-    return PortableModel(config, parameters, models.tokenizer, read_shortlist(models.workdir, models.tokenizer))
-
-
-def read_shortlist(workdir: Workdir, tokenizer: Tokenizer) -> Shortlist | None:
-    """Returns all translations of a workdir's shortlist; None if it has none. Raises UserError if it is damaged."""
-    if not workdir.shortlist.exists():
-        return None
-    try:
-        with np.load(workdir.shortlist, allow_pickle=False) as arrays:
-            size = arrays["translations"].shape[1]
-    except UNREADABLE:
-        size = 1  # `load` raises the error
-    return Shortlist.load(workdir.shortlist, tokenizer, size)
+    file = models.workdir.shortlist
+    shortlist = Shortlist.load(file, models.tokenizer, size=None) if file.exists() else None
+    return PortableModel(config, parameters, models.tokenizer, shortlist)

@@ -68,8 +68,8 @@ class Shortlist:
         files.write_bytes(path, content.getvalue())
 
     @classmethod
-    def load(cls, path: Path, tokenizer: Tokenizer, size: int) -> "Shortlist":
-        """Reads a shortlist with `size` translations of each source token. Raises UserError if that is impossible."""
+    def load(cls, path: Path, tokenizer: Tokenizer, size: int | None) -> "Shortlist":
+        """Reads a shortlist with `size` translations of each source token; None: all. Raises UserError if it cannot."""
         flag, command = f"--decoding.shortlist={size}", f"python -m scripts.shortlist --workdir={path.parent}"
         if not path.exists():
             raise UserError(f"{flag}: {path} is missing; make it with: {command}")
@@ -80,8 +80,7 @@ class Shortlist:
             raise UserError(f"{path}: damaged ({type(error).__name__}); make it again with: {command}") from error
         if vocabulary != tokenizer.fingerprint:
             raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")
-        if size > translations.shape[1]:
-            most = translations.shape[1]
+        if size is not None and size > (most := translations.shape[1]):
             raise UserError(f"{flag}: must be at most {most}, the translations of each token in {path}")
         is_shared = tokenizer.is_shared
         return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)

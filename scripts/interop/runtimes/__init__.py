@@ -1,6 +1,6 @@
 """Programs that decode with other toolkits. Each is run by another environment's Python and imports nothing of ours.
 
-`certificate.ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and
+`ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and
 reads one JSON object from its standard output. Log lines go to standard error. Exit code 0 means success; after
 another one, the last line of standard error is the reason that the user reads. With -I the program's folder, where
 ctranslate2.py is not the toolkit, is not on Python's path. An ImportError says that the toolkit is missing.
@@ -25,3 +25,65 @@ The answer:
 
 A search never generates padding or the unknown token.
 """
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.environment import REPOSITORY
+from transformer.errors import MALFORMED, UserError
+
+FOLDER = Path(__file__).resolve().parent
+
+
+class Unavailable(Exception):
+    """Raised if there is nothing to compare."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the commands that write a certificate."""
+    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
+    parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
+
+
+def find_python(flag: str | None) -> Path | None:
+    """Returns the Python with the other toolkits, if there is one. Raises UserError if --runtime names none."""
+    if flag is not None and flag != "none" and shutil.which(flag) is None:
+        raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
+    python = Path(flag or REPOSITORY / ".venv-interop" / "bin" / "python")
+    return None if flag == "none" or not (flag or python.exists()) else python
+
+
+def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the other toolkit's answer.
+
+    Raises Unavailable if its packages are missing, and UserError if it fails.
+    """
+    program, began = FOLDER / f"{runtime}.py", time.perf_counter()
+    # -I: else Python would import the program's folder, where ctranslate2.py is not the toolkit.
+    command, text = [str(python), "-I", str(program)], json.dumps(request)
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except OSError as error:
+        raise Unavailable(f"{python}: {error.strerror}") from error
+    if done.returncode:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        if reason.startswith(("ModuleNotFoundError", "ImportError")):
+            raise Unavailable(f"{python}: {reason}; make interop")
+        raise UserError(f"the other toolkit cannot decode it: {reason:.300}")
+    try:
+        answer = json.loads(done.stdout)
+        count, scores = len(request["sources"]), answer["scores"]
+        if not len(answer["greedy"]) == len(answer["beam"]) == len(scores or answer["beam"]) == count:
+            raise ValueError(f"not {count} translations")
+        if not all(map(math.isfinite, scores or [])):
+            raise ValueError("scores that are NaN or infinite")
+        return answer | {"versions": dict(answer["versions"]), "seconds": time.perf_counter() - began}
+    except MALFORMED as error:
+        raise UserError(f"{program}: the answer breaks the protocol ({type(error).__name__}: {error})") from error

@@ -11,7 +11,7 @@ import pytest
 
 import transformer
 from scripts import export, import_model
-from scripts.interop import certificate, formats, workdirs
+from scripts.interop import certificate, formats, runtimes, sentences, workdirs
 from scripts.interop.formats import Format
 from scripts.interop.portable import Origin, PortableModel
 from tests.checkpoints.workdirs import run
@@ -50,10 +50,9 @@ def equal(model) -> dict:
 @pytest.fixture
 def toy(model, equal, tmp_path, monkeypatch):
     """Adds a format whose toolkit gives the answer in its folder. Returns a function that makes such a folder."""
-    (tmp_path / "runtimes").mkdir()
-    (tmp_path / "runtimes" / "toy.py").write_text(TOY)
+    (tmp_path / "toy.py").write_text(TOY)
     (tmp_path / "sentences").write_text("".join(f"{text}\n" for text in TEXTS))
-    monkeypatch.setattr(certificate, "FOLDER", tmp_path)
+    monkeypatch.setattr(runtimes, "FOLDER", tmp_path)
 
     def make(**changes: Any) -> Path:
         folder = tmp_path / f"toy{len(list(tmp_path.glob('toy*')))}"
@@ -147,7 +146,7 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
     source = f"--from={toy()}"
     assert run(import_model, source, f"--output={tmp_path / 'none'}", "--runtime=none", flag) == 0
     assert "uncertified: no Python with the other toolkits; make interop" in capsys.readouterr().err
-    (tmp_path / "runtimes" / "toy.py").write_text("import no_such_toolkit\n")
+    (tmp_path / "toy.py").write_text("import no_such_toolkit\n")
     assert run(import_model, source, *flags(tmp_path, "missing")) == 0
     for name in ("none", "missing"):
         assert read(tmp_path / name)["verdict"] == "uncertified"
@@ -161,25 +160,35 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
         ("print('{')", "the answer breaks the protocol (JSONDecodeError"),
         ("print('[]')", "the answer breaks the protocol (TypeError"),
         ('print(\'{"greedy": [], "beam": [], "scores": null}\')', "not 5 translations"),
+        (
+            'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0]}\')',
+            "scores that are NaN or infinite",
+        ),
         ("import sys; sys.exit(3)", "cannot decode it: exit code 3"),
     ],
 )
 def test_a_toolkit_that_fails_leaves_nothing(toy, tmp_path, capsys, program, reason):
-    (tmp_path / "runtimes" / "toy.py").write_text(f"{program}\n")
+    (tmp_path / "toy.py").write_text(f"{program}\n")
     assert run(import_model, f"--from={toy()}", *flags(tmp_path, "imported")) == 2
     assert reason in error(capsys)
     assert not list(tmp_path.glob("*imported*"))
 
 
-def test_mistakes_are_errors_of_one_line(model, toy, tmp_path, capsys):
+def test_mistakes_are_errors_of_one_line_before_work_begins(model, toy, tmp_path, capsys, monkeypatch):
     source, output = f"--from={toy()}", f"--output={tmp_path / 'new'}"
     (tmp_path / "empty").mkdir()
+    (tmp_path / "blank").write_text(" \n\n")
+    (tmp_path / "latin").write_bytes("a dog\nün\n".encode("latin-1").replace(b"\xfcn", b"a\xfcn"))
+    monkeypatch.setitem(formats.FORMATS, "toy", formats.FORMATS["toy"]._replace(read=None))  # nothing begins
     cases = [
         (("--from=/nothing", output), "--from=/nothing: no such file or folder"),
         ((f"--from={tmp_path / 'empty'}", output), "is of no known format; name the folder or file of one model"),
         ((source, f"--output={tmp_path / 'empty'}"), "exists; delete it"),
         ((source, output, "--runtime=/no/python"), "--runtime=/no/python: no such program"),
-        ((source, output, f"--runtime={sys.executable}", "--sentences=/no/file"), "/no/file"),
+        ((source, output, "--runtime=none", "--sentences=/no/file"), "/no/file: No such file"),
+        ((source, output, "--runtime=none", f"--sentences={tmp_path / 'blank'}"), "blank: has no sentence"),
+        ((source, output, f"--sentences={tmp_path / 'latin'}"), "latin, line 2: not UTF-8 (byte 2)"),
+        ((source, f"--output={tmp_path / 'empty'}", "--sentences=/no/file"), "exists; delete it"),
         ((source, output, "--data.path=x", "--data.nothing=1"), "--data.nothing=1"),
     ]
     for given, message in cases:
@@ -220,7 +229,7 @@ def test_sentences_are_bundled_for_five_languages(model, monkeypatch):
     for language in ("en", "de", "pt", "fr", "es"):
         config = certificate.with_values(certificate.float32_config(model), {"data.source_language": language})
         config = certificate.with_values(config, workdirs.NO_DATA)
-        bundled[language] = certificate.choose_sentences(config, None).texts
+        bundled[language] = sentences.default_sentences(config).texts
         assert len(bundled[language]) == 8 and all(len(text) > 20 for text in bundled[language])
     assert len({text for texts in bundled.values() for text in texts}) == 40
 
@@ -230,21 +239,21 @@ def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path
         (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     config = model.config | workdirs.NO_DATA | {"data.path": str(tmp_path)}
     full = certificate.float32_config(dataclasses.replace(model, config=config))
-    sentences = certificate.choose_sentences(full, None)
-    assert sentences.texts == sentences.references == list(TEXTS)
+    valid = sentences.default_sentences(full)
+    assert valid.texts == valid.references == list(TEXTS)
     request = {"beam_size": 2, "length_penalty": 1.0, "max_length": 9, "quantization": None}
     side = equal | {"beam": list(TEXTS), "seconds": 1.0, "references": [{"pieces": []}] * len(TEXTS)}
-    compared = certificate.compare(sentences, request, side, side, full)
+    compared = certificate.compare(valid, request, side, side, full)
     assert compared["bleu"]["ours"]["bleu"] == compared["bleu"]["theirs"]["bleu"] == pytest.approx(100)
 
 
 def test_sentences_that_cannot_be_compared_are_left_out(model):
     config = certificate.float32_config(model)
-    sentences = certificate.Sentences("a file", ["", "dog", "dog " * 100, "red"], ["a", "b", "c", "d"])
-    usable = certificate.usable(sentences, model, config)
+    given = sentences.Sentences("a file", ["", "dog", "dog " * 10_000, "red"], ["a", "b", "c", "d"])
+    usable = sentences.usable(given, model, config)
     assert (usable.texts, usable.references) == (["dog", "red"], ["b", "d"])
-    with pytest.raises(certificate.Unavailable, match="a file: no sentence has 1 to 63 tokens"):
-        certificate.usable(certificate.Sentences("a file", [""]), model, config)
+    with pytest.raises(runtimes.Unavailable, match="a file: no sentence has 1 to 63 tokens"):
+        sentences.usable(sentences.Sentences("a file", [""]), model, config)
 
 
 def test_the_origin_has_a_digest_of_each_file_and_the_licence(tmp_path):

@@ -60,10 +60,9 @@ def test_a_model_of_pymarian_gives_its_scores_and_translations(interop_python, t
     model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
     exported.mkdir()
     marian.write(model, exported, None)
-    (tmp_path / "sentences").write_text("\n".join(SENTENCES))
     for path in (folder, exported):
-        file = str(tmp_path / "sentences")
-        result = certificate.certify(model, path, "marian", interop_python, file, quantization=None)
+        sentences = certificate.Sentences("here", SENTENCES)
+        result = certificate.certify(model, path, "marian", interop_python, sentences, quantization=None)
         assert result["verdict"] == "certified", result
         assert result["identical_greedy"] == 1.0
         assert result["largest_score_difference_per_token"] <= 1e-4

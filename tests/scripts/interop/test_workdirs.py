@@ -145,10 +145,8 @@ def test_parameters_that_do_not_fit_are_refused(model, tmp_path):
 
     table = "decoder.embedding.table"
     assert f"{table}: has (3, 8), must have (28, 8)" in error(**{table: np.zeros((3, 8), np.float32)})
-    assert f"{table}: has None, must have (28, 8)" in error(**{table: None})
+    assert f"{table}: has none, must have (28, 8)" in error(**{table: None})
     assert "extra: has (2,), must have none" in error(extra=np.zeros(2, np.float32))
-    bad = np.full((28, 8), np.nan, np.float32)
-    assert f"{table} has values that are NaN or infinite" in error(**{table: bad})
     wrong = dataclasses.replace(model, config=model.config | {"model.num_heads": 3})
     assert "d_model must be divisible by num_heads" in refusal(write, wrong, tmp_path / "refused")
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,65 @@
+"""The sentences that certificates compare: the lines of a file, the validation split, or bundled ones."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import logging
+
+from scripts.interop.portable import PortableModel
+from scripts.interop.runtimes import Unavailable
+from transformer import files
+from transformer.config_types import Config
+from transformer.data.languages import base_code
+from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.source import read_pairs
+from transformer.errors import UserError
+
+BUNDLED = Path(__file__).with_name("sentences.tsv")
+MAX_SENTENCES = 1000
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences to translate, with references if there are any."""
+
+    origin: str
+    texts: list[str]
+    references: list[str] | None = None
+
+
+def read_sentences(path: str | None) -> Sentences | None:
+    """Returns the lines of a file; None without one. Raises UserError if it cannot be read or has no sentence."""
+    if path is None:
+        return None
+    texts = read_text_file(files.expanded(path))
+    if not any(text.strip() for text in texts):
+        raise UserError(f"--sentences={path}: has no sentence")
+    return Sentences(path, texts)
+
+
+def default_sentences(config: Config) -> Sentences:
+    """Returns the validation split or, if its data is missing, bundled sentences of the source language."""
+    try:
+        return Sentences("the validation split", *read_pairs(config.data, "valid"))
+    except UserError as error:
+        language = base_code(config.data.source_language)
+        lines = [line.split("\t") for line in BUNDLED.read_text(encoding="utf-8").splitlines()]
+        bundled = {code: [text for name, text in lines if name == code] for code, _ in lines}
+        if language not in bundled:
+            logging.warning("No sentence in %s is bundled; name some with --sentences=FILE.", language)
+        logging.info("No validation split (%s): the certificate is for bundled sentences.", error)
+        language = language if language in bundled else "en"
+        return Sentences(f"bundled sentences ({language})", bundled[language])
+
+
+def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
+    """Returns the first sentences that have tokens and are not too long. Raises Unavailable if there are none."""
+    lengths = [len(tokens) for tokens in model.tokenizer.source.encode(sentences.texts)]
+    kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
+    if not kept:
+        raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
+    if skipped := len(lengths) - len(kept):
+        logging.warning("%s: %d sentences are empty or too long, and not compared.", sentences.origin, skipped)
+    kept = kept[:MAX_SENTENCES]
+    texts = [" ".join(sentences.texts[i].splitlines()) for i in kept]
+    return Sentences(sentences.origin, texts, sentences.references and [sentences.references[i] for i in kept])
