@@ -25,8 +25,8 @@ class Format(NamedTuple):
     read(path): the model. Raises UserError if it cannot be read or expressed here.
     write(model, folder, quantization): writes the model into a new folder. Raises UserError, with the setting that the
       format cannot express. None: cannot be exported.
-    quantizations: the values of --quantization besides none.
-    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in an environment of its own.
+    quantizations: the values of --quantization.
+    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
     """
 
     recognises: Callable[[Path], bool] | None

@@ -1,4 +1,4 @@
-"""A model between toolkits: what each format is read into, and written from."""
+"""A model between toolkits: readers of formats return it, and writers take it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class PortableModel:
 
 
 def foreign_ids(eos: int, unk: int, others: list[int], pad: int = ABSENT, bos: int = ABSENT) -> list[int]:
-    """Returns the foreign id of each token: the special ones in their order, and then the others."""
+    """Returns the foreign ids of all tokens: the special ones come first, in our order."""
     return [pad, unk, bos, eos, *others]
 
 

@@ -4,6 +4,7 @@ Every function raises UserError, one line that begins with the file, if the file
 """
 
 import contextlib
+import json
 import math
 import tokenize
 import zipfile
@@ -99,20 +100,18 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path, kind: type = dict) -> Any:
     """Reads a JSON object, or a value of another `kind`."""
-    import json
-
     text = read_text(path)
     with reading(path):
         return _of_kind(json.loads(text), kind)
 
 
-def read_yaml(path: Path, kind: type = dict) -> Any:
-    """Reads YAML, as `parse_yaml` does."""
-    return parse_yaml(read_text(path), path, kind)
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a YAML mapping, as `parse_yaml` does."""
+    return parse_yaml(read_text(path), path)
 
 
-def parse_yaml(text: str, path: Path, kind: type = dict) -> Any:
-    """Returns the value of YAML from a file, without tags and aliases."""
+def parse_yaml(text: str, path: Path) -> dict[str, Any]:
+    """Returns the mapping that the YAML of a file describes, without tags and aliases."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same as yaml.safe_load, in C
@@ -123,7 +122,7 @@ def parse_yaml(text: str, path: Path, kind: type = dict) -> Any:
                 depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
                 if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
                     raise ValueError(f"YAML with aliases, or nested more than {MAX_DEPTH} times")
-            return _of_kind(yaml.load(text, loader), kind)
+            return _of_kind(yaml.load(text, loader), dict)
         except yaml.YAMLError as error:
             raise ValueError(error) from None
 
@@ -166,7 +165,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             arrays = load_file(path)
         except SafetensorError as error:
             raise ValueError(error) from None
-        arrays = {checked_name(name): _without_bfloat16(array) for name, array in arrays.items()}
+        for name, array in arrays.items():
+            checked_name(name)
+            arrays[name] = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         check_finite(path, arrays)
     return arrays
 
@@ -189,7 +190,3 @@ def _of_kind(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"a {type(value).__name__} instead of a {kind.__name__}")
     return value
-
-
-def _without_bfloat16(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

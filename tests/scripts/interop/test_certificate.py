@@ -1,6 +1,7 @@
 """The commands of import and export, and their certificates, with a toolkit that answers from a file."""
 
 import dataclasses
+import errno
 import json
 import sys
 from pathlib import Path
@@ -139,6 +140,35 @@ def test_a_quantized_model_is_measured(toy, tmp_path):
     measured = read(tmp_path / "imported")
     assert (measured["verdict"], measured["precision"], measured["identical_greedy"]) == ("measured", "int8", 0)
     assert measured["largest_score_difference_per_token"] is None
+
+
+def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys):
+    for language in ("de", "en"):
+        (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
+    source = toy(beam=list(TEXTS), precision="int8")  # a perfect score
+    output, runtime, _ = flags(tmp_path, "imported")
+    assert run(import_model, f"--from={source}", output, runtime, f"--data.path={tmp_path}") == 0
+    scores = read(tmp_path / "imported")["bleu"]
+    assert scores["theirs"]["bleu"] == pytest.approx(100) and scores["ours"]["bleu"] < 10
+    summary = f"BLEU {scores['ours']['bleu']:.1f} here in float32, 100.0 there in int8."
+    assert summary in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatch, error):
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    source = toy()
+    exported = f"--workdir={tmp_path / 'imported'}", "--format=toy", *flags(tmp_path, "exported")
+    assert run(import_model, f"--from={source}", *flags(tmp_path, "imported")) == 0
+    for step in ("decode", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(certificate, step, fail)
+            code = 130 if error is KeyboardInterrupt else 2
+            assert run(import_model, f"--from={source}", *flags(tmp_path, "new")) == code
+            assert run(export, *exported) == code
+    assert not list(tmp_path.glob("*new*")) and not list(tmp_path.glob("*exported*"))
 
 
 def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
