@@ -11,7 +11,7 @@ from scripts.interop.portable import NEVER, PortableModel
 from transformer import files
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
 FORMAT = "huggingface"
 ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
@@ -61,6 +61,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
     }
     texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {
         "tokenizer_class": "MarianTokenizer",
+        "bos_token": SPECIAL_PIECES[BOS],  # or decoded texts would begin with it
         "separate_vocabs": not settings["tokenizer.shared"],
         "model_max_length": longest,
     }

@@ -9,11 +9,12 @@ import pytest
 
 import transformer
 from configs import base
-from scripts import align, average, compare, report, sweep
-from scripts.interop import workdirs
+from scripts import align, average, compare, export, import_model, report, sweep
+from scripts.interop import hugging_face_export, workdirs
 from scripts.interop.portable import Origin, PortableModel
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
+from tests.scripts.interop import hugging_face_folders
 from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
 from transformer import evaluate, files, train, translate
 from transformer.config import loading
@@ -136,6 +137,37 @@ def test_a_run_starts_from_it_and_decodings_are_swept(model, pair, tmp_path):
         '    return sweep.listed(sweep.product({"decoding.beam_size": [1, 2]}), objective="bleu", pruner=None)\n'
     )
     assert run(sweep, f"--from={workdir}", f"--sweep={file}", f"--workdir={tmp_path / 'sweep'}") == 0
+
+
+def test_transformers_leaves_the_start_token_out_of_decoded_texts(model, tmp_path):
+    hugging_face_export.write(model, tmp_path, None)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["bos_token"] == "<s>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp_path, capsys, is_shared):
+    hugging_face_folders.write_folder(tmp_path / "opus", is_shared=is_shared)
+    for language, texts in (("en", hugging_face_folders.ENGLISH), ("de", hugging_face_folders.GERMAN)):
+        for stem in ("train", "valid", "test"):
+            (tmp_path / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts * 10))
+    data = [f"--data.path={tmp_path}", *(f"--data.{stem}_split={stem}" for stem in ("train", "valid", "test"))]
+    flags = "--source_language=en", "--target_language=de", f"--runtime={interop_python}", *data
+    imported, tuned, exported = (tmp_path / name for name in ("imported", "tuned", "exported"))
+    assert run(import_model, f"--from={tmp_path / 'opus'}", f"--output={imported}", *flags) == 0
+    settings = {"training.steps": 20, "training.init_from": imported, "batch.tokens": 2048, "training.samples": 0}
+    settings |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 1}
+    overrides = (f"--config.{key}={value}" for key, value in settings.items())
+    assert run(train, f"--config={imported}/config.json", f"--workdir={tuned}", *overrides) == 0
+    capsys.readouterr()
+    results = []
+    for workdir in (imported, tuned):
+        assert run(evaluate, f"--workdir={workdir}", "--split=test") == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[1]["chrf"] > results[0]["chrf"]
+    runtime = f"--runtime={interop_python}"
+    assert run(export, f"--workdir={tuned}", "--format=huggingface", f"--output={exported}", runtime) == 0
+    assert json.loads((exported / "certificate.json").read_text())["verdict"] == "certified"
 
 
 def test_parameters_that_do_not_fit_are_refused(model, tmp_path):
