@@ -10,7 +10,7 @@ from scripts.interop.runtimes import Unavailable
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.languages import base_code
-from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.lines import counted, read_text_file
 from transformer.data.sources.source import read_pairs
 from transformer.errors import UserError
 
@@ -59,7 +59,7 @@ def usable(sentences: Sentences, model: PortableModel, config: Config) -> Senten
     if not kept:
         raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
     if skipped := len(lengths) - len(kept):
-        logging.warning("%s: %d sentences are empty or too long, and not compared.", sentences.origin, skipped)
+        logging.warning("%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence"))
     kept = kept[:MAX_SENTENCES]
     texts = [" ".join(sentences.texts[i].splitlines()) for i in kept]
     return Sentences(sentences.origin, texts, sentences.references and [sentences.references[i] for i in kept])
