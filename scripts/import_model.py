@@ -15,14 +15,11 @@ bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
-
-if TYPE_CHECKING:
-    from scripts.interop.portable import Origin
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -38,27 +35,27 @@ def main(arguments: argparse.Namespace) -> None:
     flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
     given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
     model = formats.FORMATS[name].read(source)
-    model = dataclasses.replace(model, config=model.config | given, origin=model.origin or origin_of(name, source))
+    model = dataclasses.replace(model, config=model.config | given)
     if missing := [f"{key.replace('data.', '--')}=CODE" for key in flags if key not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
+    origin = origin_of(name, source)
     with files.new_folder(output) as unfinished:
-        workdirs.write(model, unfinished)
+        workdirs.write(model, unfinished, origin)
         written = workdirs.from_workdir(unfinished, "best", 1)
         runtime = formats.FORMATS[name].runtime
         certified = certificate.certify(written, source, runtime, python, sentences, quantization=None)
-        certificate.write(certified, model.origin.files, unfinished)
+        certificate.write(certified, origin["files"], unfinished)
     certificate.conclude(certified, output)
 
 
-def origin_of(name: str, source: Path) -> "Origin":
-    """Returns the record of the files of a model, with the text of a licence among them."""
+def origin_of(name: str, source: Path) -> dict[str, Any]:
+    """Returns the content of parent.json: the format, the sha256 of its files, and the text of a licence among them."""
     from scripts.interop.certificate import digests_in
-    from scripts.interop.portable import Origin
 
     digests, folder = digests_in(source), source if source.is_dir() else source.parent
     licences = [file for file in digests if Path(file).name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))]
     text = (folder / licences[0]).read_text(encoding="utf-8", errors="replace") if licences else None
-    return Origin(name, digests, text)
+    return {"format": name, "files": digests, "licence": text}
 
 
 def make_parser() -> cli.Parser:

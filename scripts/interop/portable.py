@@ -17,15 +17,6 @@ NEVER = -100.0  # the output bias of an absent token: far below every logit, and
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The files from which a model was imported."""
-
-    format: str
-    files: dict[str, str]  # the sha256 of each by its name
-    licence: str | None  # the text of a licence file beside them
-
-
-@dataclass(frozen=True)
 class PortableModel:
     """A model in this project's terms.
 
@@ -38,7 +29,6 @@ class PortableModel:
     parameters: dict[str, np.ndarray]
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
-    origin: Origin | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A portable model as a workdir that all commands take, and the model of any workdir as a portable one."""
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +29,11 @@ STEP = 0  # no update was done here
 NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
 
 
-def write(model: PortableModel, folder: Path) -> None:
+def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None = None) -> None:
     """Writes a model as a workdir: one checkpoint, without an optimizer, complete.
 
-    `folder` is empty. Raises UserError if the parameters do not fit the configuration.
+    `folder` is empty. `origin` is the content of parent.json. Raises UserError if the parameters do not fit the
+    configuration.
     """
     tokenizer = model.tokenizer
     vocabulary = {"tokenizer.vocab_size": max(tokenizer.vocab_sizes), "tokenizer.shared": tokenizer.is_shared}
@@ -40,8 +42,8 @@ def write(model: PortableModel, folder: Path) -> None:
     workdir = create_workdir(folder, config)
     tokenizer.save(folder)
     files.write_json(workdir.contents, {VOCABULARY: tokenizer.fingerprint})
-    if model.origin is not None:
-        files.write_json(workdir.parent, dataclasses.asdict(model.origin))
+    if origin is not None:
+        files.write_json(workdir.parent, origin)
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
     with Checkpoints(workdir, config) as checkpoints:

@@ -11,7 +11,7 @@ import transformer
 from configs import base
 from scripts import align, average, compare, export, import_model, report, sweep
 from scripts.interop import hugging_face_export, workdirs
-from scripts.interop.portable import Origin, PortableModel
+from scripts.interop.portable import PortableModel
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.scripts.interop import hugging_face_folders
@@ -21,19 +21,19 @@ from transformer.config import loading
 from transformer.decoding.shortlist import Shortlist
 from transformer.workdir import Workdir
 
-ORIGIN = Origin("marian", {"model.npz": "0" * 64}, "CC-BY 4.0")
+ORIGIN = {"format": "marian", "files": {"model.npz": "0" * 64}, "licence": "CC-BY 4.0"}
 
 
 @pytest.fixture(scope="module")
 def model() -> PortableModel:
     tokenizer = make_tokenizer(28)
     shortlist = Shortlist(np.arange(56, dtype=np.int32).reshape(28, 2) % 28, np.arange(4, 9), 28, is_shared=True)
-    return dataclasses.replace(random_model(tokenizer), shortlist=shortlist, origin=ORIGIN)
+    return dataclasses.replace(random_model(tokenizer), shortlist=shortlist)
 
 
 def write(model: PortableModel, path: Path) -> Path:
     with files.new_folder(path) as folder:
-        workdirs.write(model, folder)
+        workdirs.write(model, folder, ORIGIN)
     return path
 
 
@@ -72,7 +72,7 @@ def test_two_vocabularies_have_a_file_each(tmp_path):
 
 
 def test_the_workdir_records_where_the_model_came_from(workdir):
-    assert json.loads((workdir / "parent.json").read_text()) == dataclasses.asdict(ORIGIN)
+    assert json.loads((workdir / "parent.json").read_text()) == ORIGIN
     assert {"commit", "packages", "resumed"} <= json.loads((workdir / "environment.json").read_text()).keys()
     assert Workdir(workdir).is_complete()
 
