@@ -285,6 +285,15 @@ def test_sentences_that_cannot_be_compared_are_left_out(model):
         sentences.usable(sentences.Sentences("a file", [""]), model, config)
 
 
+def test_outputs_end_where_tables_of_positions_may(model):
+    config = certificate.float32_config(model)
+    text = "a " * 30 + "red"
+    assert 60 < len(model.tokenizer.source.encode([text])[0]) < 64 == config.decoding.max_source_length
+    assert certificate.search_settings([text], model, config)["max_length"] == 63
+    short = certificate.search_settings(["dog"], model, config)["max_length"]
+    assert short == len(model.tokenizer.source.encode(["dog"])[0]) + 4
+
+
 def test_the_origin_has_a_digest_of_each_file_and_the_licence(tmp_path):
     (tmp_path / "LICENSE").write_text("free\n")
     (tmp_path / "model.npz").write_bytes(b"abc")
