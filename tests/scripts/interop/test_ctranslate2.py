@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts import export
 from scripts.interop import certificate, ctranslate2, ctranslate2_reader, formats
 from scripts.interop.portable import NEVER
+from tests.checkpoints.workdirs import make_workdir
 from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer import cli
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
@@ -163,6 +166,17 @@ def test_settings_that_ctranslate2_cannot_express_are_named(tmp_path, key, value
     model.config[key] = value
     with pytest.raises(UserError, match=f"cannot express {key}={value}"):
         ctranslate2.write(model, tmp_path, None)
+
+
+def test_the_converter_runs_in_the_python_of_the_flag(tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho this is no CTranslate2 >&2; exit 1\n")
+    python.chmod(0o755)
+    workdir, output = make_workdir(tmp_path / "workdir", steps=(10,)), tmp_path / "exported"
+    flags = [f"--workdir={workdir}", "--format=ctranslate2", f"--output={output}", "--checkpoint=last"]
+    assert cli.execute(export.make_parser(), export.main, [*flags, f"--runtime={python}"]) == 2
+    assert "this is no CTranslate2" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_argos_package(tmp_path):
