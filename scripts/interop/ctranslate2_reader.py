@@ -22,19 +22,16 @@ from scripts.interop.ctranslate2_variables import (
     STACKS,
     is_sinusoidal,
     names,
+    read_settings,
     read_variables,
     sinusoids,
 )
 from scripts.interop.portable import ABSENT, NEVER, PortableModel, rows_in_order
-from transformer.config.keys import show
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS
 
 WITHOUT_EFFECT = ("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions")
-FLAGS = {"source_bos": False, "source_eos": False, "target_bos": True}  # before binary version 6
-DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-DEFAULTS |= {"add_source_eos": False, "layer_norm_epsilon": None}
 
 
 def recognises(path: Path) -> bool:
@@ -73,7 +70,7 @@ class _Importer:
     def __init__(self, folder: Path, package: Path) -> None:
         self.folder, self.package = folder, package
         self.variables, self.num_heads = read_variables(folder / "model.bin")
-        self.settings = self.read_settings()
+        self.settings = read_settings(folder, self.variables)
         self.config: dict[str, Any] = {"decoding.length_penalty": 1.0, "decoding.length_penalty_form": "power"}
         self.parameters: dict[str, np.ndarray] = {}
         self.layers = dict.fromkeys(STACKS, 0)
@@ -89,8 +86,7 @@ class _Importer:
                 raise UserError(f"has the variable {name}, for which the models here have no part")
         if (self.package / "metadata.json").exists():
             metadata = untrusted.read_json(self.package / "metadata.json")
-            for key, name in (("data.source_language", "from_code"), ("data.target_language", "to_code")):
-                self.config[key] = metadata[name]
+            self.config |= {"data.source_language": metadata["from_code"], "data.target_language": metadata["to_code"]}
         tokenizer = ctranslate2_vocabularies.read_tokenizer((self.folder, self.package), self.sides)
         if isinstance(tokenizer.source, PieceVocabulary):
             self.config["tokenizer.kind"] = "pieces"
@@ -106,22 +102,6 @@ class _Importer:
         if len(values) > 1:
             raise UserError(f"{name} has the values {sorted(values)}, must have one")
         return values.pop()
-
-    def read_settings(self) -> dict[str, Any]:
-        """Returns the content of config.json; before binary version 6, variables say the same."""
-        flags = {name: bool(self.variables.pop(f"with_{name}", default)) for name, default in FLAGS.items()}
-        defaults = DEFAULTS | {"add_source_bos": flags["source_bos"], "add_source_eos": flags["source_eos"]}
-        defaults["decoder_start_token"] = "<s>" if flags["target_bos"] else "</s>"
-        path = self.folder / "config.json"
-        settings = defaults | (untrusted.read_json(path) if path.exists() else {})
-        for key, value in settings.items():
-            if key not in DEFAULTS and value:
-                raise UserError(f"has the setting {key}={show(value)}, which no model here has")
-        if settings["decoder_start_token"] is None:
-            raise UserError(
-                "has no decoder_start_token: the user gives the first target token, which no command here can"
-            )
-        return settings
 
     def read_layers(self) -> None:
         for stack in STACKS:
@@ -213,8 +193,7 @@ class _Importer:
         if kinds or is_rotary:
             self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
             return
-        rows = len(tables[0])
-        longest = min(rows - 50, 256)
-        self.config |= {"model.positions": "learned", "model.max_positions": rows, "data.max_length": longest}
-        self.config |= {"decoding.max_source_length": longest}
+        longest = min(len(tables[0]) - 50, 256)
+        self.config |= {"model.positions": "learned", "model.max_positions": len(tables[0])}
+        self.config |= {"data.max_length": longest, "decoding.max_source_length": longest}
         self.parameters |= {f"{stack}.positions.table": table for stack, table in zip(STACKS, tables, strict=True)}
