@@ -5,7 +5,6 @@ A variable with an effect that no part of our model has is an error.
 
 import contextlib
 import math
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -59,8 +58,10 @@ def _extract(path: Path, folder: Path) -> Path:
             parts = [untrusted.checked_name(part) for part in member.filename.removesuffix("/").split("/")]
             is_of_model = len(parts) == 3 and parts[1] == "model"
             if not member.is_dir() and (len(parts) == 2 or is_of_model):
-                with archive.open(member) as source, folder.joinpath(*parts[1:]).open("xb") as copy:
-                    shutil.copyfileobj(source, copy)
+                copy = folder.joinpath(*parts[1:])
+                if copy.exists():
+                    raise UserError(f"{path}: has two files {copy.name}, must have those of one model")
+                copy.write_bytes(archive.read(member))
     return folder
 
 

@@ -196,6 +196,14 @@ def test_argos_package(tmp_path):
         assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
 
 
+def test_an_archive_of_two_packages_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "two.argosmodel", "w") as archive:
+        for name in ("de_en", "en_de"):
+            archive.writestr(f"{name}/model/model.bin", model_bin(random_variables()))
+    with pytest.raises(UserError, match="two.argosmodel: has two files model.bin, must have those of one model"):
+        ctranslate2_reader.read(tmp_path / "two.argosmodel")
+
+
 def with_variable(name: str, value) -> bytes:
     return model_bin(random_variables() | {name: np.array(value)})
 
