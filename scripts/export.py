@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
     with files.new_folder(output) as unfinished:
-        entry.write(model, unfinished, arguments.quantization)
+        entry.write(model, unfinished, arguments.quantization, python)
         certified = certificate.certify(model, unfinished, entry.runtime, python, sentences, arguments.quantization)
         certificate.write(certified, certificate.digests_in(unfinished), unfinished)
     certificate.conclude(certified, output)

@@ -40,10 +40,11 @@ CTranslate2 divides the log-probability of a hypothesis by length^length_penalty
 """
 
 
-def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
+def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
     """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
 
-    Raises UserError if CTranslate2 cannot express a setting, or its Python is missing.
+    `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if CTranslate2 cannot express a
+    setting, or the converter is missing.
     """
     model.check_expressible("ctranslate2", EXPRESSIBLE)
     config, vocabularies = freeze(model.settings), [list(side.pieces) for side in model.tokenizer.sides]
@@ -73,7 +74,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
             "sources": [],
         }
         try:
-            certificate.ask(certificate.find_python(None) or Path("python"), "ctranslate2", request)
+            certificate.ask(python or certificate.find_python(None) or Path("python"), "ctranslate2", request)
         except certificate.Unavailable as reason:
             raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
     segmenters = _segmenters(*model.tokenizer.sides)

@@ -5,7 +5,6 @@ A variable with an effect that no part of our model has is an error.
 
 import contextlib
 import math
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -22,19 +21,16 @@ from scripts.interop.ctranslate2_variables import (
     STACKS,
     is_sinusoidal,
     names,
+    read_settings,
     read_variables,
     sinusoids,
 )
 from scripts.interop.portable import ABSENT, NEVER, PortableModel, rows_in_order
-from transformer.config.keys import show
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS
 
 WITHOUT_EFFECT = ("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions")
-FLAGS = {"source_bos": False, "source_eos": False, "target_bos": True}  # before binary version 6
-DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-DEFAULTS |= {"add_source_eos": False, "layer_norm_epsilon": None}
 
 
 def recognises(path: Path) -> bool:
@@ -62,8 +58,10 @@ def _extract(path: Path, folder: Path) -> Path:
             parts = [untrusted.checked_name(part) for part in member.filename.removesuffix("/").split("/")]
             is_of_model = len(parts) == 3 and parts[1] == "model"
             if not member.is_dir() and (len(parts) == 2 or is_of_model):
-                with archive.open(member) as source, folder.joinpath(*parts[1:]).open("xb") as copy:
-                    shutil.copyfileobj(source, copy)
+                copy = folder.joinpath(*parts[1:])
+                if copy.exists():
+                    raise UserError(f"{path}: has two files {copy.name}, must have those of one model")
+                copy.write_bytes(archive.read(member))
     return folder
 
 
@@ -73,7 +71,7 @@ class _Importer:
     def __init__(self, folder: Path, package: Path) -> None:
         self.folder, self.package = folder, package
         self.variables, self.num_heads = read_variables(folder / "model.bin")
-        self.settings = self.read_settings()
+        self.settings = read_settings(folder, self.variables)
         self.config: dict[str, Any] = {"decoding.length_penalty": 1.0, "decoding.length_penalty_form": "power"}
         self.parameters: dict[str, np.ndarray] = {}
         self.layers = dict.fromkeys(STACKS, 0)
@@ -89,8 +87,7 @@ class _Importer:
                 raise UserError(f"has the variable {name}, for which the models here have no part")
         if (self.package / "metadata.json").exists():
             metadata = untrusted.read_json(self.package / "metadata.json")
-            for key, name in (("data.source_language", "from_code"), ("data.target_language", "to_code")):
-                self.config[key] = metadata[name]
+            self.config |= {"data.source_language": metadata["from_code"], "data.target_language": metadata["to_code"]}
         tokenizer = ctranslate2_vocabularies.read_tokenizer((self.folder, self.package), self.sides)
         if isinstance(tokenizer.source, PieceVocabulary):
             self.config["tokenizer.kind"] = "pieces"
@@ -106,22 +103,6 @@ class _Importer:
         if len(values) > 1:
             raise UserError(f"{name} has the values {sorted(values)}, must have one")
         return values.pop()
-
-    def read_settings(self) -> dict[str, Any]:
-        """Returns the content of config.json; before binary version 6, variables say the same."""
-        flags = {name: bool(self.variables.pop(f"with_{name}", default)) for name, default in FLAGS.items()}
-        defaults = DEFAULTS | {"add_source_bos": flags["source_bos"], "add_source_eos": flags["source_eos"]}
-        defaults["decoder_start_token"] = "<s>" if flags["target_bos"] else "</s>"
-        path = self.folder / "config.json"
-        settings = defaults | (untrusted.read_json(path) if path.exists() else {})
-        for key, value in settings.items():
-            if key not in DEFAULTS and value:
-                raise UserError(f"has the setting {key}={show(value)}, which no model here has")
-        if settings["decoder_start_token"] is None:
-            raise UserError(
-                "has no decoder_start_token: the user gives the first target token, which no command here can"
-            )
-        return settings
 
     def read_layers(self) -> None:
         for stack in STACKS:
@@ -213,8 +194,7 @@ class _Importer:
         if kinds or is_rotary:
             self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
             return
-        rows = len(tables[0])
-        longest = min(rows - 50, 256)
-        self.config |= {"model.positions": "learned", "model.max_positions": rows, "data.max_length": longest}
-        self.config |= {"decoding.max_source_length": longest}
+        longest = min(len(tables[0]) - 50, 256)
+        self.config |= {"model.positions": "learned", "model.max_positions": len(tables[0])}
+        self.config |= {"data.max_length": longest, "decoding.max_source_length": longest}
         self.parameters |= {f"{stack}.positions.table": table for stack, table in zip(STACKS, tables, strict=True)}

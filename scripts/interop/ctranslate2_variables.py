@@ -1,16 +1,18 @@
-"""The variables of CTranslate2's model.bin, and the names of our parameters for them.
+"""The variables of CTranslate2's model.bin, its settings, and the names of our parameters for the variables.
 
 CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 from scripts.interop import untrusted
+from transformer.config.keys import show
 from transformer.errors import UserError
 from transformer.model.positions import POSITIONS
 
@@ -23,6 +25,9 @@ NUM_HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  
 ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
 ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
+
+DEFAULTS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
+DEFAULTS |= {"add_source_eos": False, "layer_norm_epsilon": None}  # of config.json
 
 PARTS = {
     "self_attention/linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),
@@ -84,6 +89,23 @@ def read_variables(path: Path) -> tuple[dict[str, np.ndarray], int]:
         value = variables.pop(setting)
         variables |= {f"{stack}/{setting}": value for stack in STACKS}
     return variables, NUM_HEADS[specification]
+
+
+def read_settings(folder: Path, variables: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the content of config.json; before binary version 6, variables say the same, and are taken."""
+    settings = dict(DEFAULTS)
+    for token in ("bos", "eos"):
+        settings[f"add_source_{token}"] = bool(variables.pop(f"with_source_{token}", False))
+    if not variables.pop("with_target_bos", True):
+        settings["decoder_start_token"] = "</s>"
+    if (folder / "config.json").exists():
+        settings |= untrusted.read_json(folder / "config.json")
+    for key, value in settings.items():
+        if key not in DEFAULTS and value:
+            raise UserError(f"has the setting {key}={show(value)}, which no model here has")
+    if settings["decoder_start_token"] is None:
+        raise UserError("has no decoder_start_token: the user gives the first target token, which no command here can")
+    return settings
 
 
 def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:

@@ -23,15 +23,15 @@ class Format(NamedTuple):
 
     recognises(path): whether the names of the files look like this format. None: cannot be imported.
     read(path): the model. Raises UserError if it cannot be read or expressed here.
-    write(model, folder, quantization): writes the model into a new folder. Raises UserError, with the setting that the
-      format cannot express. None: cannot be exported.
+    write(model, folder, quantization, python): writes the model into a new folder; the toolkit's own converter runs in
+      that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
     """
 
     recognises: Callable[[Path], bool] | None
     read: Callable[[Path], PortableModel] | None
-    write: Callable[[PortableModel, Path, str | None], None] | None
+    write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
 

@@ -112,7 +112,7 @@ def _search_config(search: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
+def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
     """Writes model.npz, vocabularies and decoder.yml. Raises UserError if Marian cannot express the model."""
     model.check_expressible("marian", marian_architecture.EXPRESSIBLE)
     config = dict(model.settings)

@@ -39,7 +39,7 @@ EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("be
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
 
-def write_safetensors(model: PortableModel, folder: Path, quantization: str | None) -> None:
+def write_safetensors(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
     """Writes the float32 parameters by their names, the settings of model and search, and the vocabularies."""
     config = checked(model.config)
     settings = {group: config[group].to_dict() for group in ("model", "decoding")}
@@ -57,7 +57,7 @@ def write_safetensors(model: PortableModel, folder: Path, quantization: str | No
             files.write_bytes(folder / f"{name}.spm", side.models[index])
 
 
-def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None) -> None:
+def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
     """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which needs only these files.
 
     Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if the search cannot be

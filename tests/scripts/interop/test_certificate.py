@@ -60,7 +60,7 @@ def toy(model, equal, tmp_path, monkeypatch):
         (folder / "answer.json").write_text(json.dumps(equal | changes))
         return folder
 
-    def write(written: PortableModel, folder: Path, quantization: str | None) -> None:
+    def write(written: PortableModel, folder: Path, quantization: str | None, python: Path | None) -> None:
         written.check_expressible("toy", {"model.positions": ("sinusoidal",)})
         (folder / "answer.json").write_text(json.dumps(equal))
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts import export
 from scripts.interop import certificate, ctranslate2, ctranslate2_reader, formats
 from scripts.interop.portable import NEVER
+from tests.checkpoints.workdirs import make_workdir
 from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer import cli
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
@@ -165,6 +168,17 @@ def test_settings_that_ctranslate2_cannot_express_are_named(tmp_path, key, value
         ctranslate2.write(model, tmp_path, None)
 
 
+def test_the_converter_runs_in_the_python_of_the_flag(tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ngrep -q variables && echo told to convert >&2; exit 1\n")
+    python.chmod(0o755)
+    workdir, output = make_workdir(tmp_path / "workdir", steps=(10,)), tmp_path / "exported"
+    flags = [f"--workdir={workdir}", "--format=ctranslate2", f"--output={output}", "--checkpoint=last"]
+    assert cli.execute(export.make_parser(), export.main, [*flags, f"--runtime={python}"]) == 2
+    assert "told to convert" in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_argos_package(tmp_path):
     tokenizer = make_tokenizer(28)
     folder = write_folder(tmp_path / "translate-de_en" / "model", model_bin(random_variables()))
@@ -180,6 +194,14 @@ def test_argos_package(tmp_path):
         model = ctranslate2_reader.read(path)
         assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
         assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
+
+
+def test_an_archive_of_two_packages_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "two.argosmodel", "w") as archive:
+        for name in ("de_en", "en_de"):
+            archive.writestr(f"{name}/model/model.bin", model_bin(random_variables()))
+    with pytest.raises(UserError, match="two.argosmodel: has two files model.bin, must have those of one model"):
+        ctranslate2_reader.read(tmp_path / "two.argosmodel")
 
 
 def with_variable(name: str, value) -> bytes:
