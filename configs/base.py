@@ -215,6 +215,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
     decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
+    # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the
+    # beam_size-th ended hypothesis, even if a live one is far better
+    decoding.shrinking_beam = Key(False, SWITCH)
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))

@@ -52,7 +52,7 @@ def certify(
             raise Unavailable("no toolkit translates this format")
         if python is None:
             raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
-        config = float32_config(model)
+        config = float32_config(model, runtime)
         sentences = usable(sentences or default_sentences(config), model, config)
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
@@ -63,10 +63,11 @@ def certify(
     return compare(sentences, request, ours, theirs, config)
 
 
-def float32_config(model: PortableModel) -> Config:
-    """Returns the configuration with a beam search over the whole vocabulary in float32."""
+def float32_config(model: PortableModel, runtime: str | None = None) -> Config:
+    """Returns the configuration with a toolkit's kind of beam search over the whole vocabulary in float32."""
     settings = {"model.dtype": "float32", "decoding.strategy": "beam", "decoding.shortlist": 0}
-    return with_values(base.get_config(), model.config | settings | {"decoding.forbid_unk": True})
+    settings |= {"decoding.forbid_unk": True, "decoding.shrinking_beam": runtime == "marian"}
+    return with_values(base.get_config(), model.config | settings)
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def _search_config(search: dict[str, Any], path: Path) -> dict[str, Any]:
     return {
         "decoding.beam_size": max(1, int(values["beam-size"])),
         "decoding.length_penalty_form": "power",
+        "decoding.shrinking_beam": True,
         "decoding.length_penalty": float(values["normalize"]),
         "decoding.max_length_factor": float(values["max-length-factor"]),
         "decoding.max_extra_length": int(values["max-length-factor"]),  # Marian's lengths include end-of-sentence
@@ -116,6 +117,11 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     """Writes model.npz, vocabularies and decoder.yml. Raises UserError if Marian cannot express the model."""
     model.check_expressible("marian", marian_architecture.EXPRESSIBLE)
     config = dict(model.settings)
+    if config["model.norm_position"] == "pre" and config["model.decoder_self_attention"] == "attention":
+        raise UserError(
+            "--format=marian: cannot express model.norm_position=pre with model.decoder_self_attention=attention, "
+            "whose keys and values Marian normalizes in training and not in decoding; only post, or ssru"
+        )
     for width in ("d_k", "d_v"):
         if (value := config[f"model.{width}"]) not in (None, config["model.d_model"] // config["model.num_heads"]):
             raise UserError(f"--format=marian: cannot express model.{width}={value}, only d_model / num_heads")

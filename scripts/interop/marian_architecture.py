@@ -85,6 +85,7 @@ def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
                 ours, theirs = f"{stack}.layers.{layer}.{sublayer}", f"{stack}_l{layer + 1}"
                 parameters, norm = SUBLAYERS[kind]
                 names |= {f"{ours}.{name}": f"{theirs}_{marian_name}" for name, marian_name in parameters.items()}
+                norm = "rnn" if kind == "ssru" and suffix else norm
                 names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
     return names
 

@@ -102,25 +102,27 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
 
 
 @pytest.mark.parametrize(
-    ("form", "alpha", "n_best", "changes"),
-    [("gnmt", 0.0, 1, {}), ("gnmt", 0.6, 3, SSRU), ("gnmt", 2.0, 1, {}), ("power", 0.6, 3, {}), ("power", 2.0, 2, {})],
+    ("form", "alpha", "n_best", "shrinking", "changes"),
+    [
+        *[("gnmt", 0.0, 1, False, {}), ("gnmt", 0.6, 3, False, SSRU), ("gnmt", 2.0, 1, False, {})],
+        *[("power", 0.6, 3, False, {}), ("power", 2.0, 2, False, {}), ("power", 1.0, 3, True, {})],
+    ],
 )
-def test_early_stopping_does_not_change_the_result(form, alpha, n_best, changes):
+def test_early_stopping_does_not_change_the_result(form, alpha, n_best, shrinking, changes):
     """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
     model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
     settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha, "length_penalty_form": form}
-    hypotheses = search([model], sources, limits, **settings)
+    hypotheses = search([model], sources, limits, shrinking_beam=shrinking, **settings)
     for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
-        expected = plain_search(model, source, limit, beam_size, functools.partial(PENALTIES[form], alpha=alpha))[
-            :n_best
-        ]
+        penalty_of = functools.partial(PENALTIES[form], alpha=alpha)
+        expected = plain_search(model, source, limit, beam_size, penalty_of, shrinking)[:n_best]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
 
 
-def plain_search(model, source, limit, beam_size, penalty_of) -> list[tuple[float, list[int]]]:
+def plain_search(model, source, limit, beam_size, penalty_of, shrinking) -> list[tuple[float, list[int]]]:
     live, ended = [(0.0, [])], []
     while live and len(ended) < beam_size:
         padded = [[*tokens, *[EOS] * (16 - len(tokens))] for _, tokens in live]
@@ -134,6 +136,8 @@ def plain_search(model, source, limit, beam_size, penalty_of) -> list[tuple[floa
             if token == EOS or len(tokens) < limit
         ]
         extensions = sorted((pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0])
+        if shrinking:
+            extensions = extensions[: beam_size - len(ended)]
         ended += [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
         live = [(log_p, tokens) for log_p, tokens in extensions if tokens[-1] != EOS][:beam_size]
     scored = [(total / penalty_of(len(tokens)), tokens) for total, tokens in ended]

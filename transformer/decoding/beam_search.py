@@ -67,6 +67,7 @@ class BeamSearch:
     beam_size: K, the number of live hypotheses. n_best: how many are returned, at most K.
     length_penalty: alpha, at least 0. length_penalty_form: see `LENGTH_PENALTIES`. forbid_unk: whether UNK is never
       generated.
+    shrinking_beam: whether a hypothesis that ends keeps its place among the K, as in Marian, so that fewer stay live.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
     """
@@ -79,6 +80,7 @@ class BeamSearch:
     length_penalty_form: str
     max_length: int
     forbid_unk: bool
+    shrinking_beam: bool = False
 
     def start(self, source: Int[Array, "B S"]) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
@@ -101,6 +103,11 @@ class BeamSearch:
         live_log_p, *extensions = self.best_extensions(state.live_log_p, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
+        if self.shrinking_beam:
+            is_free = jnp.arange(self.beam_size)[None] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
+            best = jnp.where(is_free, best, -1)
+            stays = (best[:, :, None] == self.beam_size + jnp.arange(self.beam_size)[None, None]).any(axis=1)
+            live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
         ends = (best[:, :, None] == jnp.arange(self.beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
         return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
 

@@ -31,7 +31,7 @@ COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
 SAMPLE = (*COMMON, "lines", "seed", "temperature", "top_k", "top_p", "max_length")
 
 STRATEGIES = {
-    "beam": Strategy(beam_search, (*COMMON, "beam_size", "max_length")),
+    "beam": Strategy(beam_search, (*COMMON, "beam_size", "shrinking_beam", "max_length")),
     "sample": Strategy(sample, SAMPLE, samples=True),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }

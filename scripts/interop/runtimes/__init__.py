@@ -1,9 +1,10 @@
 """Programs that decode with other toolkits. Each is run by another environment's Python and imports nothing of ours.
 
-`ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and
-reads one JSON object from its standard output. Log lines go to standard error. Exit code 0 means success; after
-another one, the last line of standard error is the reason that the user reads. With -I the program's folder, where
-ctranslate2.py is not the toolkit, is not on Python's path. An ImportError says that the toolkit is missing.
+`ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and reads one JSON
+object from its standard output. Log lines go to standard error. Exit code 0 means success, and 3 that the toolkit does
+not compute the model as it was trained, so that there is nothing to compare with. After any but 0, the last line of
+standard error is the reason that the user reads. With -I the program's folder, where ctranslate2.py is not the toolkit,
+is not on Python's path. An ImportError says that the toolkit is missing.
 
 The request:
     folder           the file or folder of the model, an absolute path.
@@ -40,6 +41,7 @@ from transformer.environment import REPOSITORY
 from transformer.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
+NO_REFERENCE = 3  # exit code of a runtime whose toolkit does not compute a model as it was trained
 
 
 class Unavailable(Exception):
@@ -76,6 +78,8 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         if reason.startswith(("ModuleNotFoundError", "ImportError")):
             raise Unavailable(f"{python}: {reason}; make interop")
+        if done.returncode == NO_REFERENCE:
+            raise Unavailable(reason)
         raise UserError(f"the other toolkit cannot decode it: {reason:.300}")
     try:
         answer = json.loads(done.stdout)

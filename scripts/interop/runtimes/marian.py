@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+import numpy as np
 import pymarian
 import sentencepiece
 import yaml
@@ -30,8 +31,19 @@ def settings_of(path):
     return path, vocabularies, processors
 
 
+def check_decoding(model):
+    """Exits if pymarian decodes a model otherwise than it trains it."""
+    settings = yaml.safe_load(np.load(model)["special:model.yml"].tobytes().split(b"\0")[0].decode())
+    if settings["transformer-preprocess"] and settings["transformer-decoder-autoreg"] == "self-attention":
+        print(
+            "Marian normalizes the keys and values of pre-norm decoders in training, not in decoding", file=sys.stderr
+        )
+        sys.exit(3)
+
+
 def decode(request):
     model, vocabularies, processors = settings_of(request["folder"])
+    check_decoding(model)
     sources, references = request["sources"], request["references"]
     targets = [reference["text"] for reference in references or []]
     if processors:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 import subprocess
 
 import pytest
@@ -34,13 +35,15 @@ size = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/vocab.spm").vo
 pymarian.Trainer(
     type="transformer", model=f"{folder}/model.npz", train_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
     vocabs=[f"{folder}/vocab.spm"] * 2, dim_vocabs=[size] * 2, dim_emb=32, transformer_dim_ffn=64, enc_depth=2,
-    transformer_heads=4, dec_depth=1, after="60u", cpu_threads=1, mini_batch=16, workspace=256, learn_rate=3e-3, seed=1,
-    quiet=True, tempdir=folder, **options).train()
+    transformer_heads=4, dec_depth=1, after="500u", cpu_threads=1, mini_batch=16, workspace=256, seed=1,
+    learn_rate=3e-3, quiet=True, tempdir=folder, valid_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
+    valid_metrics=["cross-entropy"], valid_freq="500u", valid_log=f"{folder}/valid.log", **options).train()
 """
 PRE_NORM = {"transformer_preprocess": "n", "transformer_postprocess": "da", "transformer_postprocess_top": "n"}
 KINDS = {
     "post-norm": {"tied_embeddings_all": True},
     "pre-norm": PRE_NORM | {"transformer_ffn_activation": "relu"},
+    "pre-norm-ssru": PRE_NORM | {"transformer_decoder_autoreg": "rnn", "dec_cell": "ssru"},
     "tied": {"tied_embeddings": True},
     "ssru": {"tied_embeddings_all": True, "transformer_decoder_autoreg": "rnn", "dec_cell": "ssru"},
 }
@@ -48,7 +51,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_pymarian_gives_its_scores_and_translations(interop_python, tmp_path, kind):
+def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_python, tmp_path, kind):
     folder, exported = tmp_path / "marian", tmp_path / "exported"
     folder.mkdir()
     request = json.dumps([str(folder), SENTENCES * 20, KINDS[kind]])
@@ -57,11 +60,18 @@ def test_a_model_of_pymarian_gives_its_scores_and_translations(interop_python, t
     model = dataclasses.replace(model, config=model.config | LANGUAGES | SEARCH)
     (tmp_path / "workdir").mkdir()
     workdirs.write(model, tmp_path / "workdir")
-    model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
+    scored = transformer.load(tmp_path / "workdir").score([(line, line.upper()) for line in SENTENCES])
+    # Per sentence, of the end too, as Marian computes it in training.
+    loss = float((folder / "valid.log").read_text().split("cross-entropy : ")[1].split(" :")[0])
+    assert -statistics.fmean(item.log_probability for item in scored) == pytest.approx(loss, rel=1e-3)
+    model, sentences = workdirs.from_workdir(tmp_path / "workdir", "best", 1), certificate.Sentences("here", SENTENCES)
+    if kind == "pre-norm":  # pymarian translates otherwise than it trains
+        result = certificate.certify(model, folder, "marian", interop_python, sentences, quantization=None)
+        assert (result["verdict"], "not in decoding" in result["reasons"][0]) == ("uncertified", True)
+        return
     exported.mkdir()
     marian.write(model, exported, None)
     for path in (folder, exported):
-        sentences = certificate.Sentences("here", SENTENCES)
         result = certificate.certify(model, path, "marian", interop_python, sentences, quantization=None)
         assert result["verdict"] == "certified", result
         assert result["identical_greedy"] == 1.0
