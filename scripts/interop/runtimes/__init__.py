@@ -1,10 +1,10 @@
 """Programs that decode with other toolkits. Each is run by another environment's Python and imports nothing of ours.
 
-`ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and reads one JSON
-object from its standard output. Log lines go to standard error. Exit code 0 means success, and 3 that the toolkit does
-not compute the model as it was trained, so that there is nothing to compare with. After any but 0, the last line of
-standard error is the reason that the user reads. With -I the program's folder, where ctranslate2.py is not the toolkit,
-is not on Python's path. An ImportError says that the toolkit is missing.
+`ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and reads one
+JSON object from its standard output. Log lines go to standard error. Exit code 0 means success, and 3 that the toolkit
+does not compute the model as it was trained, so that there is nothing to compare with. After any but 0, the last line
+of standard error is the reason that the user reads. With -I the folder of the program, where ctranslate2.py is not the
+toolkit, is not on the path of Python. An ImportError says that the toolkit is missing.
 
 The request:
     folder           the file or folder of the model, an absolute path.
