@@ -1,0 +1,91 @@
+"""MarianMTModel and Pegasus folders against Transformers, in float32 and in both directions."""
+
+import dataclasses
+import json
+import subprocess
+
+import pytest
+
+from scripts.interop import certificate, hugging_face, hugging_face_export, workdirs
+from scripts.interop.portable import NEVER
+from tests.scripts.interop import hugging_face_folders as folders
+from tests.scripts.interop.portable import make_tokenizer, random_model
+from transformer.special_tokens import BOS
+
+TEXTS = [*folders.ENGLISH, "the dog sees the old house", "the dog"]
+SAVE = """
+import json, sys, torch
+from transformers import MarianConfig, MarianMTModel
+folder, settings = json.load(sys.stdin)
+torch.manual_seed(0)
+model = MarianMTModel(MarianConfig(**settings))
+with torch.no_grad():
+    for name, parameter in model.named_parameters():
+        if "embed_positions" not in name:
+            parameter.normal_(std=0.5)
+    model.final_logits_bias.normal_()
+    for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
+        table.weight[table.padding_idx] = 0
+model.save_pretrained(folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_shared", "changes"),
+    [
+        (True, {"activation_function": "relu"}),
+        (True, {"activation_function": "gelu", "tie_word_embeddings": False, "decoder_layers": 2}),
+        (False, {"activation_function": "swish"}),
+    ],
+    ids=str,
+)
+def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path, is_shared, changes):
+    folder, exported = tmp_path / "opus", tmp_path / "exported"
+    folders.write_folder(folder, is_shared=is_shared)
+    settings = (
+        json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 64} | changes
+    )
+    (folder / "model.safetensors").unlink()
+    request = json.dumps([str(folder), settings])
+    subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
+    model = hugging_face.read(folder)
+    (tmp_path / "workdir").mkdir()
+    workdirs.write(model, tmp_path / "workdir")
+    model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
+    sentences = certificate.Sentences("here", [*TEXTS, ">>fra<< the dog sees the house"])
+    exported.mkdir()
+    hugging_face_export.write(model, exported, None)
+    for path in (folder, exported):
+        result = certificate.certify(model, path, "hugging_face", interop_python, sentences, quantization=None)
+        assert result["verdict"] == "certified", result
+        assert (result["identical_greedy"], result["identical_beam"]) == (1.0, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ((28,), {}),
+        ((28, 29), {"share_embeddings": "none", "attention_bias": True, "output_bias": True}),
+        ((28,), {"share_embeddings": "target", "positions": "sinusoidal_marian", "activation": "gelu_exact"}),
+        ((28,), {"decoder_start": "zero", "output_bias": True}),
+        ((28,), {"norm_position": "pre", "activation": "swish"}),
+        ((28,), {"norm_position": "pre", "share_embeddings": "none", "decoder_start": "zero", "output_bias": True}),
+    ],
+    ids=str,
+)
+def test_transformers_computes_what_is_exported(interop_python, tmp_path, sizes, changes):
+    changes = {f"model__{key}": value for key, value in changes.items()}
+    model = random_model(make_tokenizer(*sizes), model__layer_norm_epsilon=1e-5, model__d_model=16, **changes)
+    if "output_bias" in model.parameters:
+        bias = model.parameters["output_bias"].copy()
+        bias[BOS] = NEVER  # as in training, which has no BOS to predict
+        model = dataclasses.replace(model, parameters=model.parameters | {"output_bias": bias})
+    hugging_face_export.write(model, tmp_path, None)
+    sentences = certificate.Sentences("here", TEXTS)
+    result = certificate.certify(model, tmp_path, "hugging_face", interop_python, sentences, quantization=None)
+    assert result["largest_score_difference_per_token"] <= 1e-4
+    assert result["identical_greedy"] == 1.0
+    # Outputs of random models reach the length limit, where Transformers gives the end the probability 1.
+    assert result["identical_beam"] >= 0.8
