@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.beam_search import GROUP, top_k
+from transformer.decoding.top_k import GROUP, top_k
 
 
 @pytest.mark.parametrize("size", [GROUP * 30, GROUP * 30 + 1, 7, GROUP * 9 - 1])

@@ -47,7 +47,7 @@ def make_arrays(tables: dict[str, int], settings: dict[str, Any]) -> dict[str, n
         if stack == "decoder" and settings["dec-cell"] == "ssru":
             attentions.remove("self")
             shapes |= {f"{name}_rnn_W": (WIDTH,) * 2, f"{name}_rnn_Wf": (WIDTH,) * 2, f"{name}_rnn_bf": (1, WIDTH)}
-            add_norm(f"{name}_rnn_ffn")
+            add_norm(f"{name}_rnn" if suffix else f"{name}_rnn_ffn")
         for attention in attentions:
             for part in "qkvo":
                 shapes |= {f"{name}_{attention}_W{part}": (WIDTH, WIDTH), f"{name}_{attention}_b{part}": (1, WIDTH)}

@@ -177,8 +177,11 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
     assert "uncertified: no Python with the other toolkits; make interop" in capsys.readouterr().err
     (tmp_path / "toy.py").write_text("import no_such_toolkit\n")
     assert run(import_model, source, *flags(tmp_path, "missing")) == 0
-    for name in ("none", "missing"):
+    (tmp_path / "toy.py").write_text("import sys; print('it decodes otherwise', file=sys.stderr); sys.exit(3)\n")
+    assert run(import_model, source, *flags(tmp_path, "otherwise")) == 0
+    for name in ("none", "missing", "otherwise"):
         assert read(tmp_path / name)["verdict"] == "uncertified"
+    assert read(tmp_path / "otherwise")["reasons"] == ["it decodes otherwise"]
     assert "No module named 'no_such_toolkit'" in read(tmp_path / "missing")["reasons"][0]
 
 
@@ -193,7 +196,7 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
             'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0]}\')',
             "scores that are NaN or infinite",
         ),
-        ("import sys; sys.exit(3)", "cannot decode it: exit code 3"),
+        ("import sys; sys.exit(4)", "cannot decode it: exit code 4"),
     ],
 )
 def test_a_toolkit_that_fails_leaves_nothing(toy, tmp_path, capsys, program, reason):

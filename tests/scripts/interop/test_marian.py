@@ -56,7 +56,7 @@ def test_every_array_becomes_a_parameter(tmp_path):
         (PRE_NORM | SSRU, {"Wemb": 30}, "all"),
         ({"tied-embeddings-all": False, "tied-embeddings": True}, {"encoder_Wemb": 30, "decoder_Wemb": 30}, "target"),
         (
-            PRE_NORM | {"tied-embeddings-all": False},
+            PRE_NORM | SSRU | {"tied-embeddings-all": False},
             {"encoder_Wemb": 30, "decoder_Wemb": 30, "decoder_ff_logit_out_Wt": 30},
             "none",
         ),
@@ -85,6 +85,12 @@ def test_a_model_of_any_kind_fits_its_configuration_and_survives_export(tmp_path
         np.testing.assert_array_equal(again.parameters[name], value, err_msg=name)
 
 
+def test_a_decoder_that_marian_decodes_otherwise_than_it_trains_is_not_exported(tmp_path):
+    model = marian.read(write_npz(tmp_path, **{name.replace("-", "_"): value for name, value in PRE_NORM.items()}))
+    with pytest.raises(UserError, match=r"model.norm_position=pre with .*attention, .* only post, or ssru"):
+        marian.write(model, tmp_path, None)
+
+
 def test_old_files_have_the_transposed_output_matrix(tmp_path):
     tables = {"encoder_Wemb": 30, "decoder_Wemb": 30, "decoder_ff_logit_out_Wt": 30}
     new = write_npz(tmp_path, tables, tied_embeddings_all=False)
@@ -104,6 +110,7 @@ def test_the_settings_of_the_search_are_those_of_decoder_yml_or_marians_defaults
     assert {key: value for key, value in config.items() if key.startswith("decoding")} == {
         "decoding.beam_size": 5,
         "decoding.length_penalty_form": "power",
+        "decoding.shrinking_beam": True,
         "decoding.length_penalty": 0.6,
         "decoding.max_length_factor": 2.5,
         "decoding.max_extra_length": 2,
