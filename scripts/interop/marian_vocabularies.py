@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sentencepiece
-import yaml
 
 from scripts.interop import untrusted
 from scripts.interop.portable import foreign_ids
@@ -72,9 +71,8 @@ def _read_side(path: Path, models: Sequence[bytes | None]) -> Side:
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
-    untrusted.read_yaml(path)
-    loaded = yaml.load(untrusted.read_text(path), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    ids = {piece: int(id_) for piece, id_ in loaded.items()}  # all are strings: `no` and `1` are pieces
+    loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
+    ids = {piece: int(id_) for piece, id_ in loaded.items()}
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
     special = [ids.pop(piece, -1) for piece in SPECIAL_PIECES]

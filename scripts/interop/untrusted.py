@@ -105,16 +105,19 @@ def read_json(path: Path, kind: type = dict) -> Any:
         return _of_kind(json.loads(text), kind)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
     """Reads a YAML mapping, as `parse_yaml` does."""
-    return parse_yaml(read_text(path), path)
+    return parse_yaml(read_text(path), path, loader)
 
 
-def parse_yaml(text: str, path: Path) -> dict[str, Any]:
-    """Returns the mapping that the YAML of a file describes, without tags and aliases."""
+def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
+    """Returns the mapping that the YAML of a file describes, without tags and aliases.
+
+    With the loader "BaseLoader" all scalars are strings.
+    """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same as yaml.safe_load, in C
+    loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # in C, if PyYAML has that
     depth = 0
     with reading(path):
         try:

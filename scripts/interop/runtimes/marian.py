@@ -64,11 +64,12 @@ def decode(request):
 
     answer = {"greedy": translate(1), "beam": translate(request["beam_size"]), "scores": None}
     if references is not None:
-        answer["scores"] = score(sources, targets, options)
+        lengths = [len(reference["pieces"]) for reference in references]
+        answer["scores"] = score(sources, targets, lengths, options)
     return answer | {"versions": {"pymarian": pymarian.__version__}}
 
 
-def score(sources, targets, options):
+def score(sources, targets, lengths, options):
     """Returns the log-probabilities of the targets: of hypotheses that begin with them, those that end there.
 
     None if the hypotheses lack one. Marian's scorer is not part of pymarian.
@@ -80,7 +81,10 @@ def score(sources, targets, options):
     for line in pymarian.Translator(**options, **forced).translate("\n".join(lines)).splitlines():
         number, text, words, *_ = line.split(" ||| ")
         if text.split() == targets[int(number)].split():
-            scores[int(number)] = sum(map(float, words.split()[1:]))
+            word_scores = list(map(float, words.split()[1:]))
+            # More pieces would be without text, such as a space.
+            if len(word_scores) == lengths[int(number)] + 1:
+                scores[int(number)] = sum(word_scores)
     missing = scores.count(None)
     print(f"{missing} targets are not among the hypotheses that begin with them", file=sys.stderr)
     return None if missing else scores

@@ -8,9 +8,12 @@ import subprocess
 import pytest
 
 import transformer
+from scripts import export
 from scripts.interop import bergamot, certificate, marian, workdirs
+from tests.checkpoints.workdirs import run
 from tests.conftest import REPOSITORY
 from tests.scripts.interop.numpy_student import Student
+from transformer import train as train_command
 
 DATA = REPOSITORY.parent / "shared" / "multi30k"
 SENTENCES = [
@@ -76,6 +79,17 @@ def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_pyth
         assert result["verdict"] == "certified", result
         assert result["identical_greedy"] == 1.0
         assert result["largest_score_difference_per_token"] <= 1e-4
+
+
+@pytest.mark.slow
+def test_a_model_trained_here_goes_out_to_pymarian(interop_python, tmp_path):
+    keys = {"positions": "sinusoidal_marian", "decoder_start": "zero", "norm_position": "post"}
+    changes = [f"--config.model.{key}={value}" for key, value in keys.items()] + ["--config.training.steps=400"]
+    assert run(train_command, "--config=configs/quickstart.py", f"--workdir={tmp_path / 'workdir'}", *changes) == 0
+    flags = f"--workdir={tmp_path / 'workdir'}", "--format=marian", f"--output={tmp_path / 'marian'}"
+    assert run(export, *flags, f"--runtime={interop_python}") == 0
+    result = json.loads((tmp_path / "marian" / "certificate.json").read_text())
+    assert result["verdict"] == "certified" and result["identical_greedy"] == 1
 
 
 @pytest.mark.slow
