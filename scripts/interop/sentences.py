@@ -38,18 +38,20 @@ def read_sentences(path: str | None) -> Sentences | None:
 
 
 def default_sentences(config: Config) -> Sentences:
-    """Returns the validation split or, if its data is missing, bundled sentences of the source language."""
+    """Returns the validation split or, if its data is missing, bundled sentences of the source language.
+
+    Raises Unavailable if there are none.
+    """
     try:
         return Sentences("the validation split", *read_pairs(config.data, "valid"))
     except UserError as error:
         language = base_code(config.data.source_language)
         lines = [line.split("\t") for line in BUNDLED.read_text(encoding="utf-8").splitlines()]
-        bundled = {code: [text for name, text in lines if name == code] for code, _ in lines}
-        if language not in bundled:
-            logging.warning("No sentence in %s is bundled; name some with --sentences=FILE.", language)
+        texts = [text for code, text in lines if code == language]
+        if not texts:
+            raise Unavailable(f"no sentence in {language} is bundled; name some with --sentences=FILE") from None
         logging.info("No validation split (%s): the certificate is for bundled sentences.", error)
-        language = language if language in bundled else "en"
-        return Sentences(f"bundled sentences ({language})", bundled[language])
+        return Sentences(f"bundled sentences ({language})", texts)
 
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:

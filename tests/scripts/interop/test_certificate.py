@@ -264,6 +264,9 @@ def test_sentences_are_bundled_for_five_languages(model, monkeypatch):
         bundled[language] = sentences.default_sentences(config).texts
         assert len(bundled[language]) == 8 and all(len(text) > 20 for text in bundled[language])
     assert len({text for texts in bundled.values() for text in texts}) == 40
+    config = certificate.with_values(config, {"data.source_language": "ar"})
+    with pytest.raises(runtimes.Unavailable, match="no sentence in ar is bundled; name some with --sentences=FILE"):
+        sentences.default_sentences(config)
 
 
 def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path):
