@@ -11,6 +11,7 @@ bundled ones. If the results differ too much, the exit code is 1 and FOLDER has 
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from scripts.interop import runtimes
@@ -34,6 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
         allowed = ", ".join(entry.quantizations)
         advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
+    if entry.runs_here and arguments.runtime is None:
+        python = Path(sys.executable)
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)

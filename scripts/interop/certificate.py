@@ -25,6 +25,8 @@ from transformer.training.state import abstract_init
 
 FILE_NAME = "certificate.json"
 MARK = "BELOW-THE-BARS.txt"  # in a folder whose translations differ too much
+SEARCHES = ("greedy", "beam")
+OWN_SEARCH = "stablehlo"  # the runtime that has the search of the workdir
 # The bars, for models that both sides compute in float32.
 MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per token
 MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
@@ -56,7 +58,7 @@ def certify(
         sentences = usable(sentences or default_sentences(config), model, config)
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
-        ours = decode(model, config, request)
+        ours = decode(model, config, request, has_own_search=runtime == OWN_SEARCH)
         theirs = ask(python, runtime, request | {"references": ours["references"]})
     except Unavailable as reason:
         return {"verdict": "uncertified", "reasons": [str(reason)]}
@@ -66,7 +68,8 @@ def certify(
 def float32_config(model: PortableModel, runtime: str | None = None) -> Config:
     """Returns the configuration with a toolkit's kind of beam search over the whole vocabulary in float32."""
     settings = {"model.dtype": "float32", "decoding.strategy": "beam", "decoding.shortlist": 0}
-    settings |= {"decoding.forbid_unk": True, "decoding.shrinking_beam": runtime == "marian"}
+    if runtime != OWN_SEARCH:
+        settings |= {"decoding.forbid_unk": True, "decoding.shrinking_beam": runtime == "marian"}
     return with_values(base.get_config(), model.config | settings)
 
 
@@ -82,16 +85,21 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
     }
 
 
-def decode(model: PortableModel, config: Config, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns this project's answer to the request, and the references that the other toolkit is to score."""
+def decode(
+    model: PortableModel, config: Config, request: Mapping[str, Any], has_own_search: bool = False
+) -> dict[str, Any]:
+    """Returns this project's answer to the request, and the references that the other toolkit is to score.
+
+    The search is that of the configuration if the other side has it, else the one that the request describes.
+    """
     began = time.perf_counter()
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
-    limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
+    common = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
+    common = {} if has_own_search else common | {"decoding.length_penalty_form": "power"}
     answer: dict[str, Any] = {}
     for search, beam_size in (("greedy", 1), ("beam", request["beam_size"])):
-        settings = limit | {"decoding.length_penalty_form": "power", "decoding.beam_size": beam_size}
-        decoding = with_values(config, settings).decoding
+        decoding = with_values(config, common | {"decoding.beam_size": beam_size}).decoding
         decoder = TextDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))
         answer[search] = [best.text for (best,) in decoder.translate(placed, request["sources"])]
@@ -112,7 +120,7 @@ def compare(
 ) -> dict[str, Any]:
     """Returns the certificate of two answers."""
     precision = theirs.get("precision") or request["quantization"] or "float32"
-    identical = {search: identical_share(ours[search], theirs[search]) for search in ("greedy", "beam")}
+    identical = {search: identical_share(ours[search], theirs[search]) for search in SEARCHES if theirs[search]}
     difference = None
     if theirs["scores"] is not None:
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
@@ -130,8 +138,7 @@ def compare(
         "precision": precision,
         "sentences": len(sentences.texts),
         "sentences_from": sentences.origin,
-        "identical_greedy": identical["greedy"],
-        "identical_beam": identical["beam"],
+        **{f"identical_{search}": identical.get(search) for search in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,
         "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")},
@@ -151,7 +158,7 @@ def below_bars(identical: Mapping[str, float], difference: float | None) -> list
     if difference is not None and not is_close:
         reasons.append(f"scores differ by {difference:.2g} nats per token, may differ by {MAX_DIFFERENCE:g}")
     for search, bar in (("greedy", 1.0 if is_close else MIN_IDENTICAL), ("beam", MIN_IDENTICAL)):
-        if identical[search] < bar:
+        if search in identical and identical[search] < bar:
             reasons.append(f"{100 * identical[search]:.1f} % of {search} translations are identical, must be {bar:.0%}")
     return reasons
 
@@ -178,8 +185,9 @@ def conclude(certificate: Mapping[str, Any], output: Path) -> None:
         logging.warning("%s: uncertified: %s.", output, reasons)
         return
     precision, difference = certificate["precision"], certificate["largest_score_difference_per_token"]
-    greedy, beam = (f"{certificate[f'identical_{search}']:.1%}" for search in ("greedy", "beam"))
-    results = [f"{greedy} of greedy and {beam} of beam translations identical"]
+    shares = {search: certificate[f"identical_{search}"] for search in SEARCHES}
+    shares = [f"{share:.1%} of {search}" for search, share in shares.items() if share is not None]
+    results = [f"{' and '.join(shares)} translations identical"]
     results.append("scores not compared" if difference is None else f"scores within {difference:.2g} nats per token")
     if certificate["bleu"]:
         ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))

@@ -27,6 +27,7 @@ class Format(NamedTuple):
       that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
+    runs_here: whether `runtime` needs only this project's environment.
     """
 
     recognises: Callable[[Path], bool] | None
@@ -34,6 +35,7 @@ class Format(NamedTuple):
     write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
+    runs_here: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -54,7 +56,7 @@ FORMATS: dict[str, Format] = {
     "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
     "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
-    "stablehlo": Format(None, None, stablehlo.write_stablehlo, quantizations=("bfloat16",)),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", runs_here=True),
 }
 
 

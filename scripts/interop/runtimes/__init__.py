@@ -2,7 +2,7 @@
 
 `ask` starts `PYTHON -I scripts/interop/runtimes/NAME.py`, writes one JSON object to its standard input, and reads one
 JSON object from its standard output. Log lines go to standard error. Exit code 0 means success, and 3 that the toolkit
-does not compute the model as it was trained, so that there is nothing to compare with. After any but 0, the last line
+computes another model than was trained, so that there is nothing to compare with. After any but 0, the last line
 of standard error is the reason that the user reads. With -I the folder of the program, where ctranslate2.py is not the
 toolkit, is not on the path of Python. An ImportError says that the toolkit is missing.
 
@@ -19,7 +19,7 @@ The request:
 The answer:
     precision        optional: "int8", for example, if the toolkit does not compute as the request says.
     versions         version of each package that computes, by name.
-    greedy           for each source the translation of a greedy search, detokenized text.
+    greedy           for each source the translation of a greedy search, detokenized text; null: it has none.
     beam             for each source the best hypothesis of the beam search.
     scores           for each reference the log-probability of its tokens and end-of-sentence, a sum in nats; null if
                      the toolkit does not score, or the request has no references.
@@ -41,7 +41,7 @@ from transformer.environment import REPOSITORY
 from transformer.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
-NO_REFERENCE = 3  # exit code of a runtime whose toolkit does not compute a model as it was trained
+NO_REFERENCE = 3  # exit code of a runtime whose toolkit computes another model than was trained
 
 
 class Unavailable(Exception):
@@ -84,7 +84,7 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
     try:
         answer = json.loads(done.stdout)
         count, scores = len(request["sources"]), answer["scores"]
-        if not len(answer["greedy"]) == len(answer["beam"]) == len(scores or answer["beam"]) == count:
+        if not len(answer["greedy"] or answer["beam"]) == len(answer["beam"]) == len(scores or answer["beam"]) == count:
             raise ValueError(f"not {count} translations")
         if not all(map(math.isfinite, scores or [])):
             raise ValueError("scores that are NaN or infinite")

@@ -155,7 +155,7 @@ def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys)
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatch, error):
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise error
 
     source = toy()
@@ -280,6 +280,8 @@ def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path
     side = equal | {"beam": list(TEXTS), "seconds": 1.0, "references": [{"pieces": []}] * len(TEXTS)}
     compared = certificate.compare(valid, request, side, side, full)
     assert compared["bleu"]["ours"]["bleu"] == compared["bleu"]["theirs"]["bleu"] == pytest.approx(100)
+    compared = certificate.compare(valid, request, side, side | {"greedy": None}, full)
+    assert (compared["identical_greedy"], compared["identical_beam"]) == (None, 1.0)
 
 
 def test_sentences_that_cannot_be_compared_are_left_out(model):

@@ -13,11 +13,12 @@ import jaxtyping
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import transformer
-from scripts.interop import stablehlo, workdirs
-from tests.checkpoints.workdirs import make_workdir
+from scripts import export
+from scripts.interop import certificate, stablehlo, workdirs
+from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -98,6 +99,26 @@ def test_the_program_translates_without_our_code(exported):
     expected = [best.text for (best,) in transformer.load(workdir).translate(LINES[name])]
     assert done.stdout.split("\n") == [*expected, ""]
     assert len(set(expected)) > 2
+
+
+@pytest.mark.slow
+def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
+    name, workdir, _ = exported
+    (tmp_path / "sentences").write_text("".join(f"{line}\n" for line in LINES[name]))
+    flags = f"--workdir={workdir}", "--checkpoint=last", "--format=stablehlo", f"--sentences={tmp_path / 'sentences'}"
+    for output, more in (("program", []), ("none", ["--runtime=none"])):
+        assert run(export, *flags, f"--output={tmp_path / output}", *more) == 0
+    certificates = [json.loads((tmp_path / name / "certificate.json").read_text()) for name in ("program", "none")]
+    assert [certificate["verdict"] for certificate in certificates] == ["certified", "uncertified"]
+    assert (certificates[0]["identical_beam"], certificates[0]["identical_greedy"]) == (1.0, None)
+    # Another program than the workdir's search:
+    model, program = workdirs.from_workdir(workdir, "last", 1), tmp_path / "program"
+    weights = load_file(program / "model.safetensors")
+    table = "decoder.embedding.table"
+    save_file(weights | {table: np.roll(weights[table], 1, axis=0)}, program / "model.safetensors")
+    lines = certificate.Sentences("here", LINES[name])
+    result = certificate.certify(model, program, "stablehlo", Path(sys.executable), lines, quantization=None)
+    assert result["verdict"] == "below the bars"
 
 
 def test_the_lines_in_the_docs_translate(exported):
