@@ -32,6 +32,8 @@ class Side:
         paths = [folder / f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")]
         path = next((path for path in paths if path.exists()), paths[0])
         tokens = untrusted.read_json(path, list) if path.suffix == ".json" else untrusted.read_text(path).split("\n")
+        if not all(isinstance(token, str) for token in tokens):
+            raise UserError(f"{path}: damaged (a token is not a string)")
         tokens = tokens[:-1] if path.suffix == ".txt" and tokens[-1] == "" else tokens
         tokens += [] if settings["unk_token"] in tokens else [settings["unk_token"]]
         if len(tokens) > rows:

@@ -56,7 +56,7 @@ class Cursor:
         """Returns the next bytes."""
         start, self.position = self.position, self.position + size
         if size < 0 or self.position > len(self.content):
-            raise UserError(f"{self.path}: damaged ({size} bytes at byte {start} of {len(self.content)})")
+            raise UserError(f"{self.path}: damaged (a value at byte {start} goes beyond the end, {len(self.content)})")
         return self.content[start : self.position]
 
     def unsigned(self, size: int) -> int:

@@ -272,6 +272,13 @@ def test_settings_without_an_equivalent_are_refused(tmp_path, config, reason):
         ctranslate2_reader.read(write_folder(tmp_path, model_bin(random_variables()), config))
 
 
+def test_a_vocabulary_has_only_strings(tmp_path):
+    folder = write_folder(tmp_path, model_bin(random_variables()))
+    (folder / "target_vocabulary.json").write_text(json.dumps([*TARGETS[:-1], ["a"]]))
+    with pytest.raises(UserError, match=r"target_vocabulary.json: damaged \(a token is not a string\)"):
+        ctranslate2_reader.read(folder)
+
+
 def test_random_damage_raises_only_user_errors(tmp_path):
     content, random = model_bin(random_variables()), np.random.default_rng(0)
     for _ in range(60):
