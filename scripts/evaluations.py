@@ -32,17 +32,14 @@ ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "
 class Evaluation:
     """One evaluation of one run.
 
-    path: the .json file. config, environment: of the run. result: the JSON object.
+    path: the .json file. workdir, config, environment: of the run. result: the JSON object.
     """
 
     path: Path
+    workdir: Path
     config: ml_collections.FrozenConfigDict
     environment: dict[str, Any]
     result: dict[str, Any]
-
-    @property
-    def workdir(self) -> Path:
-        return self.path.parent.parent
 
     @property
     def text(self) -> str:
@@ -65,7 +62,7 @@ class Evaluation:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"]}
-        search["shortlist"] = self.result.get("shortlist")  # its digest; old evaluations have none
+        search["shortlist"] = (self.result.get("shortlist") or "")[:8] or None  # a digest; old evaluations have none
         return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
 
     @property
@@ -91,6 +88,8 @@ class Evaluation:
     @property
     def training_seconds(self) -> float:
         """The time of the training loop, validations included. Raises UserError if the record has lost it."""
+        if self.result["step"] == 0:  # the model of another toolkit
+            return 0.0
         path = Workdir(self.workdir).metrics
         if not (seconds := [line["seconds"] for line in read_record(path) if "seconds" in line]):
             raise UserError(f"{path}: has no line with the seconds of training; restore the file")
@@ -148,8 +147,19 @@ def name_split(split: str, data: str | None) -> str:
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
     result = read_result(path)
-    workdir, config = open_existing(path.parent.parent)
-    return Evaluation(path, config, _read_object(workdir.environment, ENVIRONMENT_TYPES), result)
+    workdir, config = open_existing(_evaluated_run(path, result), f"{path}: its run")
+    return Evaluation(path, workdir.path, config, _read_object(workdir.environment, ENVIRONMENT_TYPES), result)
+
+
+def _evaluated_run(path: Path, result: Mapping[str, Any]) -> Path:
+    """Returns the workdir that the file is in, or the one it names if `--output=FOLDER` has put it elsewhere."""
+    around = Workdir(path.parent.parent)
+    if around.evaluations == path.parent and around.config.exists():
+        return around.path
+    try:
+        return Path(result["models"][0]["workdir"])
+    except (*MALFORMED, IndexError) as error:
+        raise UserError(f"{path}: is in no workdir, and names none; run transformer.evaluate again") from error
 
 
 def read_result(path: Path) -> dict[str, Any]:

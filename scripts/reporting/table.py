@@ -12,7 +12,9 @@ from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
-SEARCH = ("decoding.strategy", "decoding.beam_size", "decoding.length_penalty", "decoding.shortlist")
+SEARCH = tuple(
+    f"decoding.{key}" for key in ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
+)
 SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in every row, even if they do not differ
 
 

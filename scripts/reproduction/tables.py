@@ -8,7 +8,7 @@ from scripts import markdown
 from scripts.reproduction import claims
 from scripts.reproduction.claims import CLAIMS, Verdict, judge_bleu, judge_perplexity
 from scripts.reproduction.rows import RowResult, count_parameters, scores
-from scripts.systems import mean_and_spread
+from scripts.systems import describe_search, mean_and_spread
 from transformer.config.keys import flatten
 from transformer.config_types import Config, head_widths
 
@@ -61,7 +61,7 @@ def _settings(config: Config) -> dict[str, object]:
 
 def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str:
     text = f"The first {base.training.eval_sentences}" if base.training.eval_sentences else "All"
-    search = f"beam {base.training.eval_beam_size}, alpha {base.decoding.length_penalty}"
+    search = describe_search({**base.decoding.to_dict(), "beam_size": base.training.eval_beam_size, "shortlist": 0})
     minutes = sum(result.seconds for result in results) / 60
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (

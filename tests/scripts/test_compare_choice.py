@@ -66,6 +66,28 @@ def test_a_file_names_its_evaluation(evaluated, capsys):
     assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [GREEDY, "valid-step9"]
 
 
+def test_a_folder_outside_the_workdirs_stands_for_its_evaluations(evaluated, tmp_path, capsys):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for name, dropout in (("a", "0.1"), ("bb", "0.3")):
+        path = evaluated(name, model__dropout=dropout)
+        for written in (path / "evaluations").iterdir():
+            written.rename(folder / f"{name}.{written.name.partition('.')[2]}")
+    comparison = result(capsys, folder)
+    assert compared(comparison) == ["a", "bb"]
+    assert comparison["settings"] == {"model.dropout": {"A": 0.1, "B": 0.3}}
+    assert [run["workdir"] for system in comparison["systems"] for run in system["runs"]] == [
+        str(tmp_path / "a"),
+        str(tmp_path / "bb"),
+    ]
+    assert compared(result(capsys, folder / "bb.json")) == ["bb"]
+    saved = json.loads((folder / "a.json").read_text())
+    (folder / "a.json").write_text(json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]}))
+    assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder)
+    (folder / "a.json").write_text(json.dumps(saved | {"models": [{}]}))
+    assert "a.json: is in no workdir, and names none" in error(capsys, folder)
+
+
 def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     path, other = evaluated("a", model__dropout="0.3"), evaluated("b")
     evaluated("a", evaluation="valid-step20", saved={"step": 20})

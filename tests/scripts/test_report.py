@@ -105,6 +105,21 @@ def test_a_search_with_a_shortlist_says_so(size, text):
     assert describe_search(decoding) == text
 
 
+def test_a_length_penalty_of_another_form_says_so():
+    decoding = {"strategy": "beam", "beam_size": 4, "length_penalty": 1.0}
+    assert describe_search(decoding | {"length_penalty_form": "gnmt"}) == "beam 4, alpha 1.0"
+    assert describe_search(decoding | {"length_penalty_form": "power"}) == "beam 4, alpha 1.0, form power"
+
+
+def test_an_imported_model_has_no_training(finished, capsys):
+    folder = finished("a", 0, 30.0)
+    Workdir(folder).metrics.unlink()
+    (path,) = (folder / "evaluations").glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 0}))
+    assert cli.execute(report.make_parser(), report.main, [str(folder)]) == 0
+    assert "0 min" in rows(capsys.readouterr().out)[2]
+
+
 def test_other_settings_and_steps_make_other_rows(finished, capsys):
     folders = [finished("a", 0, 30.0), finished("b", 1, 33.0)]
     whole = json.loads((folders[0] / "evaluations" / "test-step9.json").read_text())
