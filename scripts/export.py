@@ -11,7 +11,6 @@ bundled ones. If the results differ too much, the exit code is 1 and FOLDER has 
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from scripts.interop import runtimes
@@ -26,7 +25,6 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     output = Path(arguments.output)
     files.check_new(output)
-    python, sentences = certificate.read_flags(arguments)
     writers = {name: entry for name, entry in formats.FORMATS.items() if entry.write is not None}
     if arguments.format not in writers:
         raise UserError(f"--format={arguments.format}: must be {', '.join(writers)}")
@@ -35,8 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
         allowed = ", ".join(entry.quantizations)
         advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
-    if entry.runs_here and arguments.runtime is None:
-        python = Path(sys.executable)
+    python, sentences = certificate.read_flags(arguments, entry.runtime)
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)

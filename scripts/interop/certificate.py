@@ -13,7 +13,7 @@ from absl import logging
 
 from configs import base
 from scripts.interop.portable import PortableModel
-from scripts.interop.runtimes import Unavailable, ask, find_python
+from scripts.interop.runtimes import OWN_SEARCH, Unavailable, ask, find_python
 from scripts.interop.sentences import Sentences, default_sentences, read_sentences, usable
 from transformer import environment, files
 from transformer.config.loading import with_values
@@ -26,15 +26,14 @@ from transformer.training.state import abstract_init
 FILE_NAME = "certificate.json"
 MARK = "BELOW-THE-BARS.txt"  # in a folder whose translations differ too much
 SEARCHES = ("greedy", "beam")
-OWN_SEARCH = "stablehlo"  # the runtime that has the search of the workdir
 # The bars, for models that both sides compute in float32.
 MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per token
 MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
 
 
-def read_flags(arguments: argparse.Namespace) -> tuple[Path | None, Sentences | None]:
-    """Returns the Python with the other toolkits, and the sentences of --sentences. Raises UserError for a bad flag."""
-    return find_python(arguments.runtime), read_sentences(arguments.sentences)
+def read_flags(arguments: argparse.Namespace, runtime: str | None = None) -> tuple[Path | None, Sentences | None]:
+    """Returns the Python of a runtime, and the sentences of --sentences. Raises UserError for a bad flag."""
+    return find_python(arguments.runtime, runtime), read_sentences(arguments.sentences)
 
 
 def certify(
@@ -96,9 +95,12 @@ def decode(
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
     common = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
-    common = {} if has_own_search else common | {"decoding.length_penalty_form": "power"}
+    common |= {"decoding.length_penalty_form": "power"}
+    beam_sizes = {"greedy": 1, "beam": request["beam_size"]}
+    if has_own_search:
+        common, beam_sizes = {}, {"beam": request["beam_size"]}
     answer: dict[str, Any] = {}
-    for search, beam_size in (("greedy", 1), ("beam", request["beam_size"])):
+    for search, beam_size in beam_sizes.items():
         decoding = with_values(config, common | {"decoding.beam_size": beam_size}).decoding
         decoder = TextDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))

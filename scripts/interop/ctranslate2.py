@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.interop import certificate
+from scripts.interop import runtimes
 from scripts.interop.ctranslate2_variables import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, names, sinusoids
 from scripts.interop.portable import PortableModel
 from transformer import files
@@ -74,8 +74,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
             "sources": [],
         }
         try:
-            certificate.ask(python or certificate.find_python(None) or Path("python"), "ctranslate2", request)
-        except certificate.Unavailable as reason:
+            runtimes.ask(python or runtimes.find_python(None) or Path("python"), "ctranslate2", request)
+        except runtimes.Unavailable as reason:
             raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
     segmenters = _segmenters(*model.tokenizer.sides)
     for name, content in segmenters.items():

@@ -15,6 +15,7 @@ from scripts.interop import (
     untrusted,
 )
 from scripts.interop.portable import PortableModel
+from scripts.interop.runtimes import OWN_SEARCH
 from transformer.errors import UserError
 
 
@@ -27,7 +28,6 @@ class Format(NamedTuple):
       that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
-    runs_here: whether `runtime` needs only this project's environment.
     """
 
     recognises: Callable[[Path], bool] | None
@@ -35,7 +35,6 @@ class Format(NamedTuple):
     write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
-    runs_here: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -56,7 +55,7 @@ FORMATS: dict[str, Format] = {
     "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
     "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
-    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", runs_here=True),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime=OWN_SEARCH),
 }
 
 

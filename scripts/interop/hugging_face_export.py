@@ -109,7 +109,7 @@ def _layers(parameters: dict[str, np.ndarray], settings: dict[str, Any]) -> dict
         else:
             weight = parameters[f"{module}.kernel"].T
             bias = parameters.get(f"{module}.bias", np.zeros(len(weight)))
-            is_last = module.endswith(("output", "outer"))  # of a sub-layer; the others read the model's dimensions
+            is_last = module.endswith(("output", "outer"))  # its outputs, not its inputs, are the model's dimensions
             weight, bias = (weight[order], bias[order]) if is_last else (weight[:, order], bias)
         arrays |= {f"{foreign}.weight": weight, f"{foreign}.bias": bias}
     return arrays

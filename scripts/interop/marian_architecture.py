@@ -35,7 +35,7 @@ SIZES = {
 LARGEST = 1 << 16
 # transformer-preprocess, transformer-postprocess: of dropout, which may be absent, residual connection and norm
 NORM_POSITIONS = {"post": ("", "dan"), "pre": ("n", "da")}
-# Settings here that Marian can express, besides those of `SIZES`.
+# The values that Marian can express. It expresses every value of the settings in `SIZES`.
 EXPRESSIBLE = {
     "training.objective": ("translation",),
     "model.positions": ("sinusoidal_marian",),

@@ -69,8 +69,8 @@ def trace(models: DeviceModels, parameters: Replicas, source: list[int]) -> Beam
     (batch,) = make_batches({0: len(source)}, config.max_source_length, 1)
     row = pad([source], 1, batch.length)
     arrays = (row,) if models.shortlist is None else (row, models.shortlist.candidates(row))
-    keys = {*STRATEGIES["beam"].arguments, "max_length_factor", "max_extra_length"}
-    options = {key: config[key] for key in sorted(keys) if key in config}
+    keys = *STRATEGIES["beam"].arguments, "max_length_factor", "max_extra_length"
+    options = {key: config[key] for key in keys if key in config}
     ((_, steps),) = models.map(models.jit(record, **options), parameters, [batch], lambda _: arrays)
     nodes = _make_nodes(steps, models.target_pieces, config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]

@@ -32,6 +32,7 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ from transformer.environment import REPOSITORY
 from transformer.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
+OWN_SEARCH = "stablehlo"  # the runtime that needs only this environment, and has the search of the workdir
 NO_REFERENCE = 3  # exit code of a runtime whose toolkit computes another model than was trained
 
 
@@ -54,8 +56,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
 
 
-def find_python(flag: str | None) -> Path | None:
-    """Returns the Python with the other toolkits, if there is one. Raises UserError if --runtime names none."""
+def find_python(flag: str | None, runtime: str | None = None) -> Path | None:
+    """Returns the Python of a runtime, if there is one. Raises UserError if --runtime names none."""
+    if flag is None and runtime == OWN_SEARCH:
+        return Path(sys.executable)
     if flag is not None and flag != "none" and shutil.which(flag) is None:
         raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
     python = Path(flag or REPOSITORY / ".venv-interop" / "bin" / "python")

@@ -1,4 +1,4 @@
-"""Marian's .npz models: which array becomes which parameter, what is refused, and damaged files."""
+"""Marian's .npz models: the parameters that they become, and models and files that are refused."""
 
 import json
 

@@ -108,9 +108,9 @@ def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
     flags = f"--workdir={workdir}", "--checkpoint=last", "--format=stablehlo", f"--sentences={tmp_path / 'sentences'}"
     for output, more in (("program", []), ("none", ["--runtime=none"])):
         assert run(export, *flags, f"--output={tmp_path / output}", *more) == 0
-    certificates = [json.loads((tmp_path / name / "certificate.json").read_text()) for name in ("program", "none")]
-    assert [certificate["verdict"] for certificate in certificates] == ["certified", "uncertified"]
-    assert (certificates[0]["identical_beam"], certificates[0]["identical_greedy"]) == (1.0, None)
+    certified, uncertified = (json.loads((tmp_path / n / "certificate.json").read_text()) for n in ("program", "none"))
+    assert (certified["verdict"], uncertified["verdict"]) == ("certified", "uncertified")
+    assert (certified["identical_beam"], certified["identical_greedy"]) == (1.0, None)
     # Another program than the workdir's search:
     model, program = workdirs.from_workdir(workdir, "last", 1), tmp_path / "program"
     weights = load_file(program / "model.safetensors")
