@@ -33,11 +33,11 @@ def main(arguments: argparse.Namespace) -> None:
         allowed = ", ".join(entry.quantizations)
         advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
-    python, sentences = certificate.read_flags(arguments, entry.runtime)
+    python, sentences = certificate.read_flags(arguments, entry)
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)
-        certified = certificate.certify(model, unfinished, entry.runtime, python, sentences, arguments.quantization)
+        certified = certificate.certify(model, unfinished, entry, python, sentences, arguments.quantization)
         certificate.write(certified, certificate.digests_in(unfinished), unfinished)
     certificate.conclude(certified, output)
 

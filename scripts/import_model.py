@@ -30,11 +30,12 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     output, source = Path(arguments.output), files.expanded(arguments.source)
     files.check_new(output)
-    python, sentences = certificate.read_flags(arguments)
     name = formats.recognise(source)
+    entry = formats.FORMATS[name]
+    python, sentences = certificate.read_flags(arguments, entry)
     flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
     given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
-    model = formats.FORMATS[name].read(source)
+    model = entry.read(source)
     model = dataclasses.replace(model, config=model.config | given)
     if missing := [f"{key.replace('data.', '--')}=CODE" for key in flags if key not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
@@ -42,8 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     with files.new_folder(output) as unfinished:
         workdirs.write(model, unfinished, origin)
         written = workdirs.from_workdir(unfinished, "best", 1)
-        runtime = formats.FORMATS[name].runtime
-        certified = certificate.certify(written, source, runtime, python, sentences, quantization=None)
+        certified = certificate.certify(written, source, entry, python, sentences, quantization=None)
         certificate.write(certified, origin["files"], unfinished)
     certificate.conclude(certified, output)
 

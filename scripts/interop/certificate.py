@@ -12,8 +12,9 @@ import jax
 from absl import logging
 
 from configs import base
+from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
-from scripts.interop.runtimes import OWN_SEARCH, Unavailable, ask, find_python
+from scripts.interop.runtimes import Unavailable, ask, find_python
 from scripts.interop.sentences import Sentences, default_sentences, read_sentences, usable
 from transformer import environment, files
 from transformer.config.loading import with_values
@@ -31,45 +32,43 @@ MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per 
 MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
 
 
-def read_flags(arguments: argparse.Namespace, runtime: str | None = None) -> tuple[Path | None, Sentences | None]:
-    """Returns the Python of a runtime, and the sentences of --sentences. Raises UserError for a bad flag."""
-    return find_python(arguments.runtime, runtime), read_sentences(arguments.sentences)
+def read_flags(arguments: argparse.Namespace, entry: Format) -> tuple[Path | None, Sentences | None]:
+    """Returns the Python of a format's runtime, and the sentences of --sentences. Raises UserError for a bad flag."""
+    return find_python(arguments.runtime, is_here=not entry.search), read_sentences(arguments.sentences)
 
 
 def certify(
     model: PortableModel,
     folder: Path,
-    runtime: str | None,
+    entry: Format,
     python: Path | None,
     sentences: Sentences | None,
     quantization: str | None,
 ) -> dict[str, Any]:
-    """Returns the certificate of a model here and the other toolkit's model in a file or folder.
+    """Returns the certificate of a model here and the model in a file or folder of a format.
 
-    `runtime` is the module that the `Format` names, and `quantization` the flag of the export.
+    `quantization` is the flag of the export.
     """
     try:
-        if runtime is None:
+        if entry.runtime is None:
             raise Unavailable("no toolkit translates this format")
         if python is None:
             raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
-        config = float32_config(model, runtime)
+        config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
-        ours = decode(model, config, request, has_own_search=runtime == OWN_SEARCH)
-        theirs = ask(python, runtime, request | {"references": ours["references"]})
+        ours = decode(model, config, request, has_own_search=not entry.search)
+        theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
+        return compare(sentences, request, ours, theirs, config)
     except Unavailable as reason:
         return {"verdict": "uncertified", "reasons": [str(reason)]}
-    return compare(sentences, request, ours, theirs, config)
 
 
-def float32_config(model: PortableModel, runtime: str | None = None) -> Config:
-    """Returns the configuration with a toolkit's kind of beam search over the whole vocabulary in float32."""
+def float32_config(model: PortableModel, search: Mapping[str, Any]) -> Config:
+    """Returns the configuration with a toolkit's beam search over the whole vocabulary in float32."""
     settings = {"model.dtype": "float32", "decoding.strategy": "beam", "decoding.shortlist": 0}
-    if runtime != OWN_SEARCH:
-        settings |= {"decoding.forbid_unk": True, "decoding.shrinking_beam": runtime == "marian"}
-    return with_values(base.get_config(), model.config | settings)
+    return with_values(base.get_config(), model.config | settings | search)
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> dict[str, Any]:
@@ -94,17 +93,19 @@ def decode(
     began = time.perf_counter()
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
-    common = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
-    common |= {"decoding.length_penalty_form": "power"}
-    beam_sizes = {"greedy": 1, "beam": request["beam_size"]}
-    if has_own_search:
-        common, beam_sizes = {}, {"beam": request["beam_size"]}
-    answer: dict[str, Any] = {}
-    for search, beam_size in beam_sizes.items():
-        decoding = with_values(config, common | {"decoding.beam_size": beam_size}).decoding
+    limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
+    found = {}
+    for beam_size in {request["beam_size"]} if has_own_search else {1, request["beam_size"]}:
+        settings = {} if has_own_search else limit | {"decoding.beam_size": beam_size}
+        decoding = with_values(config, settings).decoding
         decoder = TextDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))
-        answer[search] = [best.text for (best,) in decoder.translate(placed, request["sources"])]
+        found[beam_size] = [best for (best,) in decoder.translate(placed, request["sources"])]
+    searches = {"beam": found[request["beam_size"]]} | ({} if has_own_search else {"greedy": found[1]})
+    answer: dict[str, Any] = {"ended": {}}
+    for search, results in searches.items():
+        answer[search] = [best.text for best in results]
+        answer["ended"][search] = [len(best.tokens) <= request["max_length"] for best in results]
     pairs = list(zip(request["sources"], answer["beam"], strict=True))
     # The best segmentation of a text may be longer than the one that was found.
     can_score = [is_scorable(model.tokenizer, pair, longest_text(decoding)) for pair in pairs]
@@ -120,9 +121,18 @@ def decode(
 def compare(
     sentences: Sentences, request: Mapping[str, Any], ours: dict[str, Any], theirs: dict[str, Any], config: Config
 ) -> dict[str, Any]:
-    """Returns the certificate of two answers."""
+    """Returns the certificate of two answers. Raises Unavailable if all translations reach the length limit.
+
+    A toolkit may cut such a translation or choose its end by other rules, so shares leave these out.
+    """
     precision = theirs.get("precision") or request["quantization"] or "float32"
-    identical = {search: identical_share(ours[search], theirs[search]) for search in SEARCHES if theirs[search]}
+    pairs = {}  # of the translations that end before the limit
+    for search in [search for search in SEARCHES if theirs[search]]:
+        triples = zip(ours[search], theirs[search], ours["ended"][search], strict=True)
+        pairs[search] = [(first, second) for first, second, has_ended in triples if has_ended]
+    if not any(pairs.values()):
+        raise Unavailable(f"all translations here reach the length limit of {request['max_length']} tokens")
+    identical = {search: identical_share(ended) for search, ended in pairs.items() if ended}
     difference = None
     if theirs["scores"] is not None:
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
@@ -140,6 +150,7 @@ def compare(
         "precision": precision,
         "sentences": len(sentences.texts),
         "sentences_from": sentences.origin,
+        "at_length_limit": {search: len(ours[search]) - len(ended) for search, ended in pairs.items()},
         **{f"identical_{search}": identical.get(search) for search in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,
@@ -149,9 +160,9 @@ def compare(
     }
 
 
-def identical_share(first: Sequence[str], second: Sequence[str]) -> float:
-    """Returns the fraction of texts that are equal, apart from the number of their spaces."""
-    return sum(a.split() == b.split() for a, b in zip(first, second, strict=True)) / len(first)
+def identical_share(pairs: Sequence[tuple[str, str]]) -> float:
+    """Returns the fraction of pairs of texts that are equal, apart from the number of their spaces."""
+    return sum(first.split() == second.split() for first, second in pairs) / len(pairs)
 
 
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:
@@ -190,6 +201,8 @@ def conclude(certificate: Mapping[str, Any], output: Path) -> None:
     shares = {search: certificate[f"identical_{search}"] for search in SEARCHES}
     shares = [f"{share:.1%} of {search}" for search, share in shares.items() if share is not None]
     results = [f"{' and '.join(shares)} translations identical"]
+    if limited := max(certificate["at_length_limit"].values()):
+        results.append(f"{limited} left out at the length limit")
     results.append("scores not compared" if difference is None else f"scores within {difference:.2g} nats per token")
     if certificate["bleu"]:
         ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))

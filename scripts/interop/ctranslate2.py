@@ -74,7 +74,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
             "sources": [],
         }
         try:
-            runtimes.ask(python or runtimes.find_python(None) or Path("python"), "ctranslate2", request)
+            runtimes.ask(python or runtimes.find_python(None, is_here=False) or Path("python"), "ctranslate2", request)
         except runtimes.Unavailable as reason:
             raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
     segmenters = _segmenters(*model.tokenizer.sides)

@@ -1,8 +1,8 @@
 """The formats that models come in from and go out to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scripts.interop import (
     bergamot,
@@ -15,8 +15,14 @@ from scripts.interop import (
     untrusted,
 )
 from scripts.interop.portable import PortableModel
-from scripts.interop.runtimes import OWN_SEARCH
 from transformer.errors import UserError
+
+# The search of most toolkits, in the configuration of a workdir.
+COMMON_SEARCH = {
+    "decoding.forbid_unk": True,
+    "decoding.length_penalty_form": "power",
+    "decoding.shrinking_beam": False,
+}
 
 
 class Format(NamedTuple):
@@ -28,6 +34,7 @@ class Format(NamedTuple):
       that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
+    search: the settings that make a search here the toolkit's; empty: the toolkit runs the search of the workdir.
     """
 
     recognises: Callable[[Path], bool] | None
@@ -35,6 +42,7 @@ class Format(NamedTuple):
     write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
+    search: Mapping[str, Any] = COMMON_SEARCH
 
 
 FORMATS: dict[str, Format] = {
@@ -52,10 +60,16 @@ FORMATS: dict[str, Format] = {
         quantizations=("bfloat16", "float16"),
         runtime="hugging_face",
     ),
-    "marian": Format(marian.recognises, marian.read, marian.write, runtime="marian"),
+    "marian": Format(
+        marian.recognises,
+        marian.read,
+        marian.write,
+        runtime="marian",
+        search=COMMON_SEARCH | {"decoding.shrinking_beam": True},
+    ),
     "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
-    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime=OWN_SEARCH),
+    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", search={}),
 }
 
 

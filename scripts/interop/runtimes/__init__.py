@@ -42,7 +42,6 @@ from transformer.environment import REPOSITORY
 from transformer.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
-OWN_SEARCH = "stablehlo"  # the runtime that needs only this environment, and has the search of the workdir
 NO_REFERENCE = 3  # exit code of a runtime whose toolkit computes another model than was trained
 
 
@@ -56,14 +55,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
 
 
-def find_python(flag: str | None, runtime: str | None = None) -> Path | None:
-    """Returns the Python of a runtime, if there is one. Raises UserError if --runtime names none."""
-    if flag is None and runtime == OWN_SEARCH:
-        return Path(sys.executable)
-    if flag is not None and flag != "none" and shutil.which(flag) is None:
-        raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
-    python = Path(flag or REPOSITORY / ".venv-interop" / "bin" / "python")
-    return None if flag == "none" or not (flag or python.exists()) else python
+def find_python(flag: str | None, is_here: bool) -> Path | None:
+    """Returns the Python of a runtime, if there is one. Raises UserError if --runtime names none.
+
+    `is_here` says that the runtime needs only this environment.
+    """
+    if flag == "none":
+        return None
+    if flag is not None:
+        if shutil.which(flag) is None:
+            raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
+        return Path(flag)
+    python = Path(sys.executable) if is_here else REPOSITORY / ".venv-interop" / "bin" / "python"
+    return python if python.exists() else None
 
 
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:

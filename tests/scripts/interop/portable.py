@@ -2,13 +2,17 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from configs import base
+from scripts.interop import certificate
+from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
+from scripts.interop.runtimes import ask
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.loading import with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -52,3 +56,12 @@ def random_model(tokenizer: Tokenizer, seed: int = 0, **changes: Any) -> Portabl
     random = np.random.default_rng(seed)
     parameters = {name: random.normal(size=leaf.shape, scale=0.6).astype(np.float32) for name, leaf in shapes.items()}
     return PortableModel(config, parameters, tokenizer)
+
+
+def answers(model: PortableModel, folder: Path, entry: Format, python: Path, texts: Sequence[str]) -> tuple[dict, dict]:
+    """Returns what this project and the toolkit of a format answer about the texts."""
+    config = certificate.float32_config(model, entry.search)
+    request = {"folder": str(folder), "sources": list(texts), "quantization": None}
+    request |= certificate.search_settings(texts, model, config)
+    ours = certificate.decode(model, config, request)
+    return ours, ask(python, entry.runtime, request | {"references": ours["references"]})

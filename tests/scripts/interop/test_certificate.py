@@ -13,11 +13,12 @@ import pytest
 import transformer
 from scripts import export, import_model
 from scripts.interop import certificate, formats, runtimes, sentences, workdirs
-from scripts.interop.formats import Format
+from scripts.interop.formats import COMMON_SEARCH, Format
 from scripts.interop.portable import PortableModel
 from tests.checkpoints.workdirs import run
 from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
 from transformer import files
+from transformer.special_tokens import EOS
 
 TOY = """
 import json, pathlib, sys
@@ -31,15 +32,17 @@ sys.stdout.write((pathlib.Path(request["folder"]) / "answer.json").read_text())
 
 def answer(model: PortableModel, **changes: Any) -> dict:
     """Returns the answer of a toolkit that computes as this project does, but for the changes."""
-    config = certificate.float32_config(model)
+    config = certificate.float32_config(model, COMMON_SEARCH)
     request = {"sources": list(TEXTS), **certificate.search_settings(TEXTS, model, config)}
     ours = certificate.decode(model, config, request)
-    return {key: ours[key] for key in ("greedy", "beam", "scores")} | {"versions": {"toy": "1"}} | changes
+    return {key: ours[key] for key in ("greedy", "beam", "scores", "ended")} | {"versions": {"toy": "1"}} | changes
 
 
 @pytest.fixture(scope="module")
 def model() -> PortableModel:
-    return random_model(make_tokenizer(28))
+    model = random_model(make_tokenizer(28), seed=3, model__output_bias=True)
+    model.parameters["output_bias"][EOS] += 2  # else all translations would reach the length limit
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +134,19 @@ def test_a_model_below_the_bars_is_marked_and_exits_with_1(toy, tmp_path, capsys
     assert output.out == f"{tmp_path / 'imported'}\n" and reason in output.err
     assert reason in (tmp_path / "imported" / certificate.MARK).read_text()
     assert read(tmp_path / "imported")["verdict"] == "below the bars"
+
+
+def test_translations_that_reach_the_length_limit_are_left_out(toy, equal, tmp_path):
+    ended = equal["ended"]
+    theirs = {
+        search: [text if has_ended else "x" for text, has_ended in zip(equal[search], ended[search], strict=True)]
+        for search in certificate.SEARCHES
+    }
+    assert run(import_model, f"--from={toy(**theirs)}", *flags(tmp_path, "imported")) == 0
+    imported = read(tmp_path / "imported")
+    assert imported["verdict"] == "certified" and imported["identical_greedy"] == imported["identical_beam"] == 1
+    assert imported["at_length_limit"] == {search: ended[search].count(False) for search in certificate.SEARCHES}
+    assert all(0 < count < len(TEXTS) for count in imported["at_length_limit"].values())
 
 
 def test_a_quantized_model_is_measured(toy, tmp_path):
@@ -259,7 +275,9 @@ def test_languages_are_asked_for_if_the_files_do_not_name_them(model, toy, tmp_p
 def test_sentences_are_bundled_for_five_languages(model, monkeypatch):
     bundled = {}
     for language in ("en", "de", "pt", "fr", "es"):
-        config = certificate.with_values(certificate.float32_config(model), {"data.source_language": language})
+        config = certificate.with_values(
+            certificate.float32_config(model, COMMON_SEARCH), {"data.source_language": language}
+        )
         config = certificate.with_values(config, workdirs.NO_DATA)
         bundled[language] = sentences.default_sentences(config).texts
         assert len(bundled[language]) == 8 and all(len(text) > 20 for text in bundled[language])
@@ -273,19 +291,27 @@ def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path
     for language in ("de", "en"):
         (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     config = model.config | workdirs.NO_DATA | {"data.path": str(tmp_path)}
-    full = certificate.float32_config(dataclasses.replace(model, config=config))
+    full = certificate.float32_config(dataclasses.replace(model, config=config), COMMON_SEARCH)
     valid = sentences.default_sentences(full)
     assert valid.texts == valid.references == list(TEXTS)
     request = {"beam_size": 2, "length_penalty": 1.0, "max_length": 9, "quantization": None}
-    side = equal | {"beam": list(TEXTS), "seconds": 1.0, "references": [{"pieces": []}] * len(TEXTS)}
+    side = equal | {
+        "beam": list(TEXTS),
+        "seconds": 1.0,
+        "ended": {name: [True] * len(TEXTS) for name in certificate.SEARCHES},
+        "references": [{"pieces": []}] * len(TEXTS),
+    }
     compared = certificate.compare(valid, request, side, side, full)
     assert compared["bleu"]["ours"]["bleu"] == compared["bleu"]["theirs"]["bleu"] == pytest.approx(100)
     compared = certificate.compare(valid, request, side, side | {"greedy": None}, full)
     assert (compared["identical_greedy"], compared["identical_beam"]) == (None, 1.0)
+    none = {search: [False] * len(TEXTS) for search in certificate.SEARCHES}
+    with pytest.raises(runtimes.Unavailable, match="all translations here reach the length limit of 9 tokens"):
+        certificate.compare(valid, request, side | {"ended": none}, side, full)
 
 
 def test_sentences_that_cannot_be_compared_are_left_out(model):
-    config = certificate.float32_config(model)
+    config = certificate.float32_config(model, COMMON_SEARCH)
     given = sentences.Sentences("a file", ["", "dog", "dog " * 10_000, "red"], ["a", "b", "c", "d"])
     usable = sentences.usable(given, model, config)
     assert (usable.texts, usable.references) == (["dog", "red"], ["b", "d"])
@@ -294,7 +320,7 @@ def test_sentences_that_cannot_be_compared_are_left_out(model):
 
 
 def test_outputs_end_where_tables_of_positions_may(model):
-    config = certificate.float32_config(model)
+    config = certificate.float32_config(model, COMMON_SEARCH)
     text = "a " * 30 + "red"
     assert 60 < len(model.tokenizer.source.encode([text])[0]) < 64 == config.decoding.max_source_length
     assert certificate.search_settings([text], model, config)["max_length"] == 63

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from scripts import export
-from scripts.interop import certificate, ctranslate2, ctranslate2_reader, formats
+from scripts.interop import ctranslate2, ctranslate2_reader, formats
 from scripts.interop.portable import NEVER
 from tests.checkpoints.workdirs import make_workdir
-from tests.scripts.interop.portable import make_tokenizer, random_model
+from tests.scripts.interop.portable import answers, make_tokenizer, random_model
 from transformer import cli
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
@@ -346,11 +346,7 @@ def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, s
         assert not key.startswith("model.") or again.settings[key] == model.settings[key]
     assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
 
-    sentences = certificate.Sentences("here", ["a dog runs", "two men sit in the park", "the girl"])
-    config = certificate.float32_config(model)
-    request = {"folder": str(tmp_path), "sources": sentences.texts, "quantization": None}
-    request |= certificate.search_settings(sentences.texts, model, config)
-    ours = certificate.decode(model, config, request)
-    theirs = certificate.ask(interop_python, "ctranslate2", request | {"references": ours["references"]})
+    texts = ["a dog runs", "two men sit in the park", "the girl"]
+    ours, theirs = answers(model, tmp_path, formats.FORMATS["ctranslate2"], interop_python, texts)
     assert ours["greedy"] == theirs["greedy"]
     np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)

@@ -10,6 +10,7 @@ import pytest
 import transformer
 from scripts import export
 from scripts.interop import bergamot, certificate, marian, workdirs
+from scripts.interop.formats import FORMATS
 from tests.checkpoints.workdirs import run
 from tests.conftest import REPOSITORY
 from tests.scripts.interop.numpy_student import Student
@@ -69,13 +70,13 @@ def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_pyth
     assert -statistics.fmean(item.log_probability for item in scored) == pytest.approx(loss, rel=1e-3)
     model, sentences = workdirs.from_workdir(tmp_path / "workdir", "best", 1), certificate.Sentences("here", SENTENCES)
     if kind == "pre-norm":  # pymarian translates otherwise than it trains
-        result = certificate.certify(model, folder, "marian", interop_python, sentences, quantization=None)
+        result = certificate.certify(model, folder, FORMATS["marian"], interop_python, sentences, quantization=None)
         assert (result["verdict"], "not in decoding" in result["reasons"][0]) == ("uncertified", True)
         return
     exported.mkdir()
     marian.write(model, exported, None)
     for path in (folder, exported):
-        result = certificate.certify(model, path, "marian", interop_python, sentences, quantization=None)
+        result = certificate.certify(model, path, FORMATS["marian"], interop_python, sentences, quantization=None)
         assert result["verdict"] == "certified", result
         assert result["identical_greedy"] == 1.0
         assert result["largest_score_difference_per_token"] <= 1e-4

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 import transformer
 from scripts import export
 from scripts.interop import certificate, stablehlo, workdirs
+from scripts.interop.formats import FORMATS
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
@@ -117,7 +118,7 @@ def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
     table = "decoder.embedding.table"
     save_file(weights | {table: np.roll(weights[table], 1, axis=0)}, program / "model.safetensors")
     lines = certificate.Sentences("here", LINES[name])
-    result = certificate.certify(model, program, "stablehlo", Path(sys.executable), lines, quantization=None)
+    result = certificate.certify(model, program, FORMATS["stablehlo"], Path(sys.executable), lines, quantization=None)
     assert result["verdict"] == "below the bars"
 
 
