@@ -183,6 +183,8 @@ def _read_tables(
         raise UserError(f"decoder_start_token_id={start}: must be <s>, or a token whose vector is zero")
     if not settings.get("scale_embedding", False):
         source, target = (table / np.float32(settings["d_model"] ** 0.5) for table in (source, target))
+    if starts_from_zero and start == bos:
+        target[BOS] = head[BOS]  # the decoder does not read this vector, and the logits may be tied to it
     is_tied = np.array_equal(target, head)
     is_one_table = is_tied and config["tokenizer.shared"] and np.array_equal(source, target)
     positions = [arrays[name] for name in POSITION_TABLES if name in arrays]

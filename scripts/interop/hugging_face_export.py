@@ -125,14 +125,18 @@ def _order(settings: dict[str, Any]) -> np.ndarray:
 def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positions: int) -> dict[str, np.ndarray]:
     """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
     share, is_pegasus = settings["model.share_embeddings"], settings["model.norm_position"] == "pre"
-    target = parameters["decoder.embedding.table"].copy()
-    source = parameters["encoder.embedding.table"] if share != "all" else target
+    target = parameters["decoder.embedding.table"]
+    source = parameters.get("encoder.embedding.table", target)
     head = parameters["projection.kernel"].T if share == "none" else target
-    bias = parameters.get("output_bias", np.zeros(len(target))).copy()
+    bias = parameters.get("output_bias", np.zeros(len(target)))
     if settings["model.decoder_start"] == "zero":
+        target = target.copy()
         target[BOS] = 0.0
-        if share != "none":
-            bias[BOS] = NEVER  # else the logit would be zero, which may be large
+        if bias[BOS] > NEVER / 2:
+            share = "none"  # the logits need the vector that BOS had
+        else:
+            source = target if share == "all" else source
+            head = head if share == "none" else target
     arrays = {names.SHARED: source} if share == "all" or is_pegasus else {}
     if share != "all":
         arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
