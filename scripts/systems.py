@@ -44,7 +44,7 @@ def describe_settings(differences: Mapping[str, Any]) -> str:
 
 
 def show_setting(key: str, value: Any) -> str:
-    """Returns the value as it is shown: the digest of a shortlist is cut to eight characters."""
+    """Returns the value for a table or a name, which has eight characters of the digest of a shortlist."""
     return value[:8] if key == "shortlist" and value else show(value)
 
 
