@@ -16,7 +16,7 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.errors import MALFORMED, UNREADABLE, UserError
+from transformer.errors import UNREADABLE, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
@@ -61,9 +61,9 @@ class Evaluation:
     def settings(self) -> dict[str, Any]:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
-        search = {"split": self.split, "averaged": self.result["averaged"]}
-        search["shortlist"] = (self.result.get("shortlist") or "")[:8] or None  # a digest; old evaluations have none
-        return run_settings(self.config) | decoding | search | {"models": len(self.result["models"])}
+        search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
+        search["shortlist"] = self.result.get("shortlist")  # a digest; old evaluations have none
+        return run_settings(self.config) | decoding | search
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -75,11 +75,8 @@ class Evaluation:
     def language(self) -> Language:
         """The language of the translations, with the tokenizer that the signature of `bleu` names with a version."""
         signed = self.result["bleu_signature"].partition("|tok:")[2]
-        if not (names := [name for name in BLEU.TOKENIZERS if signed.startswith(name)]):
-            raise UserError(
-                f"{self.path}: bleu_signature names no tokenizer of sacreBLEU; run transformer.evaluate again"
-            )
-        return bleu_language(self.config.data)._replace(tokenizer=names[0])
+        tokenizer = next(name for name in BLEU.TOKENIZERS if signed.startswith(name))
+        return bleu_language(self.config.data)._replace(tokenizer=tokenizer)
 
     @property
     def commit(self) -> str:
@@ -117,12 +114,7 @@ class Evaluation:
         path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
         if not path.exists():
             return None
-        lines = self._read_lines("sentences.jsonl")
-        try:
-            return [float(json.loads(line)["score"]) for line in lines]
-        except MALFORMED as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again") from error
+        return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
 
     def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
@@ -156,10 +148,7 @@ def _evaluated_run(path: Path, result: Mapping[str, Any]) -> Path:
     around = Workdir(path.parent.parent)
     if around.evaluations == path.parent and around.config.exists():
         return around.path
-    try:
-        return Path(result["models"][0]["workdir"])
-    except (*MALFORMED, IndexError) as error:
-        raise UserError(f"{path}: is in no workdir, and names none; run transformer.evaluate again") from error
+    return Path(result["models"][0]["workdir"])
 
 
 def read_result(path: Path) -> dict[str, Any]:

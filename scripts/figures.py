@@ -2,11 +2,11 @@
 
     python -m scripts.figures positions --output=positions.pdf [--length=N] [--d_model=N] [--panels=heat_map,products]
     python -m scripts.figures schedule --output=schedule.pdf [--curves=512:4000,...] [--workdir DIR ...] [--steps=N]
-    python -m scripts.figures smoothing --output=smoothing.pdf [--smoothing=0.4] [--supports=others,uniform]
-    python -m scripts.figures masks --output=masks.pdf [--panels=padding,causal] [--sentences=4,3] [--length=N]
+    python -m scripts.figures smoothing --output=smoothing.pdf [--smoothing=0.4]
+    python -m scripts.figures masks --output=masks.pdf
     python -m scripts.figures attention --workdir=DIR --source=TEXT --output=FILE [--part=cross] [--layers=2,4]
     python -m scripts.figures curves --workdir DIR DIR ... --output=FILE [--metrics=loss,bleu] [--split=train]
-    python -m scripts.figures table3 --workdir=DIR --output=FILE [--absolute]
+    python -m scripts.figures table3 --workdir=DIR --output=FILE
 
 The ending of the output names its format. `scripts.charts` draws the same from Python and explains each flag.
 """
@@ -14,34 +14,28 @@ The ending of the output names its format. `scripts.charts` draws the same from 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer import cli
 from transformer.errors import UserError
 
 # Names in scripts.charts, which takes seconds to import
 PARTS = ("encoder", "decoder", "cross")
-PANELS = ("heat_map", "products", "waves", "padding", "causal", "packed", "packed_causal")
+PANELS = ("heat_map", "products")
 SPLITS = ("valid", "train")
-CHECKPOINT = ("workdir", "checkpoint", "average")
-
-
-class Figure(NamedTuple):
-    """The flags of a figure: all, those that it needs, and those that a run replaces."""
-
-    flags: Sequence[str]
-    needs: Sequence[str] = ()
-    replaced_by_run: Sequence[str] = ()
-
-
-FIGURES = {
-    "attention": Figure((*CHECKPOINT, "source", "target", "part", "layers", "heads"), needs=("workdir", "source")),
-    "positions": Figure((*CHECKPOINT, "kind", "length", "d_model", "panels"), replaced_by_run=("kind", "d_model")),
-    "schedule": Figure(("workdir", "curves", "steps"), replaced_by_run=("curves",)),
-    "smoothing": Figure(("smoothing", "targets", "vocab_size", "supports")),
-    "masks": Figure(("panels", "sentences", "length")),
-    "curves": Figure(("workdir", "metrics", "split"), needs=("workdir",)),
-    "table3": Figure(("workdir", "absolute"), needs=("workdir",)),
+# The flags of each figure, and of each that draws runs.
+FLAGS = {
+    "positions": ("kind", "length", "d_model", "panels"),
+    "schedule": ("curves", "steps"),
+    "smoothing": ("smoothing",),
+    "masks": (),
+}
+RUN_FLAGS = {
+    "attention": ("checkpoint", "average", "source", "target", "part", "layers", "heads"),
+    "positions": ("checkpoint", "average", "length", "panels"),
+    "schedule": ("steps",),
+    "curves": ("metrics", "split"),
+    "table3": (),
 }
 
 
@@ -57,17 +51,18 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_flags(name: str, given: dict[str, Any]) -> None:
-    """Raises UserError for flags that the figure does not have, lacks, or takes from its run."""
-    figure = FIGURES[name]
+    """Raises UserError for flags that the figure lacks or does not have, with runs or without."""
+    if "workdir" not in given and name not in FLAGS:
+        raise UserError(f"--workdir: the figure {name} needs it")
+    own = RUN_FLAGS.get(name, ()) if "workdir" in given else FLAGS[name]
+    general = ("columns", "workdir") if name in RUN_FLAGS else ("columns",)
     for flag in given:
-        if flag not in (*figure.flags, "columns"):
-            flags = ", ".join(f"--{own}" for own in figure.flags)
-            raise UserError(f"--{flag}: the figure {name} has no such flag; it has {flags}")
-        if flag in figure.replaced_by_run and "workdir" in given:
-            raise UserError(f"--{flag}: is given by --workdir; leave one of them out")
-    for flag in figure.needs:
-        if flag not in given:
-            raise UserError(f"--{flag}: the figure {name} needs it")
+        if flag not in (*own, *general):
+            flags = ", ".join(f"--{own_flag}" for own_flag in (*own, *general))
+            runs = " of runs" if "workdir" in given else ""
+            raise UserError(f"--{flag}: the figure {name}{runs} has no such flag; it has {flags}")
+    if name == "attention" and "source" not in given:
+        raise UserError("--source: the figure attention needs it")
 
 
 def draw(name: str, workdir: Sequence[str] | None = None, **options: Any) -> Any:
@@ -79,14 +74,11 @@ def draw(name: str, workdir: Sequence[str] | None = None, **options: Any) -> Any
     if workdir is None:
         return module.draw(**options)
     folders = [folder for names in workdir for folder in split_names(names)]
-    if name == "schedule":
-        return module.draw_runs(folders, **options)
-    if name == "curves":
-        return module.draw(folders, **options)
+    if name in ("schedule", "curves"):
+        return getattr(module, "draw_runs", module.draw)(folders, **options)
     if len(folders) > 1:
         raise UserError(f"--workdir={','.join(folders)}: the figure shows one run; name one folder")
-    draw_run = module.draw if name == "table3" else module.draw_run
-    return draw_run(folders[0], **options)
+    return getattr(module, "draw_run", module.draw)(folders[0], **options)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -109,7 +101,7 @@ def _pairs(text: str) -> tuple[tuple[int, ...], ...]:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.figures", __doc__)
-    parser.add_argument("figure", choices=FIGURES, help="the figure to draw")
+    parser.add_argument("figure", choices=sorted({*FLAGS, *RUN_FLAGS}), help="the figure to draw")
     parser.add_argument("--output", metavar="FILE", required=True, help="the file to write: .pdf, .svg or .png")
     parser.add_argument(
         "--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)"
@@ -125,25 +117,19 @@ def make_parser() -> cli.Parser:
     add("--part", choices=PARTS, help="the attention to draw (encoder)")
     add("--layers", type=_numbers, metavar="N,...", help="layers, from 1 (of 2,4,6 those that there are)")
     add("--heads", type=_numbers, metavar="N,...", help="heads, from 1 (the first four)")
-    add = parser.add_argument_group("positions and masks").add_argument
+    add = parser.add_argument_group("positions").add_argument
     add("--panels", type=_names, metavar="NAME,...", help=f"of {', '.join(PANELS)}")
-    add("--length", type=int, metavar="N", help="number of positions (positions: 50, masks: 9)")
+    add("--length", type=int, metavar="N", help="number of positions (50)")
     add("--kind", metavar="NAME", help="a value of config.model.positions (sinusoidal)")
     add("--d_model", type=int, metavar="N", help="width of the encodings (128)")
-    add("--sentences", type=_numbers, metavar="N,...", help="tokens of the sentences of a packed row (4,3)")
     add = parser.add_argument_group("schedule").add_argument
     add("--curves", type=_pairs, metavar="D:WARMUP,...", help="d_model and warm-up (512:4000,512:8000,256:4000)")
     add("--steps", type=int, metavar="N", help="number of updates (20000)")
     add = parser.add_argument_group("smoothing").add_argument
     add("--smoothing", type=float, metavar="X", help="config.training.label_smoothing (0.4)")
-    add("--targets", type=_numbers, metavar="N,...", help="target tokens, 0 is padding (2,1,0,3,3)")
-    add("--vocab_size", type=int, metavar="N", help="number of tokens (5)")
-    add("--supports", type=_names, metavar="NAME,...", help="label_smoothing_support (others,uniform)")
     add = parser.add_argument_group("curves").add_argument
     add("--metrics", type=_names, metavar="NAME,...", help="of metrics.jsonl, a panel each (loss,bleu)")
     add("--split", choices=SPLITS, help="the split to draw (valid, if it has the metric)")
-    add = parser.add_argument_group("table3").add_argument
-    add("--absolute", action="store_true", default=None, help="scores, not differences from base")
     return parser
 
 

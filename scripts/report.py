@@ -64,8 +64,6 @@ def check_flags(arguments: argparse.Namespace) -> None:
     check_output(Path(arguments.output), ("html",))
     for text in arguments.sentence:
         check_text(text, "--sentence")
-    if not 0 <= (arguments.sentences or 0) <= MAX_SENTENCES:
-        raise UserError(f"--sentences={arguments.sentences}: must be in 0 ... {MAX_SENTENCES}")
 
 
 def make_parser() -> cli.Parser:
@@ -77,9 +75,8 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
     )
-    parser.add_argument(
-        "--sentences", metavar="N", type=int, help="show attention for N sentences of the split as well (3)"
-    )
+    count = "show attention for N sentences of the split as well (3)"
+    parser.add_argument("--sentences", metavar="N", type=int, choices=range(MAX_SENTENCES + 1), help=count)
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
     return parser
 

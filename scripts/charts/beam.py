@@ -1,5 +1,6 @@
 """The hypotheses of a beam search: a column for each step, the most probable hypothesis on top."""
 
+import collections
 from typing import Any
 
 import altair as alt
@@ -8,15 +9,14 @@ from scripts.charts import theme
 from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
 
 STEP, ROW = 88, 20  # width of a step and height of a hypothesis, in points
-HALF_TOKEN = 0.36  # of the width of a step, where lines end
-MAX_CHARACTERS = 11  # of a token
+HALF_TOKEN = 0.36  # of the width of a step, where lines end and longer tokens are cut
 COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and on black paper
 
 
 def tree(beam_tree: BeamTree) -> alt.LayerChart:
     """Returns the hypotheses of a search, with lines from each to those that extend it, without a theme.
 
-    The fields are `step`, `rank`, `token`, `text` (of the whole hypothesis), `log_probability`, `score` and `outcome`.
+    The fields are `step`, `rank`, `token`, `hypothesis`, `log-probability`, `score` and `outcome`.
     """
     records = _records(beam_tree)
     steps, ranks = max(record["step"] for record in records), max(record["rank"] for record in records)
@@ -26,24 +26,19 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
     color = alt.Color("outcome:N", legend=alt.Legend(title=None, orient="top", symbolOpacity=1))
     color = color.scale(domain=list(COLORS), range=list(COLORS.values()))
-    tips = [
-        alt.Tooltip("text:N", title="hypothesis"),
-        alt.Tooltip("score:Q", format=".3f"),
-        alt.Tooltip("log_probability:Q", title="log-probability", format=".3f"),
-        alt.Tooltip("outcome:N"),
-    ]
     links = data.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
     links = links.encode(
         x=alt.X("from_x:Q", **across), y=alt.Y("from_rank:Q", **down), x2="to_x:Q", y2="rank:Q", color=color
     )
     links = links.encode(strokeWidth=alt.condition("datum.is_best", alt.value(2.5), alt.value(0.7)))
-    layers = [
+    tokens = [
         data.transform_filter(condition)
-        .mark_text(fontSize=11, baseline="middle", fontWeight=weight)
-        .encode(x=alt.X("step:Q", **across), y=alt.Y("rank:Q", **down), text="token:N", color=color, tooltip=tips)
+        .mark_text(fontSize=11, baseline="middle", fontWeight=weight, limit=2 * HALF_TOKEN * STEP)
+        .encode(x=alt.X("step:Q", **across), y=alt.Y("rank:Q", **down), text="token:N", color=color)
+        .encode(tooltip=["hypothesis:N", "score:Q", "log-probability:Q", "outcome:N"])
         for condition, weight in (("!datum.is_best", "normal"), ("datum.is_best", "bold"))
     ]
-    return alt.layer(links, *layers).properties(width=STEP * (steps + 1), height=ROW * ranks)
+    return alt.layer(links, *tokens).properties(width=STEP * (steps + 1), height=ROW * ranks)
 
 
 def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
@@ -55,10 +50,10 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
         steps.append(0 if node.parent is None else steps[node.parent] + 1)
         texts.append(theme.visible(node.piece if node.parent is None else f"{texts[node.parent]} {node.piece}"))
     ranks: dict[int, int] = {}
-    for step in range(max(steps) + 1):
-        at_step = [i for i, its in enumerate(steps) if its == step]
-        at_step.sort(key=lambda i: -nodes[i].log_probability)
-        ranks |= {i: rank for rank, i in enumerate(at_step, start=1)}
+    sizes: collections.Counter = collections.Counter()
+    for i in sorted(range(len(nodes)), key=lambda i: -nodes[i].log_probability):
+        sizes[steps[i]] += 1
+        ranks[i] = sizes[steps[i]]
     best = set(beam_tree.best)
     return [
         {
@@ -67,16 +62,12 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
             "from_x": None if node.parent is None else steps[node.parent] + HALF_TOKEN,
             "to_x": steps[i] - HALF_TOKEN,
             "from_rank": None if node.parent is None else ranks[node.parent],
-            "token": _shortened(theme.visible(node.piece)),
-            "text": texts[i],
-            "log_probability": round(node.log_probability, 4),
-            "score": round(node.score, 4),
+            "token": theme.visible(node.piece),
+            "hypothesis": texts[i],
+            "log-probability": round(node.log_probability, 3),
+            "score": round(node.score, 3),
             "outcome": node.outcome,
             "is_best": i in best,
         }
         for i, node in enumerate(nodes)
     ]
-
-
-def _shortened(token: str) -> str:
-    return token if len(token) <= MAX_CHARACTERS else token[: MAX_CHARACTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -3,12 +3,11 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import altair as alt
-import numpy as np
 
 from scripts.charts import theme
 from scripts.evaluations import differing_keys, run_settings
@@ -24,6 +23,7 @@ TITLES = {
     **{"seconds": "training time (s)", "padding_fraction": "fraction of padding"},
 }
 LOGARITHMIC = ("perplexity",)
+LOG_TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
 HEIGHT = {1: 110, 2: 150}
 LABELS = 55  # width of a panel's axis
@@ -84,64 +84,53 @@ def panel(
     if split is None:
         members = [run for runs in systems.values() for run in runs]
         split = next((name for name in SPLITS if all(points(run, metric, name) for run in members)), SPLITS[0])
-    seeds, means = [], []
+    records = []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
+        common = set.intersection(*map(set, curves)) if len(runs) > 1 else set()
         for run, curve in zip(runs, curves, strict=True):
             if not curve:
                 numbers = {name for line in run.record for name in line if points(run, name, split)} - {"step"}
                 known = ", ".join(sorted(numbers)) or "nothing"
                 raise UserError(f"{run.label}: has no {metric} of the split {split}; its record has {known}")
-            seeds += [{"system": label, "run": run.label, "step": step, "value": y} for step, y in curve.items()]
-        means += [{"system": label, **mean} for mean in mean_and_band(curves)]
+            own = {"system": label, "run": run.label, "has_mean": bool(common)}
+            records += [own | {"step": step, "value": y, "is_common": step in common} for step, y in curve.items()]
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
     color, dash = theme.color("system", list(systems), legend), theme.dashes("system", list(systems), legend)
-    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
-    title = METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
+    lengths = Counter(record["run"] for record in records).values()
+    is_marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
+    thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
+    name = title(metric)
     if metric in METRICS or metric in TEACHER_FORCED:
-        title = f"{'validation' if split == 'valid' else 'training'} {title}"
+        name = f"{'validation' if split == 'valid' else 'training'} {name}"
+    values = [record["value"] for record in records]
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-    values = [point["value"] for point in seeds]
     if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
-        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=log_ticks(values))
-    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    several = {point["system"] for point in means}
-    lengths = Counter(point["run"] for point in seeds).values()
-    marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
-    marks: dict[str, Any] = {"point": alt.OverlayMarkDef(size=12)} if marked else {}
-    line, layers = {"x": x, "y": y, "color": color, "strokeDash": dash}, []
-    if means:
-        mean = alt.Chart(alt.InlineData(values=means))
-        overlaid = alt.Chart(alt.InlineData(values=[point for point in seeds if point["system"] in several]))
-        low = alt.Y("low:Q", title=title, scale=scale, axis=axis)
+        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=LOG_TICKS)
+    y = {"title": name, "scale": scale, "axis": axis}
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
+    data = alt.Chart(alt.InlineData(values=records)).encode(x=x, y=alt.Y("value:Q", **y), color=color)
+    layers = []
+    if any(record["has_mean"] for record in records):  # Vega warns about a layer without data
+        common = data.transform_filter("datum.is_common")
         layers = [
-            mean.mark_area(opacity=0.2).encode(x=x, y=low, y2="high:Q", color=color),
-            overlaid.mark_line(strokeWidth=0.5, opacity=0.6).encode(x=x, y=y, color=color, detail="run:N"),
-            mean.mark_line(**marks).encode(**line),
+            common.mark_errorband(extent="stdev", opacity=0.2),
+            data.transform_filter("datum.has_mean").mark_line(strokeWidth=0.5, opacity=0.6).encode(detail="run:N"),
+            common.properties(mark=thick).encode(y=alt.Y("mean(value):Q", **y), strokeDash=dash),
         ]
-    if single := [point for point in seeds if point["system"] not in several]:  # Vega warns about a layer without data
-        layers.append(alt.Chart(alt.InlineData(values=single)).mark_line(**marks).encode(**line))
+    if not all(record["has_mean"] for record in records):
+        layers.append(
+            data.transform_filter("!datum.has_mean").properties(mark=thick).encode(detail="run:N", strokeDash=dash)
+        )
     return alt.layer(*layers).properties(width=width, height=height)
+
+
+def title(metric: str) -> str:
+    return METRICS[metric].label if metric in METRICS else TITLES.get(metric, metric.replace("_", " "))
 
 
 def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
     """Returns the finite values of a metric by step; none if the run's record has none."""
     values = {line["step"]: line.get(metric) for line in run.record if line["split"] == split}
     return {step: float(y) for step, y in values.items() if isinstance(y, int | float) and math.isfinite(y)}
-
-
-def mean_and_band(seeds: Sequence[Mapping[int, float]]) -> Iterator[dict[str, float]]:
-    """Yields the mean of several curves and mean ± sample standard deviation, at the steps that all of them have."""
-    steps = set.intersection(*(set(curve) for curve in seeds)) if len(seeds) > 1 else ()
-    for step in sorted(steps):
-        values = [curve[step] for curve in seeds]
-        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-        yield {"step": step, "value": mean, "low": mean - spread, "high": mean + spread}
-
-
-def log_ticks(values: Sequence[float]) -> list[float]:
-    """Returns the numbers 1, 2 and 5 times a power of ten between positive values; only powers of ten if many."""
-    powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
-    leading = (1,) if len(powers) > 4 else (1, 2, 5)
-    return [digit * 10.0**p for p in powers for digit in leading if min(values) <= digit * 10.0**p <= max(values)]

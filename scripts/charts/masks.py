@@ -9,12 +9,10 @@ import numpy as np
 
 from scripts.charts import heat_map, theme
 from scripts.charts.heat_map import Axis
-from transformer.errors import UserError
 from transformer.model.masks import Mask
 
 PACKED = (4, 3)  # tokens of the sentences of a packed row
 LENGTH = 9
-MAX_LENGTH = 64
 LABELS = 40  # width of the axis
 # Whether a query sees only earlier keys, as in the decoder.
 MASKS = {"padding": False, "causal": True, "packed": False, "packed_causal": True}
@@ -37,26 +35,13 @@ def draw(
         "packed_causal" the decoder's. The first two have one sentence.
       sentences: number of tokens of each sentence of a packed row; the padded sentence has as many as all of them.
       length: positions of a row; the rest is padding.
-
-    Raises:
-      UserError: an argument is not allowed.
     """
-    for name in panels:
-        if name not in MASKS:
-            raise UserError(f"panels={name}: must be of {', '.join(MASKS)}")
-    if not 1 <= length <= MAX_LENGTH:
-        raise UserError(f"length={length}: must be in 1 ... {MAX_LENGTH}")
-    if min(sentences, default=0) < 1 or sum(sentences) > length:
-        given = ",".join(map(str, sentences))
-        raise UserError(f"sentences={given}: must have 1 token or more each, and at most length={length} together")
-    in_row = min(len(set(panels)), 2 * columns)
+    in_row = min(len(panels), 2 * columns)
     cell = (theme.COLUMN_WIDTHS[columns] - LABELS - 8 * in_row) / in_row / length
     chart = heat_map.panels(
-        "mask",
-        {name: mask(name, sentences, length) for name in panels},
+        {name.replace("_", ", "): mask(name, sentences, length) for name in panels},
         *(Axis("query position"), Axis("key position")),
         in_row=in_row,
-        titles="replace(datum.value, '_', ', ')",
         **{"cell": (min(cell, 12),) * 2, "value": "", "domain": (0, 1), "legend": alt.Legend(**LEGEND)},
         **{"palette": (theme.MASKED, theme.SEQUENTIAL[6]), "has_grid": True},
     )

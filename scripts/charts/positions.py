@@ -1,4 +1,4 @@
-"""Positional encodings (section 3.5): the vectors as a heat map, dot products between them, and single dimensions."""
+"""Positional encodings (section 3.5): the vectors as a heat map, and dot products between them."""
 
 import os
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ LENGTH, WIDTH = 50, 128  # positions and dimensions
 HEIGHT = 150  # of a panel, in points
 LABELS = 105  # width of a panel's axis and legend, and of the space between panels
 MAX_LENGTH, MAX_WIDTH = 512, 1024
-WAVES = 4  # neighbouring dimensions that the Annotated Transformer draws, from 4 on
 
 
 def draw(
@@ -40,7 +39,7 @@ def draw(
       length: number of positions, from 0.
       d_model: width of the encodings.
       kind: a value of `config.model.positions`.
-      panels: of "heat_map", "products" (dot products of some positions with all) and "waves" (some dimensions).
+      panels: of "heat_map" and "products" (dot products of some positions with all).
       columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
       vectors: vectors (length, D) to draw instead, such as those that `of_run` returns.
 
@@ -113,7 +112,7 @@ def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
     bound = 1.0 if np.abs(vectors).max() <= 1.0 + 1e-6 else float(np.abs(vectors).max())
     cell = (width / vectors.shape[1], height / vectors.shape[0])
     look = {"cell": cell, "value": "value", "domain": (-bound, bound), "legend": gradient(height * 0.6)}
-    return heat_map([({"name": "encodings"}, vectors)], Axis("position"), Axis("dimension"), **look)
+    return heat_map([({}, vectors)], Axis("position"), Axis("dimension"), **look)
 
 
 def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
@@ -125,12 +124,4 @@ def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerCh
     return theme.lines(curves, "position", "dot product", "with position", width, height)
 
 
-def waves_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
-    """Returns single dimensions of the vectors over the positions."""
-    first = min(WAVES, max(vectors.shape[1] - WAVES, 0))
-    shown = range(first, min(first + WAVES, vectors.shape[1]))
-    curves = {str(i): (np.arange(len(vectors)), vectors[:, i]) for i in shown}
-    return theme.lines(curves, "position", "value", "dimension", width, height)
-
-
-PANELS = {"heat_map": heat_map_of, "products": products_of, "waves": waves_of}
+PANELS = {"heat_map": heat_map_of, "products": products_of}

@@ -12,7 +12,8 @@ SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", 
 # Okabe and Ito's colours without the yellow, which is too light for a line.
 CATEGORICAL = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
-DASHES = ([], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 2], [10, 3])  # for readers without colours
+# For readers without colours. One fewer than the colours, so that lines with the same colour have different dashes.
+DASHES = ([], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 2])
 MASKED = "#e8e8e8"
 
 COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
@@ -57,9 +58,7 @@ def color(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Co
 
 def dashes(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
     """Returns dashes that tell the same categories apart as `color` does."""
-    # The eighth category has the first colour again, but the second dashes.
-    patterns = [DASHES[(number + number // len(CATEGORICAL)) % len(DASHES)] for number in range(len(order))]
-    return alt.StrokeDash(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=patterns)
+    return alt.StrokeDash(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(DASHES))
 
 
 def lines(

@@ -58,23 +58,21 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     ]
     if not agreeing and arguments.evaluate:
         return None
-    if not agreeing:
-        names = ", ".join(evaluation.path.stem for evaluation in evaluations) or "none"
-        command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
-        raise UserError(
-            f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
-        )
-    if len(agreeing) == 1:
-        return agreeing[0]
     settings = wanted, arguments.average or 1
-    chosen = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
-    if len(chosen) != 1:
-        names = ", ".join(evaluation.path.stem for evaluation in agreeing)
+    own = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
+    for chosen in (agreeing, own):
+        if len(chosen) == 1:
+            return chosen[0]
+    names = ", ".join(evaluation.path.stem for evaluation in agreeing or evaluations) or "none"
+    if agreeing:
         raise UserError(
             f"{path}: has {len(agreeing)} evaluations with {shlex.join(flags)}, {names}; choose with "
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
-    return chosen[0]
+    command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
+    raise UserError(
+        f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
+    )
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:

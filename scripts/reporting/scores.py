@@ -3,10 +3,9 @@
 import collections
 import functools
 import itertools
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from scripts.charts import bars
 from scripts.comparison import text
@@ -41,15 +40,6 @@ class Comparison:
     @property
     def first(self) -> Evaluation:
         return self.systems[0].evaluations[0]
-
-
-class Group(NamedTuple):
-    """Words by how often the references have them, and the F1 score of finding them, in percent."""
-
-    least: int
-    most: int | None
-    words: int
-    f1: float
 
 
 def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) -> Comparison:
@@ -102,7 +92,13 @@ def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
     result, names = compared.result, {system.label: system.name for system in compared.systems}
-    charts = {"lengths": bars.by_length(result, names), "frequencies": bars.by_frequency(_by_frequency(compared))}
+    words = [
+        {"system": system.name} | group
+        for system in compared.systems
+        for evaluation in system.evaluations
+        for group in f1_by_frequency(evaluation.hypotheses, compared.first.references)
+    ]
+    charts = {"lengths": bars.by_length(result, names), "frequencies": bars.by_frequency(words)}
     descriptions = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
         "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
@@ -120,20 +116,8 @@ def section(compared: Comparison) -> Section:
     return Section("scores", "Scores", content, compared.notes, specifications)
 
 
-def _by_frequency(compared: Comparison) -> dict[str, list[Group]]:
-    """Returns the groups of words of each system, with the mean of its seeds."""
-    references = compared.first.references
-    means = {}
-    for system in compared.systems:
-        seeds = [f1_by_frequency(evaluation.hypotheses, references) for evaluation in system.evaluations]
-        means[system.name] = [
-            groups[0]._replace(f1=statistics.mean(group.f1 for group in groups)) for groups in zip(*seeds, strict=True)
-        ]
-    return means
-
-
-def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[Group]:
-    """Returns the F1 score of words, by the frequency of the word in all references.
+def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the F1 score of words in percent as `score`, by the frequency of the word in all references as `group`.
 
     A word of a hypothesis is found if its reference has it as well, as often as that has it. Words are separated by
     spaces. Groups without words are left out.
@@ -148,7 +132,11 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
                 total[group] += count
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
-        Group(FREQUENCIES[i], most[i], wanted[i], 200 * matched[i] / (wanted[i] + produced[i]))
+        {
+            "group": bars.span(FREQUENCIES[i], most[i]),
+            "count": wanted[i],
+            "score": 200 * matched[i] / (wanted[i] + produced[i]),
+        }
         for i in range(len(FREQUENCIES))
         if wanted[i]
     ]

@@ -13,7 +13,7 @@ from scripts.evaluations import NEUTRAL, differing_keys, short_commit
 from scripts.runs import RecordedRun
 from scripts.systems import System
 from transformer.config.keys import flatten, keys_of, show
-from transformer.decoding.bleu import METRICS, metrics_in
+from transformer.decoding.bleu import metrics_in
 from transformer.environment import ADVICE, read_environment
 from transformer.errors import UNREADABLE
 
@@ -101,7 +101,7 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
         if any(members.values()):
             name = f"curve-{split}-{metric}"
             charts[name] = panel(members, metric, split).to_dict()
-            panels.append({"name": name, "description": f"{_title(metric)}, {SPLITS[split]}"})
+            panels.append({"name": name, "description": f"{curves.title(metric)}, {SPLITS[split]}"})
     return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
 
 
@@ -122,13 +122,9 @@ def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str)
             y="value:Q",
             opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             color=alt.Color("system:N"),
-            tooltip=["run:N", "step:Q", alt.Tooltip("value:Q", title=_title(metric), format=".5~g")],
+            tooltip=["run:N", "step:Q", alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g")],
         )
         .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
     )
     chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
     return chart.configure_legend(orient="top")
-
-
-def _title(metric: str) -> str:
-    return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")

@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import vl_convert
 
 
 def data(chart: Any) -> list[dict]:
@@ -14,8 +15,12 @@ def data(chart: Any) -> list[dict]:
 
 def matrices(chart: Any, shape: tuple[int, int], *names: str) -> dict[Any, np.ndarray]:
     """Returns the matrices of a chart with heat maps by the values of these fields, or of the only one."""
-    by_fields = {tuple(record[name] for name in names): np.reshape(record["value"], shape) for record in data(chart)}
-    return {key[0] if len(key) == 1 else key: matrix for key, matrix in by_fields.items()}
+    found: dict[Any, np.ndarray] = {}
+    for record in data(chart):
+        key = tuple(record[name] for name in names)
+        matrix = found.setdefault(key[0] if len(key) == 1 else key, np.full(shape, np.nan))
+        matrix[record["row"], record["column"]] = record["value"]
+    return found
 
 
 def svg(chart: Any) -> ElementTree.Element:
@@ -27,3 +32,13 @@ def svg(chart: Any) -> ElementTree.Element:
 
 def texts(picture: ElementTree.Element) -> list[str]:
     return ["".join(element.itertext()) for element in picture.iter() if element.tag.endswith("}text")]
+
+
+def marks(chart: Any) -> list[dict]:
+    """Returns the marks that Vega draws, with their items."""
+    found, nodes = [], [vl_convert.vegalite_to_scenegraph(chart.to_dict())["scenegraph"]]
+    while nodes:
+        node = nodes.pop()
+        found += [node] if "marktype" in node else []
+        nodes += node.get("items", [])
+    return found

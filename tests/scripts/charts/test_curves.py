@@ -8,7 +8,7 @@ import pytest
 
 from scripts.charts import curves
 from scripts.runs import read_runs
-from tests.scripts.charts.drawn import data
+from tests.scripts.charts.drawn import data, marks
 from tests.scripts.evaluated import make_run
 from transformer.errors import UserError
 
@@ -46,23 +46,25 @@ def test_systems_that_differ_in_much_have_the_names_of_their_folders(tmp_path):
 
 
 def test_the_chart_has_every_seed_and_the_band_at_common_steps(runs):
-    records = data(curves.draw(runs, metrics=("loss",)))
-    seeds = {(record["run"], record["step"]): record["value"] for record in records if "run" in record}
+    chart = curves.draw(runs, metrics=("loss",))
+    records = {(record["run"], record["step"]): record for record in data(chart)}
     expected = {("base-0", 10): 5.0, ("base-0", 20): 4.0, ("base-0", 30): 3.5}
     expected |= {("base-1", 10): 6.0, ("base-1", 20): 4.5, ("other", 10): 5.5, ("other", 30): 3.0}
-    assert seeds == expected  # without the value that is not finite
-    means = {record["step"]: record for record in records if "low" in record}
-    assert set(means) == {10, 20}
-    for step, pair in ((10, (5.0, 6.0)), (20, (4.0, 4.5))):
-        mean, spread = statistics.mean(pair), statistics.stdev(pair)
-        band = [means[step][name] for name in ("low", "value", "high")]
-        assert band == pytest.approx([mean - spread, mean, mean + spread])
+    # Without the value that is not finite.
+    assert {place: record["value"] for place, record in records.items()} == expected
+    common = {place for place, record in records.items() if record["is_common"]}
+    assert common == {(run, step) for run in ("base-0", "base-1") for step in (10, 20)}
+    (band,) = [mark for mark in marks(chart) if mark["marktype"] == "area"]
+    height = {round(item["x"]): item["y2"] - item["y"] for item in band["items"]}
+    # Twice the sample standard deviations, which are those of (5, 6) and (4, 4.5).
+    first, second = (height[x] for x in sorted(height))
+    assert first / second == pytest.approx(statistics.stdev((5.0, 6.0)) / statistics.stdev((4.0, 4.5)))
 
 
 def test_seeds_in_folders_of_the_same_name_are_two_lines(tmp_path):
     runs = [add_run(tmp_path / f"seed{seed}" / "run", {10: 5.0 + seed, 20: 4.0}, seed=str(seed)) for seed in (0, 1)]
     assert list(curves.group(read_runs(runs))) == ["seed (2 seeds)"]
-    names = {record["run"] for record in data(curves.draw(runs, metrics=("loss",))) if "run" in record}
+    names = {record["run"] for record in data(curves.draw(runs, metrics=("loss",)))}
     assert names == {"seed0/run", "seed1/run"}
 
 
@@ -96,8 +98,3 @@ def test_a_small_range_has_a_linear_axis(tmp_path, last, scale):
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (panel,) = curves.draw([run], metrics=("perplexity",)).to_dict()["concat"]
     assert panel["layer"][0]["encoding"]["y"]["scale"].get("type", "linear") == scale
-
-
-def test_a_logarithmic_axis_has_few_round_ticks():
-    assert curves.log_ticks([3.0, 60.0]) == [5.0, 10.0, 20.0, 50.0]
-    assert curves.log_ticks([4.0, 4000.0]) == [10.0, 100.0, 1000.0]

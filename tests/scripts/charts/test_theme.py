@@ -40,11 +40,9 @@ def test_sequential_colours_darken_and_lines_differ_for_every_reader(blind):
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(lines, 2)) > 11
 
 
-def test_fifteen_lines_differ_in_colour_or_dashes():
-    names = [str(number) for number in range(15)]
-    dashes = theme.dashes("name", names, None).to_dict()["scale"]["range"]
-    colors = [theme.CATEGORICAL[number % 7] for number in range(15)]
-    assert len({(color, tuple(dash)) for color, dash in zip(colors, dashes, strict=True)}) == 15
+def test_forty_two_lines_differ_in_colour_or_dashes():
+    lines = zip(itertools.cycle(theme.CATEGORICAL), itertools.cycle(map(tuple, theme.DASHES)))
+    assert len(set(itertools.islice(lines, 42))) == 42
 
 
 def test_text_stays_on_one_line_and_has_no_invisible_characters():

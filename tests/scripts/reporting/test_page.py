@@ -10,7 +10,7 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import model, scores
+from scripts.reporting import scores
 from scripts.reporting.attention_and_beams import Inspected, attention_section, entropy
 from scripts.runs import read_runs
 from tests.checkpoints.workdirs import run
@@ -109,14 +109,6 @@ def test_tokens_are_written_as_in_all_charts():
     assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
 
 
-def test_runs_with_the_same_rows_share_them():
-    two_sided, shared = [("source", "9"), ("target", "8")], [("shared", "7")]
-    rows = model.share_rows({"a": two_sided, "b": shared, "c": list(two_sided), "none": []})
-    assert rows == [("a, c", *two_sided[0]), ("a, c", *two_sided[1]), ("b", *shared[0])]
-    assert model.share_rows({"a": shared, "b": shared}) == [("all", *shared[0])]
-    assert model.share_rows({"a": shared}) == [("a", *shared[0])]
-
-
 def test_runs_have_the_names_of_their_systems(html):
     cells = [text for _, text in Elements(html).of("td")]
     assert {"A: dropout=0.1", "B: dropout=0.3"} <= set(cells)
@@ -162,7 +154,7 @@ def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
         (["{run}", "--sentences=2"], "--sentences: is for a page; give --output=FILE.html as well"),
         (["{run}", "--output={tmp}/r.html", "--readme=README.md"], "--readme=README.md: is for a table"),
         (["{run}", "--output={tmp}/r.html", "--sentence=\udcff"], "--sentence: is not UTF-8"),
-        (["{run}", "--output={tmp}/r.html", "--sentences=21"], "--sentences=21: must be in 0 ... 20"),
+        (["{run}", "--output={tmp}/r.html", "--sentences=21"], "argument --sentences: invalid choice: 21"),
         (["{tmp}/absent", "--output={tmp}/r.html"], "{tmp}/absent: no such folder"),
         (["{run}", "{run}", "--output={tmp}/r.html"], "{run}: is given twice; give it once"),
     ],
