@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, LayerCache
+from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, KeyValueCache, project
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
 from transformer.model.layers import Layer, layer_norm
@@ -160,10 +160,14 @@ class Decoder(Stack):
         length: int,
     ) -> DecodingCache:
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
-        slots, shape = jnp.full((rows, beams, length), -1), (rows, beams, length, self.embedding.table.shape[1])
-        layers = [LayerCache.start(layer, self.self_cache, memory, shape) for layer in self.layers]
-        mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
-        return DecodingCache(tuple(layers), slots, mask)
+        slots = jnp.full((rows, beams, length), -1)
+        self_attentions = [self.self_cache.start(layer.self_attention, rows, beams, length) for layer in self.layers]
+        if memory is None:
+            return DecodingCache(slots, tuple(self_attentions), (None,) * len(self.layers), None)
+        memories = [project(layer.cross_attention, memory) for layer in self.layers]
+        # Without barriers XLA changes the layout at each step, and not once.
+        memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in memories)
+        return DecodingCache(slots, tuple(self_attentions), memories, (memory_segments != 0)[:, None, None, :])
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -177,15 +181,15 @@ class Decoder(Stack):
         x = self.embed(tokens, positions, None)
         slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
         cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
-        self_mask, layer_caches = cache.self_mask, list(cache.layers)
-        for i, layer in enumerate(self.layers):
+        self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)
+        for i, (layer, memory) in enumerate(zip(self.layers, cache.memories, strict=True)):
 
-            def attend_self(x, i=i, attention=layer.self_attention):
-                out, layer_caches[i] = layer_caches[i].attend_self(attention, x, position, rotary_positions, self_mask)
+            def attend_self(x, i=i, module=layer.self_attention):
+                out, self_attentions[i] = self_attentions[i].step(module, x, position, rotary_positions, self_mask)
                 return out
 
-            def attend_memory(x, i=i, attention=layer.cross_attention):
-                return layer_caches[i].attend_memory(attention, x, cache.memory_mask)
+            def attend_memory(x, memory=memory, attention=layer.cross_attention):
+                return memory.attend(attention, x, cache.memory_mask)
 
-            x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
-        return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))
+            x = layer(x, attend_self, None if memory is None else attend_memory, None)
+        return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))
