@@ -23,12 +23,14 @@ REMATS = {
     "layers": nnx.remat,
 }
 
-# The token whose vector is replaced by zeros as an input of the decoder. None: no token's.
+# The token whose embedding the decoder replaces by zeros; None: no token's.
 DECODER_STARTS = {"bos": None, "zero": BOS}
 
 
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
+
+    zero_token: int | None = None  # see `DECODER_STARTS`
 
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
         """`layer_options` are the arguments of `Layer`."""
@@ -76,15 +78,13 @@ class Stack(nnx.Module):
         self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
         """Returns the sum of token embeddings and positional encodings, with dropout (section 5.4)."""
-        x = self.vectors(tokens)
+        x = self.embedding(tokens)
+        if self.zero_token is not None:
+            x = jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), x.dtype), x)
         if self.positions is not None:
             # In float32, since the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
-
-    def vectors(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Returns the token embeddings."""
-        return self.embedding(tokens)
 
     def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
         """Returns the positions by which self-attention rotates queries and keys, or None if it does not."""
@@ -144,12 +144,6 @@ class Decoder(Stack):
     ) -> Float[Array, "B T D"]:
         options = {"is_causal": True, "memory": memory, "memory_segments": memory_segments}
         return self.apply(tokens, segments, positions, rngs, **options)
-
-    def vectors(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        vectors = super().vectors(tokens)
-        if self.zero_token is None:
-            return vectors
-        return jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), vectors.dtype), vectors)
 
     def start_cache(
         self,
