@@ -7,7 +7,8 @@ from typing import Any
 
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.decoding.beam_tree import BeamTree
+from transformer.decoding import forced_decoding
+from transformer.decoding.beam_tree import BeamTree, trace
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
@@ -89,7 +90,7 @@ class Model:
             checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
         self._check("score")
         with self._lock:
-            return self._decoder.score(self._parameters, checked)
+            return forced_decoding.score_pairs(self._decoder, self._parameters, checked)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
@@ -103,7 +104,7 @@ class Model:
         source, target = check_text(source, "source"), check_text(target, "target")
         self._check("attention", allows_ensemble=False)
         with self._lock:
-            return self._decoder.attention(self._parameters, source, target)
+            return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
@@ -115,7 +116,7 @@ class Model:
         if self.config.decoding.strategy != "beam":
             raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
         with self._lock:
-            return self._decoder.beam_tree(self._parameters, text)
+            return trace(self._decoder, self._parameters, text)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), without padding, and the pieces of the S rows.
@@ -126,7 +127,7 @@ class Model:
         texts = _texts(texts)
         self._check("encode", allows_ensemble=False)
         with self._lock:
-            return self._decoder.encode(self._parameters, texts)
+            return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def _check(self, method: str, allows_ensemble: bool = True) -> None:
         """Raises UserError unless this process can run the method, and a model of this objective has it."""

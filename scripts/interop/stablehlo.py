@@ -22,8 +22,8 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.batches import convert_kernels, output_limits
-from transformer.decoding.beam_search import beam_search
+from transformer.decoding.batches import convert_kernels
+from transformer.decoding.beam_search import beam_search, output_limits
 from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD
@@ -71,7 +71,7 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding
     options = {key: decoding[key] for key in STRATEGIES["beam"].arguments if key in decoding}
-    limits = output_limits(decoding.max_source_length, decoding.max_length_factor, decoding.max_extra_length)
+    limits = output_limits(decoding.max_source_length, decoding)
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.test_mesh import run_on_eight_devices
-from transformer.decoding.batches import make_batches, output_limits, padded_lengths
+from transformer.decoding.batches import make_batches, padded_lengths
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,3 @@ def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, m
         assert len(batch.indices) <= batch.rows
         assert batch.rows == 1 or batch.rows * (batch.length + 10) <= 512
     assert len({(batch.rows, batch.length) for batch in batches}) <= len(padded_lengths(longest, shortest)) <= most
-
-
-def test_output_limits_are_rounded_up_once():
-    assert output_limits(5, 1.0, 50).tolist() == [50, 51, 52, 53, 54]
-    assert output_limits(11, 1.1, 0)[[1, 9, 10]].tolist() == [2, 10, 11]  # in floating point 1.1 x 10 is above 11
-    assert output_limits(4, 1.5, 2).tolist() == [2, 4, 5, 7]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import base
 from tests.decoding.models import (
     FORBIDDEN,
     TOLERANCE,
@@ -18,7 +19,7 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, beam_search, penalty
+from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, beam_search, output_limits
 from transformer.decoding.ensemble import Prediction
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
@@ -196,5 +197,16 @@ def test_best_extensions_by_hand():
 
 def test_length_penalty_by_hand():
     # ((5 + 1) / 6)^0.6 = 1 and ((5 + 7) / 6)^0.6 = 2^0.6
-    np.testing.assert_allclose(penalty(jnp.array([1, 7]), 0.6, "gnmt"), [1.0, 1.5157166], rtol=1e-6)
-    np.testing.assert_allclose(penalty(jnp.array([1, 4]), 0.5, "power"), [1.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(LENGTH_PENALTIES["gnmt"](jnp.array([1, 7]), 0.6), [1.0, 1.5157166], rtol=1e-6)
+    np.testing.assert_allclose(LENGTH_PENALTIES["power"](jnp.array([1, 4]), 0.5), [1.0, 2.0], rtol=1e-6)
+
+
+def test_output_limits_are_rounded_up_once():
+    def limits(length: int, factor: float, extra: int) -> list[int]:
+        config = base.get_config().decoding
+        config.update(max_length_factor=factor, max_extra_length=extra)
+        return output_limits(length, config).tolist()
+
+    assert limits(5, 1.0, 50) == [50, 51, 52, 53, 54]
+    assert limits(11, 1.1, 0)[-2:] == [10, 11]  # in floating point 1.1 x 10 is above 11
+    assert limits(4, 1.5, 2) == [2, 4, 5, 7]

@@ -5,9 +5,10 @@ import pytest
 
 from tests.decoding.models import teacher_forced
 from tests.decoding.test_forced_decoding import DECODER, MODELS, REPLICAS, SOURCES, TOKENIZER, encode, make_decoder
-from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
+from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree, trace
+from transformer.decoding.forced_decoding import score_pairs
 
-TREES = [DECODER.beam_tree(REPLICAS, text) for text in SOURCES if text]
+TREES = [trace(DECODER, REPLICAS, text) for text in SOURCES if text]
 
 
 def path(tree: BeamTree, index: int) -> list[int]:
@@ -32,8 +33,8 @@ def test_searches_and_scores_follow_the_length_options():
     decoder, texts = make_decoder(**options), [text for text in SOURCES if text]
     translations = [best for (best,) in decoder.translate(REPLICAS, texts)]
     pairs = [(text, best.text) for text, best in zip(texts, translations, strict=True)]
-    for text, best, scored in zip(texts, translations, decoder.score(REPLICAS, pairs), strict=True):
-        tree = decoder.beam_tree(REPLICAS, text)
+    for text, best, scored in zip(texts, translations, score_pairs(decoder, REPLICAS, pairs), strict=True):
+        tree = trace(decoder, REPLICAS, text)
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
         expected = best.log_probability / len(best.tokens)
         assert [best.score, tree.nodes[tree.best[-1]].score, scored.score] == pytest.approx([expected] * 3, rel=1e-4)
@@ -70,7 +71,7 @@ def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree)
 
 
 def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
-    tree = make_decoder(beam_size=12).beam_tree(REPLICAS, "1 2 3")
+    tree = trace(make_decoder(beam_size=12), REPLICAS, "1 2 3")
     assert np.isfinite([node.log_probability for node in tree.nodes]).all()
 
 
@@ -78,7 +79,7 @@ def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
 def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
     text = " ".join(["4"] * length)
     ((expected,),) = DECODER.translate(REPLICAS, [text])
-    tree = make_decoder().beam_tree(REPLICAS, text)
+    tree = trace(make_decoder(), REPLICAS, text)
     warning = f" has {length + 1} tokens including end-of-sentence; only the first 19 are translated"
     assert caplog.text.count(f"Line 1{warning}") == 2
     assert len(tree.source_pieces) == 20

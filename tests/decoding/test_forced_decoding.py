@@ -11,6 +11,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
+from transformer.decoding.forced_decoding import encode_texts, read_pair, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.model.transformer import attention_weights
@@ -44,7 +45,7 @@ REPLICAS = DECODER.place(PARAMETERS)
 
 
 def test_scores_are_sums_of_the_models_log_probabilities():
-    scores = DECODER.score(REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
+    scores = score_pairs(DECODER, REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
     sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
     log_p = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
@@ -67,7 +68,7 @@ def test_scores_equal_those_of_beam_search(count, dtype):
     hypotheses = decoder.translate(replicas, SOURCES[:3], n_best=3)
     pairs = [(source, best) for source, nbest in zip(SOURCES, hypotheses, strict=False) for best in nbest]
     assert len(pairs) == 9
-    scores = decoder.score(replicas, [(source, best.text) for source, best in pairs])
+    scores = score_pairs(decoder, replicas, [(source, best.text) for source, best in pairs])
     for (_, best), score in zip(pairs, scores, strict=True):
         assert (score.text, score.tokens, score.pieces) == (best.text, best.tokens, best.pieces)
         assert score.log_probability == pytest.approx(best.log_probability, rel=TOLERANCE[dtype])
@@ -79,7 +80,7 @@ def test_scores_equal_those_of_beam_search(count, dtype):
 def test_a_text_that_is_too_long_is_refused_with_its_index():
     message = r"pairs\[1\]\[1\]: has 25 tokens including end-of-sentence, must have at most 24"
     with pytest.raises(UserError, match=message):
-        DECODER.score(REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])
+        score_pairs(DECODER, REPLICAS, [("1", "1"), ("2", " ".join(["1"] * 24))])
 
 
 MODEL = tiny_model(12, seed=0, num_layers=2)
@@ -93,38 +94,24 @@ def model():
 
 def test_states_are_those_of_the_encoder_without_padding():
     texts = ["1 2 3", "", " ".join(["4"] * 19), "5"]
-    encodings = READER.encode(READER_REPLICAS, texts)
+    encodings = encode_texts(READER, READER_REPLICAS, texts)
     for text, encoding in zip(texts, encodings, strict=True):
         assert encoding.tokens == tuple(encode(text)) and encoding.pieces == (*text.split(), "</s>")
         (expected,) = jax.jit(lambda source: model().encoder(source))(np.array([encode(text)]))
         np.testing.assert_allclose(encoding.states, expected, atol=1e-5)
 
 
-def test_bertviz_gets_an_array_for_each_layer_and_the_tokens_of_both_axes():
-    attention = READER.attention(READER_REPLICAS, "1 2 3", "4")
-    exported = attention.bertviz()
-    layers, heads = attention.encoder.shape[:2]
-    source, target = exported.pop("encoder_tokens"), exported.pop("decoder_tokens")
-    assert (source, target) == (["1", "2", "3", "</s>"], ["<s>", "4"])
-    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}  # queries, keys
-    for name, (queries, keys) in sides.items():
-        arrays = exported.pop(f"{name}_attention")
-        assert [array.shape for array in arrays] == [(1, heads, len(queries), len(keys))] * layers
-        np.testing.assert_array_equal(np.concatenate(arrays), getattr(attention, name))
-    assert not exported
-
-
 def test_a_recurrent_decoder_has_no_weights_of_self_attention():
     recurrent = tiny_model(12, seed=0, num_layers=2, decoder_self_attention="ssru")
     reader = make_decoder([recurrent.graph])
-    attention = reader.attention(reader.place([recurrent.parameters]), "1 2 3", "4")
-    assert attention.decoder is None and "decoder_attention" not in attention.bertviz()
+    attention = read_pair(reader, reader.place([recurrent.parameters]), "1 2 3", "4")
+    assert attention.decoder is None
     assert attention.encoder.shape == (2, 2, 4, 4) and attention.cross.shape == (2, 2, 2, 4)
 
 
 @pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
 def test_weights_and_pieces_belong_together(source, target):
-    attention = READER.attention(READER_REPLICAS, source, target)
+    attention = read_pair(READER, READER_REPLICAS, source, target)
     assert attention.source_pieces == (*source.split(), "</s>")
     assert attention.target_input_pieces == ("<s>", *target.split())
     assert attention.target_output_pieces == (*target.split(), "</s>")

@@ -15,6 +15,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search
+from transformer.decoding.beam_tree import trace
 from transformer.decoding.shortlist import Shortlist, with_candidates
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
 
@@ -107,7 +108,7 @@ def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
     shortlist, seen = make_shortlist(1), set()
     texts, decoder = [text for text in SOURCES if text], make_decoder(shortlist=shortlist)
     for text, (best,) in zip(texts, decoder.translate(REPLICAS, texts), strict=True):
-        tree = decoder.beam_tree(REPLICAS, text)
+        tree = trace(decoder, REPLICAS, text)
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(best.score, rel=1e-5)
         (candidates,) = shortlist.candidates(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
@@ -137,7 +138,7 @@ def test_a_shortlist_that_does_not_fit_is_refused(tmp_path):
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
     larger = IdsVocabulary(VOCAB_SIZE + 1)
     message = refusal(Shortlist.load, path, Tokenizer(larger, larger), 5)
-    assert message == f"--decoding.shortlist=5: {path} is for another vocabulary; make it again with: {command}"
+    assert message == f"{path}: is for another vocabulary; make it again with: {command}"
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "array", "arrays"])

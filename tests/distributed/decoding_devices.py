@@ -15,6 +15,7 @@ from tests.decoding.models import Model, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import SHORTEST
+from transformer.decoding.forced_decoding import encode_texts, score_pairs
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH, TextDecoder
 
 VOCABULARY = IdsVocabulary(12)
@@ -76,10 +77,10 @@ def main() -> None:
     for number, devices in (("one", ONE), ("several", TWO)):
         decoder = make_decoder(MODELS, devices)
         parameters = decoder.place([model.parameters for model in MODELS])
-        scores = decoder.score(parameters, list(zip(short, short[::-1], strict=True)))
+        scores = score_pairs(decoder, parameters, list(zip(short, short[::-1], strict=True)))
         report["scores"][number] = [dataclasses.astuple(score) for score in scores]
         decoder = make_decoder(MODELS[:1], devices)
-        encodings = decoder.encode(decoder.place([MODELS[0].parameters]), short)
+        encodings = encode_texts(decoder, decoder.place([MODELS[0].parameters]), short)
         report["states"][number] = [encoding.states.tolist() for encoding in encodings]
     print(json.dumps(report))
 

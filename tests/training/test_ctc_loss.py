@@ -63,5 +63,5 @@ def test_logits_are_those_of_the_hidden_vectors_the_output_table_and_the_bias():
         model = CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0))
         model.output_bias[...] = jnp.arange(VOCAB, dtype=jnp.float32)
         source = BATCH["source"]
-        expected = model.hidden(source) @ model.output_table.T + jnp.arange(VOCAB)[None, None]
+        expected = model.hidden(source) @ model.output_table_and_bias[0].T + jnp.arange(VOCAB)[None, None]
         np.testing.assert_allclose(model(source), expected, rtol=1e-5, atol=1e-5)

@@ -15,6 +15,7 @@ from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
 from transformer.decoding.batches import convert_kernels
+from transformer.decoding.forced_decoding import read_pair
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.run import preparation as runs
@@ -81,7 +82,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     assert [(each.source, each.reference) for each in samples] == list(zip(texts, references, strict=True))[:3]
     assert [each.translation for each in samples] == ["a", "b", "c"]
     for sample in samples:
-        expected = prepared.validation.decoder.attention(replicas, sample.source, sample.reference)
+        expected = read_pair(prepared.validation.decoder, replicas, sample.source, sample.reference)
         np.testing.assert_array_equal(sample.attention.cross, expected.cross)
 
 

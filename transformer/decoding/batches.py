@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ SHORTEST = 16  # the smallest padded length: shorter ones would save little, and
 ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
 
-Jitted = Any  # a function that `jax.jit` returns
 Replicas = dict[jax.Device, tuple[dict, ...]]  # the parameters of each model, on each device
 
 
@@ -44,15 +42,6 @@ def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     """Returns the padded lengths: powers of two times `shortest`, and last `longest`."""
     lengths = (shortest * 2**i for i in range(longest.bit_length()))
     return (*(length for length in lengths if length < longest), longest)
-
-
-def output_limits(length: int, factor: float, extra: int) -> Int[np.ndarray, "S"]:
-    """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS.
-
-    These are ceil(factor x tokens) + extra: `decoding.max_length_factor` and `decoding.max_extra_length`.
-    """
-    # 1.1 x 10 is above 11 in floating point.
-    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
 
 
 def make_batches(
@@ -122,7 +111,7 @@ class DeviceModels:
         pairs = zip(self.graphs, parameters, strict=True)
         return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), tree) for graph, tree in pairs)
 
-    def jit(self, function: Callable[..., Any], **options: Any) -> Jitted:
+    def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
         key = function, *options.items()
         if key not in self._jitted:
@@ -136,7 +125,7 @@ class DeviceModels:
 
     def map(
         self,
-        function: Jitted,
+        function: Callable[..., Any],
         parameters: Replicas,
         batches: Sequence[Any],
         arrays_of: Callable[[Any], Sequence[np.ndarray]],

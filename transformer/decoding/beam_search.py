@@ -5,14 +5,18 @@ A hypothesis ends when EOS is among the K best continuations of its sentence, so
 A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
 """
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.top_k import top_k
 from transformer.special_tokens import BOS, EOS, PAD
@@ -129,16 +133,17 @@ class BeamSearch:
 
     def advance(self, state: State, extensions: Extensions) -> State:
         step, parents = state.position, extensions.parents
+        penalty = functools.partial(LENGTH_PENALTIES[self.length_penalty_form], alpha=self.length_penalty)
         ending = Hypotheses(
             state.live_tokens.at[:, :, step].set(EOS),
-            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / self._penalty(step + 1),
+            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / penalty(step + 1),
             state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
         )
         candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
         _, best = jax.lax.top_k(candidates.scores, self.beam_size)
         ended = Hypotheses(*(gather(x, best) for x in candidates))
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = extensions.live_log_p[:, 0] / self._penalty(self.limits + 1)
+        bound = extensions.live_log_p[:, 0] / penalty(self.limits + 1)
         caches = extensions.caches
         return State(
             position=step + 1,
@@ -152,9 +157,6 @@ class BeamSearch:
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.max_length) & ~state.done.all()
-
-    def _penalty(self, length: Int[Array, "*B"]) -> Float[Array, "*B"]:
-        return penalty(length, self.length_penalty, self.length_penalty_form)
 
 
 def beam_search(
@@ -171,17 +173,19 @@ def beam_search(
     return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
 
 
-# The forms of `decoding.length_penalty_form`, of a length and alpha: Wu et al. 2016, equation 14, and a plain power.
-# None decreases with the length, as the bound of the search supposes.
+# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
+# power. None decreases with the length, as the bound of the search supposes.
 LENGTH_PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
 }
 
 
-def penalty(length: Int[Array, "*B"] | int, alpha: float, form: str) -> Float[Array, "*B"] | float:
-    """Returns the length penalty, which divides log-probabilities. Lengths count EOS."""
-    return LENGTH_PENALTIES[form](length, alpha)
+def output_limits(length: int, config: Config) -> Int[np.ndarray, "S"]:
+    """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS."""
+    factor, extra = config.max_length_factor, config.max_extra_length
+    # 1.1 x 10 is above 11 in floating point.
+    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
 
 
 def gather(x: Array, index: Int[Array, "B N"]) -> Array:

@@ -12,11 +12,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DeviceModels, Replicas, make_batches, output_limits, pad
-from transformer.decoding.beam_search import BeamSearch, State, penalty
-from transformer.decoding.shortlist import with_candidates
-from transformer.decoding.strategies import STRATEGIES
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.decoding.batches import Replicas, make_batches
+from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, State
+from transformer.decoding.text_decoder import TextDecoder
+from transformer.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 
@@ -63,46 +62,35 @@ class Step(NamedTuple):
     log_p: Float[Array, "L 2K"]
 
 
-def trace(models: DeviceModels, parameters: Replicas, source: list[int]) -> BeamTree:
-    """Returns the search for the translation of a source, which ends with EOS."""
-    config = models.config
+def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
+    """Returns the beam search for the translation of a text."""
+    (source,), config = decoder.source_tokens([text], first_line=1), decoder.config
+    source = source or [EOS]
     (batch,) = make_batches({0: len(source)}, config.max_source_length, 1)
-    row = pad([source], 1, batch.length)
-    arrays = (row,) if models.shortlist is None else (row, models.shortlist.candidates(row))
-    keys = *STRATEGIES["beam"].arguments, "max_length_factor", "max_extra_length"
-    options = {key: config[key] for key in keys if key in config}
-    ((_, steps),) = models.map(models.jit(record, **options), parameters, [batch], lambda _: arrays)
-    nodes = _make_nodes(steps, models.target_pieces, config)
+    search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
+    ((_, steps),) = decoder.map(search, parameters, [batch], lambda batch: decoder.arrays(batch, [source], 1))
+    nodes = _make_nodes(steps, decoder.target_pieces, config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
     while (parent := nodes[best[0]].parent) is not None:
         best.insert(0, parent)
-    return BeamTree(tuple(models.source_pieces[token] for token in source), tuple(nodes), tuple(best))
+    return BeamTree(tuple(decoder.source_pieces[token] for token in source), tuple(nodes), tuple(best))
 
 
 def record(
-    models: Sequence[ensemble.AutoregressiveModel],
-    source: Int[Array, "1 S"],
-    candidates: Int[Array, "1 C"] | None = None,
-    *,
-    beam_size: int,
-    max_length_factor: float,
-    max_extra_length: int,
-    **options: Any,
+    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "1 S"], limits: Int[Array, "1"], **options: Any
 ) -> Step:
     """Returns the steps of the search, as many as the longest output has tokens. `options`: see `BeamSearch`."""
-    models, lengths = with_candidates(models, candidates), (source != PAD).sum(axis=1) - 1
-    limits = output_limits(source.shape[1], max_length_factor, max_extra_length)
-    max_length = int(limits[-1]) + 1
-    search = BeamSearch(models, jnp.array(limits)[lengths], beam_size, n_best=1, max_length=max_length, **options)
+    search = BeamSearch(models, limits, **options)
 
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)
-        log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, extensions.prediction, 2 * beam_size)
+        count = 2 * search.beam_size
+        log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, extensions.prediction, count)
         log_p = jnp.where(state.position < search.limits[0], log_p, -jnp.inf)
         considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
         return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered
 
-    return jax.lax.scan(step, search.start(source), length=max_length)[1]
+    return jax.lax.scan(step, search.start(source), length=search.max_length)[1]
 
 
 def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:
@@ -117,7 +105,7 @@ def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node
         considered = [extension for extension in considered if math.isfinite(extension[2])]
         first_kept = len(nodes) + sum(outcome == ENDED for *_, outcome in considered)
         for parent, token, value, outcome in considered:
-            score = value / penalty(length, config.length_penalty, config.length_penalty_form)
+            score = value / LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
             nodes.append(Node(live[parent], pieces[token], value, score, outcome))
         live = [first_kept + slot for slot in range(config.beam_size)]
     parents_of_kept = {node.parent for node in nodes if node.outcome != DROPPED}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, gather, penalty
+from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses, gather
 from transformer.model.kernels import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import BOS, EOS, PAD, UNK
@@ -58,11 +58,12 @@ def ctc_search(
         log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
         return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
 
-    row_bytes = FLOAT32.itemsize * models[0].output_table.shape[0] * is_frame.shape[1]
+    vocab_size = len(models[0].output_table_and_bias[0])
+    row_bytes = FLOAT32.itemsize * vocab_size * is_frame.shape[1]
     divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
     rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
-    scores = prefixes.log_p / penalty(prefixes.lengths + 1, length_penalty, length_penalty_form)
+    scores = prefixes.log_p / LENGTH_PENALTIES[length_penalty_form](prefixes.lengths + 1, length_penalty)
     scores = jnp.where((limits < 0)[:, None], -jnp.inf, scores)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, totals = (gather(x, best) for x in (prefixes.tokens, prefixes.lengths, prefixes.log_p))

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DecodingBatch, DeviceModels, Jitted, Replicas, make_batches, output_limits, pad
-from transformer.decoding.beam_search import penalty
+from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.beam_search import LENGTH_PENALTIES, output_limits
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer, attention_weights
@@ -48,14 +48,6 @@ class Attention:
     decoder: Float[np.ndarray, "M H T T"] | None
     cross: Float[np.ndarray, "M H T S"]
 
-    def bertviz(self) -> dict[str, list]:
-        """Returns the arguments of BertViz's `model_view` and `head_view`: an array (1, H, queries, keys) a layer."""
-        parts = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
-        parts = {name: layers for name, layers in parts.items() if layers is not None}
-        weights = {f"{name}_attention": [layer[None] for layer in layers] for name, layers in parts.items()}
-        tokens = {"encoder_tokens": list(self.source_pieces), "decoder_tokens": list(self.target_input_pieces)}
-        return weights | tokens
-
 
 def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
     """Returns the target of each pair with its scores. Raises UserError, with its name, if a text is too long."""
@@ -64,10 +56,10 @@ def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tupl
         for side in (0, 1)
     )
     rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
-    translations = []
+    translations, penalty = [], LENGTH_PENALTIES[models.config.length_penalty_form]
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
         log_p, pieces = tuple(row.tolist()), tuple(models.target_pieces[token] for token in tokens)
-        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty, models.config.length_penalty_form)
+        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty)
         translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
     return translations
 
@@ -132,7 +124,7 @@ def _shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def _map_rows(
-    models: DeviceModels, function: Jitted, parameters: Replicas, sides: Sequence[Sequence[Sequence[int]]]
+    models: DeviceModels, function: Callable, parameters: Replicas, sides: Sequence[Sequence[Sequence[int]]]
 ) -> list[np.ndarray]:
     """Returns each item's row of the function of [sources] or [sources, targets], as long as the last of its texts."""
 
@@ -170,8 +162,7 @@ def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[
 def longest_text(config: Config) -> int:
     """Returns the most tokens, EOS included, that a known text may have: those of the longest output or source."""
     longest = config.max_source_length
-    limits = output_limits(longest, config.max_length_factor, config.max_extra_length)
-    return max(longest, int(limits[-1]) + 1)
+    return max(longest, int(output_limits(longest, config)[-1]) + 1)
 
 
 def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, penalty
+from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses
 from transformer.special_tokens import BOS, EOS, PAD
-
-LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
 
 
 class State(NamedTuple):
@@ -73,7 +71,7 @@ def sample(
     )
     final = jax.lax.while_loop(lambda state: (state.position < max_length) & ~state.done.all(), advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    scores = final.token_log_p.sum(axis=2) / penalty(lengths, length_penalty, length_penalty_form)
+    scores = final.token_log_p.sum(axis=2) / LENGTH_PENALTIES[length_penalty_form](lengths, length_penalty)
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 
@@ -87,7 +85,7 @@ def draw(
     keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
 ) -> Int[Array, "B K"]:
     """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that sum to `top_p`."""
-    logits = log_p / max(temperature, LOWEST_TEMPERATURE)
+    logits = log_p / temperature
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
     vocab_size = logits.shape[-1]

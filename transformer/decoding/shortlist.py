@@ -79,11 +79,10 @@ class Shortlist:
         except (*UNREADABLE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: damaged ({type(error).__name__}); make it again with: {command}") from error
         if vocabulary != tokenizer.fingerprint:
-            raise UserError(f"{flag}: {path} is for another vocabulary; make it again with: {command}")
+            raise UserError(f"{path}: is for another vocabulary; make it again with: {command}")
         if size is not None and size > (most := translations.shape[1]):
             raise UserError(f"{flag}: must be at most {most}, the translations of each token in {path}")
-        is_shared = tokenizer.is_shared
-        return cls(translations[:, :size], frequent, tokenizer.target.size, is_shared)
+        return cls(translations[:, :size], frequent, tokenizer.target.size, tokenizer.is_shared)
 
 
 class CandidateModel:

@@ -1,28 +1,19 @@
-"""Decoding of texts: translation, scores of known translations, attention, encoder states and searches."""
+"""Translation of texts."""
 
 import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
-from transformer.decoding import beam_tree, forced_decoding
-from transformer.decoding.batches import (
-    SHORTEST,
-    DecodingBatch,
-    DeviceModels,
-    Jitted,
-    Replicas,
-    make_batches,
-    output_limits,
-    pad,
-)
-from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.beam_search import Hypotheses, output_limits
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -35,7 +26,7 @@ SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentence
 
 
 class TextDecoder(DeviceModels):
-    """Decodes texts with one model, or with an ensemble of models that share a tokenizer.
+    """Translates texts with one model, or with an ensemble of models that share a tokenizer.
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
     So a search by steps has two passes: the second searches the few sentences again whose outputs are much longer than
@@ -64,7 +55,7 @@ class TextDecoder(DeviceModels):
         Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
         self.check_n_best(n_best)
-        sources = self._encode(texts, first_line)
+        sources = self.source_tokens(texts, first_line)
         translations = [[EMPTY] * n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
@@ -73,7 +64,7 @@ class TextDecoder(DeviceModels):
             began, pending = time.perf_counter(), []
             call_all(self._jobs(search, parameters[self.devices[0]], batches))
             self.compile_seconds += time.perf_counter() - began
-            arrays_of = functools.partial(self._arrays, sources=sources, first_line=first_line)
+            arrays_of = functools.partial(self.arrays, sources=sources, first_line=first_line)
             with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
                 for batch, (hypotheses, done) in results:
                     for row, index in enumerate(batch.indices):
@@ -83,19 +74,6 @@ class TextDecoder(DeviceModels):
                             pending.append(index)
                     report(int(done[: len(batch.indices)].sum()))
         return translations
-
-    def score(self, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-        return forced_decoding.score_pairs(self, parameters, pairs)
-
-    def encode(self, parameters: Replicas, texts: Sequence[str]) -> list[forced_decoding.Encoding]:
-        return forced_decoding.encode_texts(self, parameters, texts)
-
-    def attention(self, parameters: Replicas, source: str, target: str) -> forced_decoding.Attention:
-        return forced_decoding.read_pair(self, parameters, source, target)
-
-    def beam_tree(self, parameters: Replicas, text: str) -> beam_tree.BeamTree:
-        (source,) = self._encode([text], first_line=1)
-        return beam_tree.trace(self, parameters, source or [EOS])
 
     def check_n_best(self, n_best: int) -> None:
         """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
@@ -113,17 +91,18 @@ class TextDecoder(DeviceModels):
     def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of `translate` for the texts. Arrays may be abstract."""
         abstract = self.abstract(parameters)
-        lengths = {i: len(source) for i, source in enumerate(self._encode(texts, 1)) if source}
+        lengths = {i: len(source) for i, source in enumerate(self.source_tokens(texts, 1)) if source}
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
         return [job for search, batches in passes for job in self._jobs(search, abstract, batches)]
 
     def _pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
-    ) -> tuple[Jitted, list[DecodingBatch]]:
+    ) -> tuple[Callable, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
         num_hypotheses = n_best if self.strategy.samples else self.config.beam_size
         # Spare hypotheses replace those of equal text.
-        search = self.jit(self._search, n_best=1 if n_best == 1 else num_hypotheses, extra_length=extra_length)
+        n_best = 1 if n_best == 1 else num_hypotheses
+        search = self.jit(self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length)
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         max_positions = self.config.batch_tokens // num_hypotheses
 
@@ -132,16 +111,16 @@ class TextDecoder(DeviceModels):
 
         return search, make_batches(lengths, self.config.max_source_length, max_positions, shortest, positions)
 
-    def _jobs(self, search: Jitted, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]) -> list[Callable]:
+    def _jobs(self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]) -> list[Callable]:
         """Returns functions that each compile a program of one pass, that of the longest sources first."""
         jobs = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
-            arguments = search, parameters, *self._arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
+            arguments = search, parameters, *self.arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
             for device in self.devices[: len(batches)]:
                 jobs.append(functools.partial(self.programs.compile, *arguments, device=device))
         return jobs
 
-    def _encode(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
+    def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
 
         Logs cut lines once, since validation translates the same lines many times.
@@ -159,36 +138,35 @@ class TextDecoder(DeviceModels):
             self._logged.add(warning)
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
-    def _arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
+    def arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
         """Returns the sources of a batch, the numbers of their lines, and with a shortlist their candidates."""
         source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
         lines = np.zeros(batch.rows, np.int32)
         lines[: len(batch.indices)] = np.array(batch.indices) + first_line
         return (source, lines) if self.shortlist is None else (source, lines, self.shortlist.candidates(source))
 
-    def _search(
+    def search(
         self,
         models: Sequence[nnx.Module],
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
         candidates: Int[Array, "B C"] | None = None,
         *,
+        method: Callable[..., Any],
         n_best: int,
         extra_length: int | None,
-    ) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    ) -> Any:
+        """Returns the result of `method`, which has the arguments of `Strategy.search`."""
         lengths, length = (source != PAD).sum(axis=1) - 1, source.shape[1]
         # A filler row has not even EOS; its negative limit marks it as done.
-        limits = jnp.where(lengths < 0, -1, jnp.array(self._limits(length))[lengths])
+        limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
         known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
-        return self.strategy.search(with_candidates(models, candidates), source, limits, **options)
-
-    def _limits(self, length: int) -> Int[np.ndarray, "S"]:
-        return output_limits(length, self.config.max_length_factor, self.config.max_extra_length)
+        return method(with_candidates(models, candidates), source, limits, **options)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""
-        longest = int(self._limits(length)[-1]) + 1
+        longest = int(output_limits(length, self.config)[-1]) + 1
         return longest if extra_length is None else min(length + extra_length, longest)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:

@@ -31,7 +31,7 @@ class Embedding(nnx.Module):
 
 
 class TokenModel(nnx.Module):
-    """Base class of models that predict tokens: logits are the products of `hidden` and the rows of `output_table`.
+    """Base class of models that predict tokens: logits are the products of `hidden` and the rows of a table.
 
     The table is that of `output_embedding`, unless the model has a projection. `output_bias` (V,), if the model has
     one, is added to the logits.
@@ -46,7 +46,7 @@ class TokenModel(nnx.Module):
         return self.logits(self.hidden(*inputs, **options))
 
     def hidden(self, *inputs: Array, **options: Any) -> Float[Array, "*B D"]:
-        """Returns the vectors whose products with the rows of `output_table` are the logits."""
+        """Returns the vectors whose products with the rows of the table are the logits."""
         raise NotImplementedError
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -58,11 +58,8 @@ class TokenModel(nnx.Module):
 
     @property
     def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
-        return self.output_table, None if self.output_bias is None else self.output_bias[...]
-
-    @property
-    def output_table(self) -> Float[Array, "V D"]:
-        return self.output_embedding.table[...] if self.projection is None else self.projection.transposed_kernel
+        table = self.output_embedding.table[...] if self.projection is None else self.projection.transposed_kernel
+        return table, None if self.output_bias is None else self.output_bias[...]
 
 
 def make_projection(config: Config, vocab_size: int, rngs: nnx.Rngs) -> Linear:

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
@@ -38,18 +38,6 @@ class MaskedLanguageModel(TokenModel):
         return self.encoder(source, source_segments, source_positions, rngs)
 
 
-@struct.dataclass
-class PromptedCache:
-    """The cache of a language model, with the prompts that its hypotheses begin with."""
-
-    cache: DecodingCache
-    prompt: Int[Array, "B S"]
-
-    def reorder(self, parents: Int[Array, "B K"]) -> "PromptedCache":
-        """Returns the cache in which hypothesis k of a prompt continues hypothesis parents[k]."""
-        return self.replace(cache=self.cache.reorder(parents))
-
-
 class LanguageModel(TokenModel):
     """A decoder without an encoder, which maps tokens to the logits of each next token."""
 
@@ -69,25 +57,25 @@ class LanguageModel(TokenModel):
         """Returns the decoder's output."""
         return self.decoder(target_input, segments=target_segments, positions=target_positions, rngs=rngs)
 
-    def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> PromptedCache:
+    def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Starts `beams` hypotheses for each prompt (tokens and EOS), of at most `length` tokens, BOS included."""
-        return PromptedCache(self.decoder.start_cache(None, None, len(prompt), beams, length), prompt)
+        return self.decoder.start_cache(None, None, len(prompt), beams, length).replace(prompt=prompt)
 
     def decode_step(
-        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: PromptedCache
-    ) -> tuple[Float[Array, "B K V"], PromptedCache]:
+        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B K V"], DecodingCache]:
         """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis.
 
         While the prompt lasts, its next token is the only possible one. At an unknown token, all are possible.
         """
-        x, decoding = self.decoder.step(tokens, position, cache.cache)
+        x, cache = self.decoder.step(tokens, position, cache)
         logits = self.logits(x)
         lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1
         given = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)  # the last is EOS or PAD
         is_free = (position >= lengths) | (given == UNK)
         is_given = jnp.arange(logits.shape[-1])[None, None] == given[:, None, None]
         logits = jnp.where(is_free[:, None, None], logits, jnp.where(is_given, 0.0, -jnp.inf))
-        return logits, cache.replace(cache=decoding)
+        return logits, cache
 
 
 class CtcTransformer(TokenModel):

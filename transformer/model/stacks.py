@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, LayerCache
+from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, KeyValueCache, project
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
 from transformer.model.layers import Layer, layer_norm
@@ -23,12 +23,14 @@ REMATS = {
     "layers": nnx.remat,
 }
 
-# The token whose vector is replaced by zeros as an input of the decoder. None: no token's.
+# The token whose embedding the decoder replaces by zeros; None: no token's.
 DECODER_STARTS = {"bos": None, "zero": BOS}
 
 
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
+
+    zero_token: int | None = None  # see `DECODER_STARTS`
 
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
         """`layer_options` are the arguments of `Layer`."""
@@ -76,15 +78,13 @@ class Stack(nnx.Module):
         self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
         """Returns the sum of token embeddings and positional encodings, with dropout (section 5.4)."""
-        x = self.vectors(tokens)
+        x = self.embedding(tokens)
+        if self.zero_token is not None:
+            x = jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), x.dtype), x)
         if self.positions is not None:
             # In float32, since the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
-
-    def vectors(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Returns the token embeddings."""
-        return self.embedding(tokens)
 
     def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
         """Returns the positions by which self-attention rotates queries and keys, or None if it does not."""
@@ -145,12 +145,6 @@ class Decoder(Stack):
         options = {"is_causal": True, "memory": memory, "memory_segments": memory_segments}
         return self.apply(tokens, segments, positions, rngs, **options)
 
-    def vectors(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        vectors = super().vectors(tokens)
-        if self.zero_token is None:
-            return vectors
-        return jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), vectors.dtype), vectors)
-
     def start_cache(
         self,
         memory: Float[Array, "B S D"] | None,
@@ -160,10 +154,14 @@ class Decoder(Stack):
         length: int,
     ) -> DecodingCache:
         """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
-        slots, shape = jnp.full((rows, beams, length), -1), (rows, beams, length, self.embedding.table.shape[1])
-        layers = [LayerCache.start(layer, self.self_cache, memory, shape) for layer in self.layers]
-        mask = None if memory is None else (memory_segments != 0)[:, None, None, :]
-        return DecodingCache(tuple(layers), slots, mask)
+        slots = jnp.full((rows, beams, length), -1)
+        self_attentions = [self.self_cache.start(layer.self_attention, rows, beams, length) for layer in self.layers]
+        if memory is None:
+            return DecodingCache(slots, tuple(self_attentions), (None,) * len(self.layers), None)
+        memories = [project(layer.cross_attention, memory) for layer in self.layers]
+        # Without barriers XLA changes the layout at each step, and not once.
+        memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in memories)
+        return DecodingCache(slots, tuple(self_attentions), memories, (memory_segments != 0)[:, None, None, :])
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
@@ -177,15 +175,15 @@ class Decoder(Stack):
         x = self.embed(tokens, positions, None)
         slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
         cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
-        self_mask, layer_caches = cache.self_mask, list(cache.layers)
-        for i, layer in enumerate(self.layers):
+        self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)
+        for i, (layer, memory) in enumerate(zip(self.layers, cache.memories, strict=True)):
 
-            def attend_self(x, i=i, attention=layer.self_attention):
-                out, layer_caches[i] = layer_caches[i].attend_self(attention, x, position, rotary_positions, self_mask)
+            def attend_self(x, i=i, module=layer.self_attention):
+                out, self_attentions[i] = self_attentions[i].step(module, x, position, rotary_positions, self_mask)
                 return out
 
-            def attend_memory(x, i=i, attention=layer.cross_attention):
-                return layer_caches[i].attend_memory(attention, x, cache.memory_mask)
+            def attend_memory(x, memory=memory, attention=layer.cross_attention):
+                return memory.attend(attention, x, cache.memory_mask)
 
-            x = layer(x, attend_self, None if cache.memory_mask is None else attend_memory, None)
-        return self.apply_final_norm(x), cache.replace(layers=tuple(layer_caches))
+            x = layer(x, attend_self, None if memory is None else attend_memory, None)
+        return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))

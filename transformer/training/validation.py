@@ -25,7 +25,7 @@ from transformer.data.sources import source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text
+from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text, read_pair
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import BATCH, make_mesh
@@ -182,6 +182,6 @@ class Validation:
             values |= {name: translated.scores[name] for name in metrics}
             if jax.process_index() == 0:
                 for number, *texts in self.samples:
-                    attention = self.decoder.attention(replicas, *texts) if self.has_attention else None
+                    attention = read_pair(self.decoder, replicas, *texts) if self.has_attention else None
                     samples.append(Sample(*texts, translated.hypotheses[number], attention))
         return values, samples
