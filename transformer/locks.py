@@ -15,7 +15,6 @@ from transformer.errors import UserError
 
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
-REPORT_SECONDS = 1.0  # between two reports of progress, at least
 _listeners: list[Callable[[], object]] = []
 _calling = threading.RLock()  # held during the calls, so that none follows the end of its block
 
@@ -37,25 +36,6 @@ def report_progress() -> None:
     with _calling:
         for listener in list(_listeners):
             listener()
-
-
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
-    """Reports progress during the block while this process uses CPU time, for a library that reports none itself."""
-    done = threading.Event()
-
-    def watch() -> None:
-        used = time.process_time()
-        while not done.wait(REPORT_SECONDS):
-            if time.process_time() - used > 0.1 * REPORT_SECONDS:  # idle threads use less
-                report_progress()
-            used = time.process_time()
-
-    threading.Thread(target=watch, name="computing", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
 
 
 def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:
