@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -85,19 +84,3 @@ def test_bars_report_progress(monkeypatch):
             time.sleep(0.4)
             advance(1)
         assert len(reports) == 2
-
-
-def test_no_listener_is_called_after_its_block():
-    begun, ended = threading.Event(), []
-
-    def listen() -> None:
-        begun.set()
-        time.sleep(0.2)
-        ended.append(1)
-
-    with locks.progress_reported_to(listen):
-        thread = threading.Thread(target=locks.report_progress)
-        thread.start()
-        assert begun.wait(10)
-    assert ended
-    thread.join()

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -16,26 +15,22 @@ from transformer.errors import UserError
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
 _listeners: list[Callable[[], object]] = []
-_calling = threading.RLock()  # held during the calls, so that none follows the end of its block
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
     """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
-    with _calling:
-        _listeners.append(listener)
+    _listeners.append(listener)
     try:
         yield
     finally:
-        with _calling:
-            _listeners.remove(listener)
+        _listeners.remove(listener)
 
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
-    with _calling:
-        for listener in list(_listeners):
-            listener()
+    for listener in list(_listeners):
+        listener()
 
 
 def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:
