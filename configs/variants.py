@@ -47,12 +47,7 @@ def annotated_transformer() -> ml_collections.ConfigDict:
     config.model.output_bias = True
     config.model.dtype = "float32"
 
-    source = multi30k.get_config().data
-    config.data.source = source.source
-    config.data.name = source.name
-    config.data.downloads = source.downloads
-    config.data.valid_split = source.valid_split
-    config.data.test_split = source.test_split
+    config.data = multi30k.get_config().data
     config.data.source_language = "de"
     config.data.target_language = "en"
     config.data.max_length = 72

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -48,8 +47,8 @@ def test_progress_extends_the_wait_and_is_passed_on(monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from transformer import cache, locks, progress_bar
-locks.REPORT_SECONDS = 0.2
+from transformer import cache, progress_bar
+progress_bar.REPORT_SECONDS = 0.2
 with cache.exclusive(Path(sys.argv[1]), 0), progress_bar.bar("Preparing", 15) as advance:
     print("held", flush=True)
     for _ in range(15):
@@ -75,8 +74,8 @@ def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
             holder.kill()
 
 
-def test_bars_and_computation_report_progress(monkeypatch):
-    monkeypatch.setattr(locks, "REPORT_SECONDS", 0.3)
+def test_bars_report_progress(monkeypatch):
+    monkeypatch.setattr(progress_bar, "REPORT_SECONDS", 0.3)
     reports = []
     with locks.progress_reported_to(lambda: reports.append(1)):
         with progress_bar.bar("Preparing", 3) as advance:
@@ -85,27 +84,3 @@ def test_bars_and_computation_report_progress(monkeypatch):
             time.sleep(0.4)
             advance(1)
         assert len(reports) == 2
-        with locks.computing():
-            time.sleep(0.7)
-        assert len(reports) == 2
-        with locks.computing():
-            until = time.process_time() + 0.7
-            while time.process_time() < until:
-                pass
-        assert len(reports) > 2
-
-
-def test_no_listener_is_called_after_its_block():
-    begun, ended = threading.Event(), []
-
-    def listen() -> None:
-        begun.set()
-        time.sleep(0.2)
-        ended.append(1)
-
-    with locks.progress_reported_to(listen):
-        thread = threading.Thread(target=locks.report_progress)
-        thread.start()
-        assert begun.wait(10)
-    assert ended
-    thread.join()

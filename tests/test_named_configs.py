@@ -50,7 +50,7 @@ def test_a_row_changes_only_what_differs_from_its_parent(module):
 def test_a_variant_changes_only_what_differs_from_its_parent(variant):
     source = inspect.getsource(variants.VARIANTS[variant])
     (parent,) = re.findall(r"^    config = ([\w.]+)\(", source, re.MULTILINE)
-    assigned = re.findall(r"^    config\.([\w.]+) = ", source, re.MULTILINE)
+    assigned = re.findall(r"^    config\.(\w+\.\w+) = ", source, re.MULTILINE)
     config, before = flatten(load("variants", variant)), flatten(eval(parent, vars(variants))())
     assert assigned and [key for key in assigned if config[key] == before[key]] == []
 

@@ -46,8 +46,11 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     workdir, config = models.workdir, models.config
-    if not OBJECTIVES[config.training.objective].translates:
-        check_flags_of_language_model(arguments, config.training.objective)
+    objective = config.training.objective
+    if not OBJECTIVES[objective].translates:
+        if arguments.source or arguments.data or len(models.checkpoints) > 1:
+            advice = "is evaluated by itself on a split of its own data; give --split only"
+            raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} {advice}")
         folder = evaluation_files.make_folder(arguments, models)
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
         accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
@@ -89,16 +92,6 @@ def check_flags(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{flag}={getattr(arguments, flag)} {name}: give a run's data or files, not both")
 
 
-def check_flags_of_language_model(arguments: argparse.Namespace, objective: str) -> None:
-    """Raises UserError for flags that are for translations: a language model has none."""
-    model = f"a model of training.objective={objective}"
-    if arguments.source or arguments.data or len(split_names(arguments.workdir)) > 1:
-        advice = "is evaluated by itself on a split of its own data; give --split only"
-        raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
-    for key, text in arguments.overrides:
-        raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
-
-
 def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[list[str]]]:
     """Returns the source texts and the lists of raw references. Raises UserError if their numbers differ or are 0."""
     if arguments.source is None:
@@ -106,8 +99,11 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
             texts, references = source.read_pairs(data, arguments.split)
             return texts, [references]
         except UserError as error:
-            advice = f"{cli.moved_data(workdir.path)}, or evaluate files with --source=FILE --reference=FILE"
-            raise UserError(f"{error}{advice}") from error
+            flags = f"--config={workdir.config} --workdir={workdir.path} --config.data.path=FOLDER"
+            raise UserError(
+                f"{error}; if the data has moved, run transformer.train {flags}, which records its place and resumes a "
+                "run that is not complete, or evaluate files with --source=FILE --reference=FILE"
+            ) from error
     pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
     if not pairs[0][0]:
         raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")

@@ -1,12 +1,11 @@
 """The result of an evaluation and its files, in the workdir's folder `evaluations` or another one."""
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,29 +30,22 @@ class EvaluationFiles:
     lines: Mapping[str, list[str]]
 
     def save(self) -> None:
-        """Writes all files. Raises UserError if that fails."""
-        with _writing(self.folder):
-            for ending, lines in self.lines.items():
-                files.write_text(self.folder / f"{self.name}.{ending}", "".join(f"{line}\n" for line in lines))
-            files.write_json(self.folder / f"{self.name}.json", self.result)
+        """Writes all files."""
+        for ending, lines in self.lines.items():
+            files.write_text(self.folder / f"{self.name}.{ending}", "".join(f"{line}\n" for line in lines))
+        files.write_json(self.folder / f"{self.name}.json", self.result)
 
 
 def make_folder(arguments: argparse.Namespace, models: Trained) -> Path:
     """Returns the folder of the files. Raises UserError, before the work, if it cannot be written to."""
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
-    with _writing(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    return folder
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
         advice = "name another folder with --output=FOLDER"
         raise UserError(f"{folder}: cannot be written to ({error.strerror}); {advice}") from error
+    return folder
 
 
 def of_translations(

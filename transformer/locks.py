@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -15,47 +14,23 @@ from transformer.errors import UserError
 
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones
-REPORT_SECONDS = 1.0  # between two reports of progress, at least
 _listeners: list[Callable[[], object]] = []
-_calling = threading.RLock()  # held during the calls, so that none follows the end of its block
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
     """Calls the listener during the block whenever this process makes progress, or sees another one do so."""
-    with _calling:
-        _listeners.append(listener)
+    _listeners.append(listener)
     try:
         yield
     finally:
-        with _calling:
-            _listeners.remove(listener)
+        _listeners.remove(listener)
 
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
-    with _calling:
-        for listener in list(_listeners):
-            listener()
-
-
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
-    """Reports progress during the block while this process uses CPU time, for a library that reports none itself."""
-    done = threading.Event()
-
-    def watch() -> None:
-        used = time.process_time()
-        while not done.wait(REPORT_SECONDS):
-            if time.process_time() - used > 0.1 * REPORT_SECONDS:  # idle threads use less
-                report_progress()
-            used = time.process_time()
-
-    threading.Thread(target=watch, name="computing", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+    for listener in list(_listeners):
+        listener()
 
 
 def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:

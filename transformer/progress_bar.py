@@ -13,6 +13,7 @@ from rich.console import Console
 from transformer import locks
 
 LOG_SECONDS = 10.0
+REPORT_SECONDS = 1.0  # between two reports of progress, at least
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
                 next_line = time.monotonic() + LOG_SECONDS
                 logging.info("%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}")
             if time.monotonic() > next_report:
-                next_report = time.monotonic() + locks.REPORT_SECONDS
+                next_report = time.monotonic() + REPORT_SECONDS
                 locks.report_progress()
 
         yield advance

@@ -137,9 +137,5 @@ def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None]
     Raises the first error in the order of the jobs, after which no further job starts.
     """
     with ThreadPoolExecutor(num_workers(0)) as pool:
-        try:
-            for future in [pool.submit(job) for job in jobs]:
-                future.result()
-                after_job()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for _ in pool.map(lambda job: job(), jobs):
+            after_job()

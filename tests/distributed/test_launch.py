@@ -158,13 +158,14 @@ def test_the_failure_of_one_process_stops_the_other(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--coordinator=host:1"], "give --coordinator, --num_processes and --process_id"),
-        (["--process_id=0", "--num_processes=2"], "give --coordinator, --num_processes and --process_id"),
-        (["--distributed", "--process_id=0"], "--process_id=0 --distributed: give"),
-        (["--coordinator=host", "--num_processes=2", "--process_id=0"], "--coordinator=host: must be HOST:PORT"),
+        (["--coordinator=host:1"], "(Number of processes must be defined.); if JAX detects no cluster, give "),
+        (["--process_id=0", "--num_processes=2"], "(coordinator_address should be defined.); if JAX detects no clus"),
+        (["--coordinator=host", "--num_processes=2", "--process_id=0"], "give --coordinator=HOST:PORT"),
+        (["--coordinator=host:1", "--num_processes=2", "--process_id=2"], "Got process_id=2, num_processes=2."),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused(argv, message):
+def test_flags_that_describe_no_processes_are_refused(argv, message, monkeypatch):
+    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
     arguments = train.make_parser().parse(["--workdir=run", *argv])
     with pytest.raises(UserError, match=re.escape(message)), launch.distributed_run(arguments):
         pass

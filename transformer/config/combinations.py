@@ -72,9 +72,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length": (
         lambda c: _implementation(c) == "splash" and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
     ),
-    "cudnn needs packed rows of an even length; change packed_length, or use auto or plain": (
-        lambda c: _implementation(c) == "cudnn" and c.batch.plan == "packed" and c.batch.packed_length % 2 != 0
-    ),
     "learned positions must cover max_source_length x max_length_factor + max_extra_length; raise max_positions or "
     "lower the others": lambda c: c.model.positions == "learned" and _longest_output(c) > c.model.max_positions,
     "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true": (

@@ -27,7 +27,8 @@ INTERRUPTED = 130  # the exit code after a signal
 @contextlib.contextmanager
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
     """Connects the processes that the flags describe; a failure of one ends all. Raises UserError for wrong flags."""
-    if not _check_flags(arguments):
+    explicit = (arguments.coordinator, arguments.num_processes, arguments.process_id)
+    if not arguments.distributed and explicit == (None, None, None):
         yield
         return
     _connect(arguments)
@@ -48,23 +49,8 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
         done.set()
 
 
-def _check_flags(arguments: argparse.Namespace) -> bool:
-    """Returns whether the flags ask for several processes. Raises UserError if they contradict each other."""
-    names = ("coordinator", "num_processes", "process_id")
-    given = [f"--{name}={getattr(arguments, name)}" for name in names if getattr(arguments, name) is not None]
-    if given and (arguments.distributed or len(given) < len(names)):
-        received = " ".join(given + ["--distributed"] * arguments.distributed)
-        raise UserError(f"{received}: give --coordinator, --num_processes and --process_id, or only --distributed")
-    if not given:
-        return arguments.distributed
-    host, _, port = arguments.coordinator.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--coordinator={arguments.coordinator}: must be HOST:PORT, a free port of process 0's host")
-    return True
-
-
 def _connect(arguments: argparse.Namespace) -> None:
-    address = f"--coordinator={arguments.coordinator}" if arguments.coordinator else "--distributed"
+    address = "--distributed" if arguments.distributed else f"--coordinator={arguments.coordinator}"
     # The preemption service would take SIGTERM for itself; `AnyProcess` does its work.
     jax.config.update("jax_enable_preemption_service", False)
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -88,10 +74,10 @@ def _connect(arguments: argparse.Namespace) -> None:
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
         jax.devices()  # waits until all processes have connected
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, IndexError) as error:  # the last if the address has no port
         raise UserError(
             f"{address}: the processes cannot connect ({str(error).splitlines()[0]}); if JAX detects no cluster, give "
-            "--coordinator, --num_processes and --process_id"
+            "--coordinator=HOST:PORT, --num_processes and --process_id"
         ) from error
     finally:
         deadline.cancel()

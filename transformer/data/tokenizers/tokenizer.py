@@ -13,7 +13,7 @@ from pathlib import Path
 import sentencepiece
 from absl import logging
 
-from transformer import cache, files, locks
+from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
@@ -111,8 +111,7 @@ def _load_or_train(config: Config) -> Tokenizer:
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
-        with locks.computing():
-            tokenizer = Tokenizer(*train(config.tokenizer, source))
+        tokenizer = Tokenizer(*train(config.tokenizer, source))
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began
         logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
