@@ -95,7 +95,7 @@ def loop(
                 positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
             state, metrics = run.train_step(state, batches)
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
-            hooks.after_step(state, progress, metrics)
+            hooks.after_step(progress, metrics)
             is_logged = due(progress.step, training.log_every, training.steps)
             if is_logged and int(state.skipped) >= training.max_skipped:  # only here the loop waits for the device
                 raise Diverged(state, progress, batches)
