@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jax.profiler import ProfileData
 
-from tests.training.tiny import flags
+from tests.training.tiny import flags, remove_layers
 from transformer import cli, train
 
 
@@ -28,7 +28,9 @@ def traces(workdir: Path) -> list[list[int]]:
 def workdir(tmp_path_factory) -> Path:
     """Returns the workdir of a run of five steps, of which 2 and 3 were traced."""
     workdir = tmp_path_factory.mktemp("profiled") / "run"
-    assert run(workdir, "2:3", training__steps=5) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        remove_layers(patch)
+        assert run(workdir, "2:3", training__steps=5) == 0
     return workdir
 
 
@@ -44,7 +46,8 @@ def test_the_trace_has_the_steps_that_were_named(workdir):
     assert traces(workdir) == [[2, 3]]
 
 
-def test_a_run_that_ends_earlier_writes_its_trace_and_no_step_is_traced_again(workdir, tmp_path, capsys):
+def test_a_run_that_ends_earlier_writes_its_trace_and_no_step_is_traced_again(tmp_path, monkeypatch, capsys):
+    remove_layers(monkeypatch)
     assert run(tmp_path / "run", "3:100", training__steps=4) == 0
     assert traces(tmp_path / "run") == [[3, 4]]
     argv = [f"--workdir={tmp_path / 'run'}", "--extend=6"]

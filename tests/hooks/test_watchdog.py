@@ -15,14 +15,14 @@ from transformer.hooks.endings import Watchdog
 SCRIPT = """
 import time
 from transformer.hooks.endings import Watchdog
-with Watchdog({seconds}) as watchdog:
-    watchdog.before_step(1)
-    for _ in range(4):
-        time.sleep({sleep})
-        watchdog.{call}
-print("done")
+for seconds, sleep, method, *arguments in {cases}:
+    with Watchdog(seconds) as watchdog:
+        watchdog.before_step(1)
+        for _ in range(4):
+            time.sleep(sleep)
+            getattr(watchdog, method)(*arguments)
+    print("done", flush=True)
 """
-
 
 HANGING_RUN = """
 import time
@@ -36,34 +36,21 @@ cli.run(train.make_parser(), train.main)
 """
 
 
-HANGING = (0.5, 30.0, "poll()")
-# The processes take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
-CONTINUING = [(1.5, 0.5, "before_step(2)"), (1.5, 0.5, "poll()"), (0.0, 0.1, "poll()")]
-CONTINUING += [(1.0, 0.6, "during('rolling back')")]
+HANGING = (0.5, 30.0, "poll")
+# They take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
+CONTINUING = [
+    (1.5, 0.5, "before_step", 2),
+    (1.5, 0.5, "poll"),
+    (0.0, 0.1, "poll"),
+    (1.0, 0.6, "during", "rolling back"),
+]
 
 
-@pytest.fixture(scope="module")
-def ended() -> dict[tuple, tuple[int, str, str]]:
-    """Returns exit code, standard output and standard error of the script in each case; the processes run together."""
-    processes = {}
-    for seconds, sleep, call in (HANGING, *CONTINUING):
-        argv = [sys.executable, "-c", SCRIPT.format(seconds=seconds, sleep=sleep, call=call)]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        processes[seconds, sleep, call] = process
-    outputs = {case: process.communicate(timeout=60) for case, process in processes.items()}
-    return {case: (processes[case].returncode, *output) for case, output in outputs.items()}
-
-
-def test_a_process_without_steps_ends_with_its_stacks(ended):
-    code, output, errors = ended[HANGING]
-    assert (code, output) == (1, "")
-    assert "Timeout (0:00:00.500000)!" in errors and "line 7 in <module>" in errors
-
-
-@pytest.mark.parametrize("case", CONTINUING)
-def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues(ended, case):
-    code, output, _ = ended[case]
-    assert (code, output) == (0, "done\n")
+def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues_and_one_without_ends_with_its_stacks():
+    argv = [sys.executable, "-c", SCRIPT.format(cases=[*CONTINUING, HANGING])]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (1, "done\n" * len(CONTINUING))
+    assert "Timeout (0:00:00.500000)!" in result.stderr and "line 8 in <module>" in result.stderr
 
 
 @pytest.fixture
@@ -108,6 +95,7 @@ def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypat
 
     monkeypatch.setattr(Loader, "__next__", encode)
     tiny.at_step(monkeypatch, 1, locks.report_progress)
+    tiny.remove_layers(monkeypatch)
     assert tiny.run(tmp_path / "run", training__steps=2, training__stall_seconds=600) == 0
     assert extended == [600.0] * 2 and len(waits) == 2
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoints.saved_runs import refusal, save_run
-from tests.training.tiny import at_step, flags, record, run
+from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer import cli, files, train
 from transformer.checkpoints.restore import read_arrays
 from transformer.config import loading
@@ -169,7 +169,9 @@ def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
 def straight(tmp_path_factory) -> Path:
     """Returns the workdir of an uninterrupted run of ten steps."""
     path = tmp_path_factory.mktemp("straight") / "run"
-    assert run(path, training__steps=10, training__ema_decay=0.9) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        remove_layers(patch)
+        assert run(path, training__steps=10, training__ema_decay=0.9) == 0
     return path
 
 
@@ -183,6 +185,7 @@ def test_an_extended_run_gives_the_results_of_a_longer_one_in_spite_of_kills_and
     def crash() -> None:
         raise ZeroDivisionError("a crash")
 
+    remove_layers(monkeypatch)
     path = tmp_path / "run"
     # The last step is no multiple of any interval.
     short = {"training__steps": 7, "training__ema_decay": 0.9, "data__cache_dir": straight.parent / "cache"}

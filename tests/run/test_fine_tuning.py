@@ -1,6 +1,5 @@
 """Runs that start from another run's parameters: what they take, what they record, and what they refuse."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -201,6 +200,7 @@ def test_a_restart_reads_the_parent_again_only_before_the_first_checkpoint(copie
     def crash() -> None:
         raise RuntimeError
 
+    tiny.remove_layers(monkeypatch)
     run, changes = tmp_path / "run", {"training__eval_every": "6", "checkpoint__every": "4"}
     assert train_child(tmp_path / "whole", copied, **changes) == 0
     with monkeypatch.context() as patch:
@@ -364,9 +364,7 @@ def test_shapes_are_compared_before_arrays_are_read(copied, tmp_path):
 
 
 def test_a_model_that_computes_something_else_with_the_same_parameters_gives_a_warning(parent, tmp_path, caplog):
-    same = prepared(tmp_path / "same", child(parent, model__dropout="0.3")).parent
+    prepared(tmp_path / "same", child(parent, model__dropout="0.3"))
     assert "The model differs" not in caplog.text
-    with_vectors = loading.override(same.config, [("model.source_vectors", "vectors.txt")])
-    assert dataclasses.replace(same, config=with_vectors, run_config=child(parent)).model_difference() == ""
     prepared(tmp_path / "run", child(parent, model__num_heads="4"))
     assert f"The model differs from that of {parent}: model.num_heads: 2 -> 4." in caplog.text

@@ -23,7 +23,7 @@ class Hook(AbstractContextManager):
     def before_step(self, step: int) -> None:
         """Is called before the batches of this step are fetched."""
 
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict) -> None:
+    def after_step(self, progress: Progress, metrics: dict) -> None:
         """Is called once the step has been dispatched; the devices may not have computed it yet."""
 
     def on_log(self, progress: Progress, values: Record) -> None:

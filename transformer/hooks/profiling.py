@@ -8,7 +8,6 @@ from absl import logging
 
 from transformer.hooks.hook import Hook
 from transformer.training.progress import Progress
-from transformer.training.state import TrainState
 
 
 class Profile(Hook):
@@ -32,7 +31,7 @@ class Profile(Hook):
         self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)  # for TensorBoard's page of steps
         self._annotation.__enter__()
 
-    def after_step(self, state: TrainState, progress: Progress, metrics: dict) -> None:
+    def after_step(self, progress: Progress, metrics: dict) -> None:
         """Ends the trace after the last of the steps, once the devices have computed it."""
         self._annotation.__exit__(None, None, None)
         if self.is_tracing and progress.step >= self.steps[-1]:

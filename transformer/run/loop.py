@@ -39,7 +39,7 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         Watchdog(training.stall_seconds),
         *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
         *([Recorder(run.workdir)] if is_first else []),
-        WarmUp(run.train_step, run.validation, run.initializer.abstract_state, poll=lambda: hooks.poll()),
+        WarmUp(run.train_step, run.validation, poll=lambda: hooks.poll()),
         Status(run.config),  # after the warm-up, since its clock starts with the first step
     )
     with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
@@ -95,7 +95,7 @@ def loop(
                 positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
             state, metrics = run.train_step(state, batches)
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
-            hooks.after_step(state, progress, metrics)
+            hooks.after_step(progress, metrics)
             is_logged = due(progress.step, training.log_every, training.steps)
             if is_logged and int(state.skipped) >= training.max_skipped:  # only here the loop waits for the device
                 raise Diverged(state, progress, batches)
