@@ -1,6 +1,6 @@
 """Markdown tables, and marked parts of files that tables replace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer import files
@@ -23,22 +23,6 @@ def publish(text: str, name: str, readme: str | None) -> None:
         return
     before, _, after = _split(readme, name)
     files.write_text(Path(readme), f"{before}{text}{after}")
-
-
-def set_cells(cells: Mapping[str, str], row: str, name: str, readme: str) -> None:
-    """Sets cells, given by their column's header, in the row that starts with `row` of the table that `publish` wrote.
-
-    Raises UserError if the file, its marks, the row or a column does not exist.
-    """
-    before, text, after = _split(readme, name)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    header, lines = rows[0], [line for line in rows if line[0] == row]
-    missing = [name for name in cells if name not in header]
-    if missing or not lines:
-        raise UserError(f"{readme}: the table {name} has no {f'column {missing[0]!r}' if missing else f'row {row!r}'}")
-    for column, cell in cells.items():
-        lines[0][header.index(column)] = cell
-    files.write_text(Path(readme), f"{before}{table([header, *rows[2:]])}{after}")
 
 
 def _split(readme: str, name: str) -> tuple[str, str, str]:

@@ -20,6 +20,7 @@ from transformer.errors import UserError
 
 LINE = "I think that my brother hid the red lamp in the garden.\n"
 POLL_SECONDS = 0.01
+REPETITIONS = 5
 QUICKSTART = "--config=configs/quickstart.py"
 
 
@@ -36,17 +37,14 @@ def measure(arguments: argparse.Namespace) -> Measurement:
             "one line through transformer.translate": lambda _: finished(translate, folder, LINE),
         }
         seconds: dict[str, list[float]] = {name: [] for name in waits}
-        for number in range(arguments.repetitions + 1):  # the first fills the compilation cache and does not count
-            logging.info("Repetition %d of %d.", number, arguments.repetitions)
+        for number in range(REPETITIONS + 1):  # the first fills the compilation cache and does not count
+            logging.info("Repetition %d of %d.", number, REPETITIONS)
             for name, wait in waits.items():
                 seconds[name].append(wait(number))
-    rows, values = [("command", "seconds", "fastest", "slowest")], {}
+    rows = [("command", "seconds", "fastest", "slowest")]
     for name, (_, *counted) in seconds.items():
-        median = statistics.median(counted)
-        rows.append((name, *(f"{value:.2f}" for value in (median, min(counted), max(counted)))))
-        values[name] = {"median": median, "seconds": counted}
-    note = f"Medians of {arguments.repetitions} starts; {describe_machine(count_threads(None))}."
-    return Measurement(rows, [note], values)
+        rows.append((name, *(f"{value:.2f}" for value in (statistics.median(counted), min(counted), max(counted)))))
+    return Measurement(rows, [f"Medians of {REPETITIONS} starts; {describe_machine(count_threads(None))}."])
 
 
 def finished(command: Sequence[str], folder: Path, text: str = "") -> float:
@@ -66,7 +64,8 @@ def first_step(workdir: Path, folder: Path) -> float:
     began = time.perf_counter()
     with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
         process = start(["transformer.train", *flags], folder, log)
-    while not recorded_steps(workdir / "metrics.jsonl") and process.poll() is None:
+    metrics = workdir / "metrics.jsonl"
+    while not (metrics.exists() and b"\n" in metrics.read_bytes()) and process.poll() is None:
         time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - began
     process.send_signal(signal.SIGTERM)
@@ -74,11 +73,6 @@ def first_step(workdir: Path, folder: Path) -> float:
     if process.returncode:
         raise failure(["transformer.train", *flags], (folder / "log").read_text(encoding="utf-8"))
     return seconds
-
-
-def recorded_steps(metrics: Path) -> int:
-    """Returns the number of whole lines in the record."""
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def start(command: Sequence[str], folder: Path, log: IO[str] | None = None) -> subprocess.Popen:

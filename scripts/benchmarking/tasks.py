@@ -79,10 +79,9 @@ def measure(
     """Returns the speeds in the tasks, whose keys name their batches."""
     python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
     comparisons = [
-        speeds.compare(batch, task | {"threads": threads}, contenders, python, arguments.repetitions)
-        for batch, task in tasks.items()
+        speeds.compare(batch, task | {"threads": threads}, contenders, python) for batch, task in tasks.items()
     ]
-    return speeds.tabulate(comparisons, threads, arguments.repetitions)
+    return speeds.tabulate(comparisons, threads)
 
 
 def training_task(size: Size) -> dict[str, Any]:
