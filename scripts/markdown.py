@@ -21,18 +21,12 @@ def publish(text: str, name: str, readme: str | None) -> None:
     if readme is None:
         print(text, end="")
         return
-    before, _, after = _split(readme, name)
-    files.write_text(Path(readme), f"{before}{text}{after}")
-
-
-def _split(readme: str, name: str) -> tuple[str, str, str]:
-    """Returns the file's text up to the first mark, included, the text between the marks, and the rest."""
     path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
-    text, last_mark, after = rest.partition(end)
+    _, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")
-    return before + begin, text, end + after
+    files.write_text(path, f"{before}{begin}{text}{end}{after}")
