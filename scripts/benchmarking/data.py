@@ -1,10 +1,10 @@
 """The data pipeline: prepares a generated corpus of millions of pairs, loads batches, and resumes.
 
 Each stage runs in a new process and reports `seconds` and `own_mb`, the peak of its memory without the files that it
-maps. `index_mb` is the size of each pair's offset and lengths. `sentencepiece_pairs_per_second` is the speed of
-SentencePiece in one process, times the number of workers. `wait_fraction` is the fraction of the time in which steps
-that need 1 million target tokens a second wait for data. `first_batch_seconds` is the time from an open corpus to the
-first batch of a step: shapes, plan and one batch, the median of several starts.
+maps. `sentencepiece_pairs_per_second` is the speed of SentencePiece in one process, times the number of workers.
+`wait_fraction` is the fraction of the time in which steps that need 1 million target tokens a second wait for data.
+`first_batch_seconds` is the time from an open corpus to the first batch of a step: shapes, plan and one batch, the
+median of several starts.
 """
 
 import argparse
@@ -104,7 +104,6 @@ def _prepare(config: ml_collections.ConfigDict) -> dict[str, float]:
         "pairs_per_second": round(rate),
         "kept": prepared.report["kept"],
         "tokens_per_pair": round(float(prepared.lengths[: 1 << 20].sum(axis=1).mean()), 1),
-        "index_mb": round(len(prepared) * 16 / 1e6),
         "largest_worker_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
     }
 
@@ -140,7 +139,6 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, float]:
         return {
             "wait_fraction": round((batches.data_wait_seconds - waited) / (time.perf_counter() - began), 4),
             "batches": len(batches.plan),
-            "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_tokens_per_second": round(target_tokens / seconds),
         }

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 from absl import logging
 
@@ -51,39 +50,38 @@ def finished(command: Sequence[str], folder: Path, text: str = "") -> float:
     """Returns the seconds of a command, from its start to its end. Raises UserError if it fails."""
     began = time.perf_counter()
     process = start(command, folder)
-    _, errors = process.communicate(text)
+    process.communicate(text)
     seconds = time.perf_counter() - began
-    if process.returncode:
-        raise failure(command, errors)
+    check(process, command, folder)
     return seconds
 
 
 def first_step(workdir: Path, folder: Path) -> float:
     """Returns the seconds from the start of a quickstart to the record of its first step, and ends it there."""
-    flags = [f"--workdir={workdir}", QUICKSTART, "--config.training.log_every=1"]
+    command = ["transformer.train", f"--workdir={workdir}", QUICKSTART, "--config.training.log_every=1"]
     began = time.perf_counter()
-    with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
-        process = start(["transformer.train", *flags], folder, log)
+    process = start(command, folder)
     metrics = workdir / "metrics.jsonl"
     while not (metrics.exists() and b"\n" in metrics.read_bytes()) and process.poll() is None:
         time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - began
     process.send_signal(signal.SIGTERM)
     process.communicate()
-    if process.returncode:
-        raise failure(["transformer.train", *flags], (folder / "log").read_text(encoding="utf-8"))
+    check(process, command, folder)
     return seconds
 
 
-def start(command: Sequence[str], folder: Path, log: IO[str] | None = None) -> subprocess.Popen:
-    """Starts a command whose caches are in `folder`. Its standard error goes to the file `log`, or to a pipe."""
+def start(command: Sequence[str], folder: Path) -> subprocess.Popen:
+    """Starts a command whose caches and log are in `folder`."""
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would take precedence
-    pipe = subprocess.PIPE
-    python = [sys.executable, "-m", *command]
-    return subprocess.Popen(python, stdin=pipe, stdout=pipe, stderr=log or pipe, text=True, cwd=ROOT, env=environment)
+    python, pipe = [sys.executable, "-m", *command], subprocess.PIPE
+    with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
+        return subprocess.Popen(python, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment)
 
 
-def failure(command: Sequence[str], errors: str) -> UserError:
-    lines = errors.strip().splitlines() or ["no message"]
-    return UserError(f"python -m {' '.join(command)}: failed: {lines[-1]}")
+def check(process: subprocess.Popen, command: Sequence[str], folder: Path) -> None:
+    """Raises UserError with the last line of the log if the process has failed."""
+    if process.returncode:
+        lines = (folder / "log").read_text(encoding="utf-8").strip().splitlines() or ["no message"]
+        raise UserError(f"python -m {' '.join(command)}: failed: {lines[-1]}")

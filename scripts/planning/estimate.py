@@ -10,7 +10,7 @@ from absl import logging
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
-from scripts.planning.memory import Memory, explain_compiler, measure
+from scripts.planning.memory import Memory, explain, measure
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
@@ -23,7 +23,6 @@ from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 TRITON_FAILURE = "Couldn't find output tile sizes"
-CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +71,7 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
-    compiler = Compiler()
-    compiled = [compile_shape(step, state, bucket, target, compiler) for bucket in dict.fromkeys([largest, typical])]
+    compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
     points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
     widths, per_position = zip(*points, strict=True)
     buckets, batches = [shape.bucket for shape in stats], [shape.batches for shape in stats]
@@ -83,40 +81,33 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     return Estimate(parameters, compiled[0], compiled[-1], float(np.average(seconds, weights=batches)), tokens)
 
 
-class Compiler:
-    """Compiles programs for absent devices.
-
-    Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
-    not divide an array's dimensions, such as a length of 24. From then on this compiler uses cuBLAS.
-    """
-
-    def __init__(self) -> None:
-        self._options: dict[str, bool] = {}
-
-    def __call__(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        try:
-            return lowered.compile(compiler_options=self._options)
-        except jax.errors.JaxRuntimeError as error:
-            if self._options or TRITON_FAILURE not in str(error):
-                raise
-        logging.warning("Triton has no tiles for these shapes: all products are compiled by cuBLAS.")
-        self._options = CUBLAS
-        return lowered.compile(compiler_options=CUBLAS)
-
-
-def compile_shape(
-    step: TrainStep, state: TrainState, bucket: Bucket, target: Target, compiler: Compiler
-) -> CompiledShape:
+def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
     """Compiles the programs of an update from batches of this shape."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
     gradients, once = step.calls(state, bucket)
     calls = [(gradients, step.config.training.accumulation), *((call, 1) for call in once)]
     try:
-        programs = [(compiler(function.lower(*arguments)), times) for (function, *arguments), times in calls]
+        programs = [(compile_program(function.lower(*arguments)), times) for (function, *arguments), times in calls]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise UserError(explain_compiler(step.config, target, str(bucket), str(error))) from None
+        reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
+        raise UserError(explain(step.config, target, str(bucket), reason, is_state=False)) from None
     cost = roofline.cost([(hlo.parse(compiled.as_text()), times) for compiled, times in programs], target)
     largest = max((compiled for compiled, _ in programs), key=lambda compiled: bytes_used(compiled.memory_analysis()))
     return CompiledShape(bucket, cost, measure(largest, state, target.kind.usable))
+
+
+def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a program for absent devices.
+
+    Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
+    not divide an array's dimensions, such as a length of 24. Such a program is compiled with cuBLAS.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if TRITON_FAILURE not in str(error):
+            raise
+    logging.warning("Triton has no tiles for these shapes: cuBLAS computes all products of the program.")
+    return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})

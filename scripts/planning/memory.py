@@ -45,23 +45,15 @@ def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
-def explain(config: Config, target: Target, shape: str, memory: Memory) -> str:
-    """Returns the message for a step that needs more than a device has."""
-    needs = f"needs {memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device"
-    is_state = sum(memory.state.values()) > memory.temporaries
-    return f"--device={target.text}: a step of {shape} {needs}: {memory}; {advice(config, is_state)}"
+def explain(config: Config, target: Target, shape: str, reason: str, is_state: bool) -> str:
+    """Returns the message for a step that does not fit.
 
-
-def explain_compiler(config: Config, target: Target, shape: str, message: str) -> str:
-    """Returns the message for a step that the compiler of TPUs rejects, from the first line of the error."""
-    reason = message.splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
-    return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice(config, False)}"
-
-
-def advice(config: Config, is_state: bool) -> str:
-    """Returns which keys reduce the memory of the state of training, or of a batch."""
+    It names the keys that reduce the memory of the state of training if `is_state`, else of a batch.
+    """
     split = "raise config.mesh.fsdp (with more devices), which splits parameters and optimizer state"
     if is_state:
-        return f"{split}, or use config.optimizer.name=adafactor or a smaller model"
-    batch = f"lower config.batch.tokens={config.batch.tokens} and raise config.training.accumulation in return"
-    return f"{batch}, lower config.data.max_length, or {split} as well as the batch"
+        advice = f"{split}, or use config.optimizer.name=adafactor or a smaller model"
+    else:
+        batch = f"lower config.batch.tokens={config.batch.tokens} and raise config.training.accumulation in return"
+        advice = f"{batch}, lower config.data.max_length, or {split} as well as the batch"
+    return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice}"

@@ -145,7 +145,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
     assert run(plan, *TINY) == 2
     report = capsys.readouterr()
     assert "memory      does not fit: " in report.out
-    needs = r"^error: --device=h100: a step of \d+ rows x .* needs .* of 0.0 GiB per device: parameters 0.00 GiB, .*"
+    needs = r"^error: --device=h100: a step of \d+ rows x .* does not fit \(.* of 0.0 GiB per device: parameters .*"
     advice = "lower config.batch.tokens=512 and raise config.training.accumulation in return"
     assert re.search(f"{needs}{advice}", report.err, re.MULTILINE)
 
