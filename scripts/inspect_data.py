@@ -1,6 +1,6 @@
 """Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages, copied, badly translated.
 
-    python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--split=train | --source=FILE --target=FILE]
+    python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--source=FILE --target=FILE]
         [--worst=N] [--min_tokens=N] [--exclude=FILE --share=0.05]
 
 Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target | source) minus
@@ -24,8 +24,8 @@ from absl import logging
 import transformer
 from transformer import cli, files
 from transformer.config_types import Config
-from transformer.data.sources import source as sources
 from transformer.data.sources.lines import counted, read_parallel_files
+from transformer.data.sources.source import open_source
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
@@ -65,16 +65,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises UserError for flags that do not go together, before the corpus is read."""
-    if arguments.worst < 0:
-        raise UserError(f"--worst={arguments.worst}: must be at least 0")
-    if arguments.min_tokens < 0:
-        raise UserError(f"--min_tokens={arguments.min_tokens}: must be at least 0")
     if not 0 < arguments.share <= 1:
         raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
     if (arguments.source is None) != (arguments.target is None):
-        raise UserError("--source and --target: give both files, or neither for a split of the run's data")
-    if arguments.exclude is not None and arguments.source is None and arguments.split != "train":
-        raise UserError(f"--exclude={arguments.exclude}: pairs of --split={arguments.split} cannot be left out")
+        raise UserError("--source and --target: give both files, or neither for the run's training data")
     if arguments.exclude is not None and not Path(arguments.exclude).parent.is_dir():
         raise UserError(f"--exclude={arguments.exclude}: there is no folder {Path(arguments.exclude).parent}")
 
@@ -93,7 +87,7 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
 
 
 def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the name and the pairs of the files, or of a whole split, also those that the run leaves out.
+    """Returns the name and the pairs of the files, or of all training data, also those that the run leaves out.
 
     So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
     """
@@ -102,15 +96,8 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
     whole = ml_collections.ConfigDict(data)
     whole.update(exclude="", train_pairs=0)
-    source = sources.open_source(whole, arguments.split)
-    pairs = [tuple(side.decode(errors="replace") for side in pair) for pair in source]
-    if any("\ufffd" in side for pair in pairs for side in pair):
-        try:
-            for _ in sources.decoded(source):
-                pass
-        except UserError as error:
-            logging.warning("%s; such bytes become U+FFFD.", error)
-    return source.name, pairs
+    source = open_source(whole, "train")
+    return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
 
 def make_text(name: str, pairs: "Sequence[Measured]", worst: "Sequence[Measured]") -> str:
@@ -151,7 +138,6 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.inspect_data", __doc__)
     parser.add_model_flags()
     parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
-    parser.add_argument("--split", choices=sources.SPLITS, default="train", help="of the run's data (train)")
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")
     parser.add_argument("--worst", metavar="N", type=int, default=20, help="pairs to print (20)")

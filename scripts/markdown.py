@@ -1,6 +1,6 @@
 """Markdown tables, and marked parts of files that tables replace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer import files
@@ -21,34 +21,12 @@ def publish(text: str, name: str, readme: str | None) -> None:
     if readme is None:
         print(text, end="")
         return
-    before, _, after = _split(readme, name)
-    files.write_text(Path(readme), f"{before}{text}{after}")
-
-
-def set_cells(cells: Mapping[str, str], row: str, name: str, readme: str) -> None:
-    """Sets cells, given by their column's header, in the row that starts with `row` of the table that `publish` wrote.
-
-    Raises UserError if the file, its marks, the row or a column does not exist.
-    """
-    before, text, after = _split(readme, name)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    header, lines = rows[0], [line for line in rows if line[0] == row]
-    missing = [name for name in cells if name not in header]
-    if missing or not lines:
-        raise UserError(f"{readme}: the table {name} has no {f'column {missing[0]!r}' if missing else f'row {row!r}'}")
-    for column, cell in cells.items():
-        lines[0][header.index(column)] = cell
-    files.write_text(Path(readme), f"{before}{table([header, *rows[2:]])}{after}")
-
-
-def _split(readme: str, name: str) -> tuple[str, str, str]:
-    """Returns the file's text up to the first mark, included, the text between the marks, and the rest."""
     path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
-    text, last_mark, after = rest.partition(end)
+    _, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")
-    return before + begin, text, end + after
+    files.write_text(path, f"{before}{begin}{text}{end}{after}")

@@ -4,8 +4,8 @@
         [--lengths=PAIRS:SOURCE:TARGET] [--format=json] [--config.GROUP.KEY=VALUE ...]
 
 Compiles the step of the config for the devices, such as h100:8 or v5e:4x4, and prints its memory and a lower bound on
-its time, with the kernels, arrays and collectives that cost most. The batches are those of the run in --workdir, or of
-data with the lengths that --lengths states; by default they are WMT14 English-German's. It needs XLA's compilers for
+its time, with the kernels and collectives that cost most. The batches are those of the run in --workdir, or of data
+with the lengths that --lengths states; by default they are WMT14 English-German's. It needs XLA's compilers for
 accelerators: see docs/devices.md.
 """
 
@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from transformer import cli, files
 from transformer.config.loading import load_file
@@ -34,7 +32,8 @@ MIB, GIB = 2**20, 2**30
 
 def main(arguments: argparse.Namespace) -> None:
     config = load_file(arguments.config, arguments.overrides)
-    from scripts.planning import devices, estimate, lengths, memory
+    from scripts.planning import devices, estimate, lengths
+    from scripts.planning.memory import explain
 
     target = devices.parse_target(arguments.device)
     available = devices.find_devices(target)
@@ -43,23 +42,26 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         data = lengths.read(config, Path(arguments.workdir))
     estimated = estimate.estimate(config, target, available, data)
+    report = to_json(config, target, data.description, estimated)
     if arguments.format == "json":
-        print(json.dumps(files.six_digits(to_json(config, target, estimated))))
+        print(json.dumps(files.six_digits(report)))
     else:
-        print(*to_lines(config, target, estimated), sep="\n")
-    largest = estimated.largest
-    if not largest.memory.fits:
-        raise UserError(memory.explain(config, target, str(largest.bucket), largest.memory))
+        print(*to_lines(target, estimated, report), sep="\n")
+    memory = estimated.largest.memory
+    if not memory.fits:
+        needs = f"{memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device: {memory}"
+        is_state = sum(memory.state.values()) > memory.temporaries
+        raise UserError(explain(config, target, str(estimated.largest.bucket), needs, is_state))
 
 
-def to_json(config: Config, target: "Target", estimated: "Estimate") -> dict[str, Any]:
+def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate") -> dict[str, Any]:
     """Returns the estimate as JSON data: bytes, FLOPs and seconds are those of one device."""
     memory, cost = estimated.largest.memory, estimated.typical.cost
-    compiled = [shape.bucket for shape in estimated.compiled]
+    hours = config.training.steps * estimated.step_seconds / 3600
     return {
         "device": target.text,
         "devices": target.count,
-        "lengths": estimated.lengths,
+        "lengths": lengths,
         "parameters": estimated.parameters,
         "memory": {"shape": asdict(estimated.largest.bucket), **asdict(memory), "fits": memory.fits},
         "step": {
@@ -68,47 +70,29 @@ def to_json(config: Config, target: "Target", estimated: "Estimate") -> dict[str
             "seconds": cost.seconds,
             "utilization": cost.flops / cost.seconds / target.kind.bfloat16,
         },
-        "shapes": [
-            asdict(shape.bucket)
-            | {"batches_in_sample": shape.batches, "seconds": seconds, "compiled": shape.bucket in compiled}
-            for shape, seconds in zip(estimated.stats, estimated.seconds, strict=True)
-        ],
-        "run": run_times(config, target, estimated),
-        "compiled": [
-            {"shape": asdict(shape.bucket), "seconds": shape.compile_seconds, "note": shape.note}
-            for shape in estimated.compiled
-        ],
+        "run": {
+            "steps": config.training.steps,
+            "mean_step_seconds": estimated.step_seconds,
+            "source_and_target_tokens_per_second": estimated.step_tokens / estimated.step_seconds,
+            "hours": hours,
+            "device_hours": hours * target.count,
+            "hours_at_70_percent": hours / REALISTIC,
+            "device_hours_at_70_percent": hours * target.count / REALISTIC,
+        },
     }
 
 
-def run_times(config: Config, target: "Target", estimated: "Estimate") -> dict[str, Any]:
-    """Returns the time of the configured steps, at the bound and at 70 % of its speed."""
-    batches = [shape.batches for shape in estimated.stats]
-    seconds = float(np.average(estimated.seconds, weights=batches))
-    hours = config.training.steps * seconds / 3600
-    tokens = sum(shape.tokens for shape in estimated.stats) / sum(batches)
-    return {
-        "steps": config.training.steps,
-        "mean_step_seconds": seconds,
-        "hours": hours,
-        "device_hours": hours * target.count,
-        "hours_at_70_percent": hours / REALISTIC,
-        "device_hours_at_70_percent": hours * target.count / REALISTIC,
-        "source_and_target_tokens_per_second": tokens * config.training.accumulation / seconds,
-    }
-
-
-def to_lines(config: Config, target: "Target", estimated: "Estimate") -> Iterator[str]:
+def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) -> Iterator[str]:
     """Yields the estimate for a reader."""
-    kind = target.kind
+    kind, memory, cost = target.kind, estimated.largest.memory, estimated.typical.cost
+    run = report["run"]
     yield (
         f"device      {target.count} x {target.name}: {kind.bfloat16 / 1e12:.0f} TFLOP/s in bfloat16, "
         f"{kind.float32 / 1e12:.0f} in float32; {kind.bandwidth / 1e9:,.0f} GB/s; {kind.memory / GIB:.1f} GiB"
         + (f"; sends {target.interconnect / 1e9:.0f} GB/s" if target.count > 1 else "")
     )
-    yield f"lengths     {estimated.lengths}"
+    yield f"lengths     {report['lengths']}"
     yield f"parameters  {estimated.parameters:,}"
-    memory = estimated.largest.memory
     verdict = "fits" if memory.fits else "does not fit"
     if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * kind.memory:
         verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={kind.usable / kind.memory:.2f}"
@@ -116,59 +100,34 @@ def to_lines(config: Config, target: "Target", estimated: "Estimate") -> Iterato
         f"memory      {verdict}: {memory.used / GIB:.2f} of {memory.available / GIB:.2f} GiB per device, "
         f"for batches of {estimated.largest.bucket}"
     )
-    state = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in memory.state.items())
-    yield f"memory      {state}; activations, gradients and other temporaries {memory.temporaries / GIB:.2f} GiB"
-    for arrays in memory.largest_arrays:
-        count = f"{arrays.count} x " if arrays.count > 1 else ""
-        size = f"{arrays.bytes / GIB:.2f} GiB" if arrays.bytes >= GIB / 10 else f"{arrays.bytes / MIB:.1f} MiB"
-        yield f"array       {size}, {count}{arrays.shape}: {arrays.name}"
-    yield from _step_lines(target, estimated)
-    yield from _run_lines(config, target, estimated)
-
-
-def _step_lines(target: "Target", estimated: "Estimate") -> Iterator[str]:
-    cost = estimated.typical.cost
+    yield f"memory      {memory}"
     yield f"step        of {estimated.typical.bucket}, on each device:"
-    uncounted = cost.kernels_without_flops
-    note = f" ({uncounted} of them with FLOPs that the program does not state)" if uncounted else ""
     yield (
         f"step        {cost.flops / 1e12:.2f} TFLOP of products, {cost.float32_flops / 1e12:.2f} of float32; "
-        f"{cost.bytes / 1e9:.1f} GB moved; {cost.kernels:,} kernels{note}"
+        f"{cost.bytes / 1e9:.1f} GB moved; {cost.kernels:,} kernels"
     )
     for collectives in cost.collectives:
         yield (
             f"collective  {collectives.kind} over {collectives.devices} devices: {collectives.launches} a step, "
-            f"{collectives.bytes / MIB:,.1f} MiB of operands, {collectives.wire_bytes / MIB:,.1f} MiB sent"
+            f"{collectives.wire_bytes / MIB:,.1f} MiB sent"
         )
     yield (
         f"roofline    {1e3 * cost.seconds:.1f} ms at least: kernels {1e3 * cost.kernel_seconds:.1f}, memory "
         f"{1e3 * cost.memory_seconds:.1f}, wire {1e3 * cost.wire_seconds:.1f}; utilization at that "
-        f"{100 * cost.flops / cost.seconds / target.kind.bfloat16:.0f} %"
+        f"{100 * cost.flops / cost.seconds / kind.bfloat16:.0f} %"
     )
     for kernels in cost.costliest_kernels:
         yield (
             f"kernel      {1e3 * kernels.seconds:.2f} ms, {kernels.bytes / 1e9:.2f} GB, "
             f"{kernels.flops / 1e9:,.0f} GFLOP, {kernels.launches} x {kernels.result}: {kernels.name}"
         )
-
-
-def _run_lines(config: Config, target: "Target", estimated: "Estimate") -> Iterator[str]:
-    times, compiled = run_times(config, target, estimated), estimated.compiled
-    others = len(estimated.stats) - len(compiled)
-    is_one = len(compiled) == 1
-    source = "1 compiled shape" if is_one else f"{len(compiled)} compiled shapes"
-    if others:
-        source += f", {others} {'with its time per position' if is_one else 'interpolated between them'}"
     yield (
-        f"run         {times['steps']:,} steps of {1e3 * times['mean_step_seconds']:.1f} ms on average ({source}); "
-        f"{times['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
+        f"run         {run['steps']:,} steps of {1e3 * run['mean_step_seconds']:.1f} ms on average; "
+        f"{run['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
     )
     for speed, suffix in (("the bound", ""), ("70 % of it", "_at_70_percent")):
-        hours, device_hours = times[f"hours{suffix}"], times[f"device_hours{suffix}"]
+        hours, device_hours = run[f"hours{suffix}"], run[f"device_hours{suffix}"]
         yield f"run         at {speed}: {hours:,.2f} hours, {device_hours:,.2f} device-hours; validation is extra"
-    for shape in compiled:
-        note = f"; {shape.note}" if shape.note else ""
-        yield f"compiled    in {shape.compile_seconds:.0f} s: {shape.bucket}{note}"
 
 
 def make_parser() -> cli.Parser:

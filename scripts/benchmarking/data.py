@@ -1,18 +1,14 @@
 """The data pipeline: prepares a generated corpus of millions of pairs, loads batches, and resumes.
 
-Each stage runs in a new process and reports `seconds`; `resident_mb`, the peak of resident memory, including
-memory-mapped files that the system keeps in memory; and `own_mb`, the peak without those files. `index_mb` is the size
-of each pair's offset and lengths. `sentencepiece_pairs_per_second` is the speed of SentencePiece in one process, times
-the number of workers. `wait_fraction` is the fraction of the time in which steps that need 1 million target tokens a
-second wait for data. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
-shapes, plan and one batch, the median of several starts. `share` is for batches of 64 times as many tokens on 64
-devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the time to make the plan of
-an epoch or to map one.
+Each stage runs in a new process and reports `seconds` and `own_mb`, the peak of its memory without the files that it
+maps. `sentencepiece_pairs_per_second` is the speed of SentencePiece in one process, times the number of workers.
+`wait_fraction` is the fraction of the time in which steps that need 1 million target tokens a second wait for data.
+`first_batch_seconds` is the time from an open corpus to the first batch of a step: shapes, plan and one batch, the
+median of several starts.
 """
 
 import argparse
 import concurrent.futures
-import contextlib
 import itertools
 import multiprocessing
 import re
@@ -27,55 +23,51 @@ from typing import Any
 
 import ml_collections
 import numpy as np
-from jax.sharding import AbstractDevice, Mesh
 
 from configs import base
-from scripts.benchmarking.generated_text import write_pairs
 from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import count_threads
 from transformer import workers
-from transformer.data.batches.collation import assemble
-from transformer.data.batches.epoch_plan import load_or_make
-from transformer.data.batches.loader import PLANS, Loader, Position
+from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
-from transformer.distributed.mesh import AXES, AXIS_TYPES, held_rows, one_device
+from transformer.distributed.mesh import one_device
 from transformer.special_tokens import PAD
 
+WORDS = 20_000  # of each language
+CHUNK = 50_000  # pairs written at once
+TOKENS = 25_000  # config.batch.tokens
 ENCODED = 50_000  # pairs that SentencePiece encodes
 BATCHES = 300  # for the speed of the loader
 DEMAND = 1e6  # target tokens a second of the steps that measure waiting
 REPETITIONS = 3  # of the encoding by SentencePiece
 STEPS = (10, 100_000)  # to resume at
 RESUMES = 7  # starts at each of these steps
-DEVICES, PROCESSES, SHARED_BATCHES = 64, (1, 8, 64), 20  # the devices are stand-ins
 
 
-def measure(options: argparse.Namespace) -> Measurement:
-    folder_context = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
-    with folder_context as folder:
-        stages = measure_stages(Path(folder), options.pairs, options.tokens)
-    values = [(stage, name, value) for stage, values in stages.items() for name, value in values.items()]
-    rows = [(*names, f"{v:,}" if isinstance(v, int | float) else " and ".join(map(str, v))) for *names, v in values]
-    note = f"{options.pairs:,} pairs, batches of {options.tokens:,} positions; {describe_machine(count_threads(None))}."
-    measured = {"pairs": options.pairs, "batch_tokens": options.tokens, **stages}
-    return Measurement([("stage", "quantity", "value"), *rows], [note], measured)
+def measure(arguments: argparse.Namespace) -> Measurement:
+    with tempfile.TemporaryDirectory() as folder:
+        stages = measure_stages(Path(folder), arguments.pairs)
+    rows = [(stage, name, f"{value:,}") for stage, values in stages.items() for name, value in values.items()]
+    machine = describe_machine(count_threads(None))
+    note = f"{arguments.pairs:,} pairs, batches of {TOKENS:,} positions; {machine}."
+    return Measurement([("stage", "quantity", "value"), *rows], [note])
 
 
-def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str, Any]]:
+def measure_stages(folder: Path, pairs: int) -> dict[str, dict[str, float]]:
     """Returns the quantities of all stages by name."""
     config = base.get_config()
     config.data.update({"source": "text", "name": "generated", "path": str(folder), "cache_dir": str(folder)})
     config.tokenizer.update({"vocab_size": 16_000, "sample_size": 100_000})
-    config.batch.tokens = tokens
+    config.batch.tokens = TOKENS
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as executor:
 
-        def run(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+        def run(stage: Callable[..., dict[str, float]], *arguments: Any) -> dict[str, float]:
             return executor.submit(_with_time_and_memory, stage, *arguments).result()
 
-        stages = {"generate": run(write_pairs, folder, pairs)}
+        stages = {"generate": run(_write_pairs, folder, pairs)}
         stages["sentencepiece"], stages["prepare"] = run(_sentencepiece, config), run(_prepare, config)
         ratio = stages["prepare"]["pairs_per_second"] / stages["sentencepiece"]["sentencepiece_pairs_per_second"]
         stages["prepare"]["relative_to_sentencepiece"] = round(ratio, 2)
@@ -83,24 +75,40 @@ def measure_stages(folder: Path, pairs: int, tokens: int) -> dict[str, dict[str,
             config.batch.plan = plan
             stages[f"{plan}: load"] = run(_load, config)
             stages[f"{plan}: resume"] = run(_resume, config, stages[f"{plan}: load"]["batches"])
-            stages[f"{plan}: share"] = run(_share, config)
     return stages
 
 
-def _prepare(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def _write_pairs(folder: Path, pairs: int) -> dict[str, float]:
+    """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as in news text."""
+    random = np.random.default_rng(0)
+    syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
+    vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(WORDS)]
+    frequency = 1 / np.arange(1, WORDS + 1)
+    with (folder / "train.en").open("w") as english, (folder / "train.de").open("w") as german:
+        for start in range(0, pairs, CHUNK):
+            count = min(CHUNK, pairs - start)
+            words = np.clip(random.lognormal(2.95, 0.6, count), 2, 120)  # about 23
+            for file, ratio in ((english, 1.0), (german, random.lognormal(0.0, 0.15, count))):
+                sizes = np.maximum(1, words * ratio).astype(int)
+                drawn = iter(random.choice(WORDS, sizes.sum(), p=frequency / frequency.sum()).tolist())
+                for size in sizes.tolist():
+                    file.write(" ".join([vocabulary[word] for word in itertools.islice(drawn, size)]) + "\n")
+    return {"text_mb": round(sum((folder / f"train.{side}").stat().st_size for side in ("en", "de")) / 1e6)}
+
+
+def _prepare(config: ml_collections.ConfigDict) -> dict[str, float]:
     began = time.perf_counter()
     prepared = _prepared(config)
     rate = sum(prepared.report["dropped"].values(), len(prepared)) / (time.perf_counter() - began)
     return {
         "pairs_per_second": round(rate),
         "kept": prepared.report["kept"],
-        "tokens_per_side": prepared.lengths[: 1 << 20].mean(axis=0).round(1).tolist(),
-        "index_mb": round(len(prepared) * 16 / 1e6),
+        "tokens_per_pair": round(float(prepared.lengths[: 1 << 20].sum(axis=1).mean()), 1),
         "largest_worker_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
     }
 
 
-def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, float]:
     """Trains the tokenizer and measures SentencePiece in one process, without reading, cleaning and writing."""
     (Path(config.data.path) / "workdir").mkdir(exist_ok=True)
     made = _tokenizer(config)
@@ -116,7 +124,7 @@ def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, Any]:
     return {"sentencepiece_pairs_per_second": round(bound)}
 
 
-def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def _load(config: ml_collections.ConfigDict) -> dict[str, float]:
     with Loader(_prepared(config), config, Position(0, 0), one_device(), Path(config.data.path, "plans")) as batches:
         next(batches)
         began = time.perf_counter()
@@ -131,13 +139,12 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
         return {
             "wait_fraction": round((batches.data_wait_seconds - waited) / (time.perf_counter() - began), 4),
             "batches": len(batches.plan),
-            "shapes": len(batches.buckets),
             "padding_fraction": round(batches.plan.padding_fraction, 4),
             "target_tokens_per_second": round(target_tokens / seconds),
         }
 
 
-def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
+def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, float]:
     """Measures the time to the first batch of a resumed run. `batches` is about the number of batches in an epoch."""
     prepared, seconds = _prepared(config), {step: [] for step in STEPS}
     for step, start in itertools.product(STEPS, range(RESUMES)):
@@ -151,30 +158,6 @@ def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
     return {f"first_batch_seconds_at_step_{step}": round(statistics.median(seconds[step]), 3) for step in STEPS}
 
 
-def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Measures the work of one process for batches that many devices share."""
-    config.batch.tokens *= DEVICES
-    config.batch.row_multiple = DEVICES
-    prepared, planner, random = _prepared(config), PLANS[config.batch.plan], np.random.default_rng(0)
-    shapes = planner.choose_shapes(prepared.lengths, config.batch)
-    plans, seconds = Path(config.data.path, f"plans-{config.batch.plan}-shared"), [time.perf_counter()]
-    for _ in range(2):  # the first makes it
-        plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)
-        seconds.append(time.perf_counter())
-    times = dict(zip(("make_plan_seconds", "map_plan_seconds"), np.diff(seconds).tolist(), strict=True))
-    devices = [AbstractDevice(f"CPU {number}", None, "cpu") for number in range(DEVICES)]
-    mesh = Mesh(np.reshape(devices, (DEVICES, 1, 1)), AXES, AXIS_TYPES)
-    batches = [plan[number] for number in range(min(SHARED_BATCHES, len(plan)))]
-    for processes in PROCESSES * 2:  # the first round reads the pages
-        own = mesh.devices.ravel()[: DEVICES // processes]
-        began = time.process_time()
-        for batch in batches:
-            assemble(prepared, batch.select(held_rows(batch.bucket.rows, mesh, own)))
-        times[f"batch_seconds_of_{processes}_processes"] = (time.process_time() - began) / len(batches)
-    tokens = plan.tokens[: len(batches)].mean(axis=0).round()
-    return {"tokens_per_side": tokens.tolist()} | {name: round(value, 5) for name, value in times.items()}
-
-
 def _prepared(config: ml_collections.ConfigDict) -> corpus.Corpus:
     return corpus.prepare(config, _tokenizer(config), "train")
 
@@ -183,7 +166,7 @@ def _tokenizer(config: ml_collections.ConfigDict) -> tokenizer.Tokenizer:
     return tokenizer.prepare(config, Path(config.data.path) / "workdir")
 
 
-def _with_time_and_memory(stage: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def _with_time_and_memory(stage: Callable[..., dict[str, float]], *arguments: Any) -> dict[str, float]:
     own_memory, done = [0], threading.Event()
 
     def watch() -> None:  # the kernel keeps no peak of this number
@@ -197,6 +180,5 @@ def _with_time_and_memory(stage: Callable[..., dict[str, Any]], *arguments: Any)
     done.set()
     return result | {
         "seconds": round(time.perf_counter() - began, 1),
-        "resident_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "own_mb": round(max(own_memory) / 1024),
     }

@@ -25,14 +25,13 @@ Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
 # Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of d.
 LENGTHS, NARROW = (512, 1024, 2048), 16
 WIDTHS, SHORT = (256, 512, 1024), 32
+REPETITIONS = 9
 ROWS = {"lengths": 4, "widths": 16}
 PATH_LENGTH, PATH_WIDTH = 128, 4
-HEADERS = {  # by the names in JSON
-    **{"layer": "layer", "complexity": "complexity in Table 1", "exponent_of_n": "exponent of n: stated"},
-    **{"exponent_of_n_in_time": "time", "exponent_of_n_in_memory": "memory"},
-    **{"exponent_of_d": "exponent of d: stated", "exponent_of_d_in_time": "time"},
-    **{"longest_path": "longest path: stated", f"longest_path_of_{PATH_LENGTH}": f"of {PATH_LENGTH} positions"},
-}
+HEADER = (
+    *("layer", "complexity in Table 1", "exponent of n: stated", "time", "memory", "exponent of d: stated", "time"),
+    *("longest path: stated", f"of {PATH_LENGTH} positions"),
+)
 NEIGHBOURS = 16  # r: positions that restricted self-attention reads
 WIDTH = 3  # k: positions that the convolution reads
 
@@ -101,20 +100,20 @@ KINDS = {
 
 
 def measure(arguments: argparse.Namespace) -> Measurement:
-    results = []
+    rows = []
     for name, kind in KINDS.items():
         logging.info("Measuring %s.", name)
-        by_length = [cost_of(kind, n, NARROW, ROWS["lengths"], arguments.repetitions) for n in LENGTHS]
-        by_width = [cost_of(kind, SHORT, d, ROWS["widths"], arguments.repetitions) for d in WIDTHS]
-        of_length = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]  # in time, in memory
-        of_width, _ = (fitted_exponent(WIDTHS, costs) for costs in zip(*by_width, strict=True))
-        values = (name, kind.complexity, kind.exponents[0], *of_length, kind.exponents[1], of_width)
-        results.append((*values, kind.path, longest_path(kind, PATH_LENGTH, PATH_WIDTH)))
-    rows = [[f"{value:.2f}" if isinstance(value, float) else str(value) for value in values] for values in results]
-    return Measurement([tuple(HEADERS.values()), *rows], (), [dict(zip(HEADERS, row, strict=True)) for row in results])
+        by_length = [cost_of(kind, n, NARROW, ROWS["lengths"]) for n in LENGTHS]
+        by_width = [cost_of(kind, SHORT, d, ROWS["widths"]) for d in WIDTHS]
+        of_n = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]  # in time, in memory
+        of_d = fitted_exponent(WIDTHS, [seconds for seconds, _ in by_width])
+        values = (name, kind.complexity, kind.exponents[0], *of_n, kind.exponents[1], of_d, kind.path)
+        values = (*values, longest_path(kind, PATH_LENGTH, PATH_WIDTH))
+        rows.append([f"{value:.2f}" if isinstance(value, float) else str(value) for value in values])
+    return Measurement([HEADER, *rows], ())
 
 
-def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> tuple[float, int]:
+def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
     """Returns the median seconds of a layer, and the bytes of its result and intermediate arrays.
 
     It is applied to `rows` sequences of n vectors of d dimensions, in float32.
@@ -123,7 +122,7 @@ def cost_of(kind: Kind, n: int, d: int, rows: int, repetitions: int) -> tuple[fl
     program = jax.jit(kind.make(d)).lower(x).compile()
     jax.block_until_ready(program(x))
     seconds = []
-    for _ in range(repetitions):
+    for _ in range(REPETITIONS):
         began = time.perf_counter()
         jax.block_until_ready(program(x))
         seconds.append(time.perf_counter() - began)

@@ -3,26 +3,23 @@
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scripts import markdown
 from transformer.model import kernels
 
 
 class Measurement(NamedTuple):
-    """The rows of a table, with the header first, notes below the table, and the same values for JSON.
+    """The rows of a table, with the header first, and notes below the table.
 
-    `summary` compares our fastest system with the fastest peer, by batch. `processor` is the kind of processor, if the
-    results depend on it. The marks in a file name it, so that the file can have a table for each kind.
+    `processor` is the kind of processor, if the results depend on it. The marks in a file name it, so that the file can
+    have a table for each kind.
     """
 
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
-    values: Any
-    summary: Mapping[str, str] = MappingProxyType({})
     processor: str = ""
 
     @property

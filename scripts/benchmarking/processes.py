@@ -91,15 +91,10 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
 
 def count_threads(requested: int | None) -> int:
     """Returns the number of threads of each system. Raises UserError if the process may not use so many cores."""
-    can_restrict = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if can_restrict else os.cpu_count() or 1
-    if requested is None:
-        return cores
-    if not 1 <= requested <= cores:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if requested is not None and not 1 <= requested <= cores:
         raise UserError(f"--threads={requested}: must be 1 to {cores}, the cores that this process may use")
-    if requested < cores and not can_restrict:
-        raise UserError(f"--threads={requested}: must be {cores}; only Linux can restrict processes to some cores")
-    return requested
+    return requested or cores
 
 
 def find_interpreter(path: str | None) -> str | None:

@@ -17,6 +17,7 @@ from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.errors import UserError
 from transformer.model.kernels import computes_bfloat16
 
+REPETITIONS = 9
 EMULATED = "this processor has no instructions for bfloat16"
 by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
@@ -44,9 +45,7 @@ class Comparison(NamedTuple):
     left_out: Mapping[str, str]
 
 
-def compare(
-    batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None, repetitions: int
-) -> Comparison:
+def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None) -> Comparison:
     """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
     So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes. `python` is the
@@ -81,8 +80,8 @@ def compare(
                 if workers and worker.tokens != workers[0].tokens:
                     raise Failed(f"counts {worker.tokens} tokens, not {workers[0].tokens}")
                 workers.append(worker)
-        for number in range(repetitions):
-            logging.info("%s: repetition %d of %d.", batch, number + 1, repetitions)
+        for number in range(REPETITIONS):
+            logging.info("%s: repetition %d of %d.", batch, number + 1, REPETITIONS)
             for worker in workers:
                 if worker.contender.name not in left_out:
                     with leaving_out(worker.contender):
@@ -91,34 +90,23 @@ def compare(
     return Comparison(batch, [speed for speed in speeds if speed.contender.name not in left_out], left_out)
 
 
-def tabulate(comparisons: Sequence[Comparison], threads: int, repetitions: int) -> Measurement:
+def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
     """Returns the table of all comparisons, with notes on systems that are left out."""
-    rows, values, summary = [HEADER], [], {}
+    rows = [HEADER]
     versions = sorted({speed.version for comparison in comparisons for speed in comparison.speeds})
-    notes = [f"Medians of {repetitions} repetitions in turns; {describe_machine(threads)}."]
+    notes = [f"Medians of {REPETITIONS} repetitions in turns; {describe_machine(threads)}."]
     notes.append(f"Versions: {', '.join(versions)}.")
     for batch, speeds, left_out in comparisons:
         peers = [speed for speed in speeds if speed.contender.is_peer]
         ours = [speed for speed in speeds if not speed.contender.is_peer and speed.contender.is_exact]
         best_peer, best_ours = max(peers, key=by_rate, default=None), max(ours, key=by_rate)
-        if best_peer:
-            failed = " and ".join(name for name, reason in left_out.items() if reason != EMULATED)
-            named = best_peer.contender.name + (f", without {failed}" if failed else "")
-            summary[batch] = f"{best_ours.rate / best_peer.rate:.2f} ({named})"
         for speed in speeds:
-            name, _, _, is_peer, is_exact = speed.contender
             slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
-            ratio = speed.rate / best_peer.rate if best_peer else None
             rates = [f"{rate:,.0f}" for rate in (speed.rate, slowest, fastest)]
-            advantage = f"{best_ours.rate / speed.rate:.2f}" if is_peer else ""
-            rows.append((batch, name, *rates, f"{ratio:.2f}" if ratio else "-", advantage))
-            system = {"name": name, "is_peer": is_peer, "is_exact": is_exact, "version": speed.version}
-            measured = {"tokens": speed.tokens, "seconds": speed.seconds, "slowest": slowest, "fastest": fastest}
-            ratios = {"tokens_per_second": speed.rate, "relative_to_fastest_peer": ratio}
-            values.append({"batch": batch, **system, **measured, **ratios})
+            ratio = f"{speed.rate / best_peer.rate:.2f}" if best_peer else "-"
+            advantage = f"{best_ours.rate / speed.rate:.2f}" if speed.contender.is_peer else ""
+            rows.append((batch, speed.contender.name, *rates, ratio, advantage))
         for reason in dict.fromkeys(left_out.values()):
             names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
-    skipped = [{"batch": batch, "left_out": dict(left_out)} for batch, _, left_out in comparisons if left_out]
-    results = {"threads": threads, "systems": values, "left_out": skipped}
-    return Measurement(rows, notes, results, summary, processor_kind())
+    return Measurement(rows, notes, processor_kind())

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 from absl import logging
 
@@ -20,6 +19,7 @@ from transformer.errors import UserError
 
 LINE = "I think that my brother hid the red lamp in the garden.\n"
 POLL_SECONDS = 0.01
+REPETITIONS = 5
 QUICKSTART = "--config=configs/quickstart.py"
 
 
@@ -36,60 +36,52 @@ def measure(arguments: argparse.Namespace) -> Measurement:
             "one line through transformer.translate": lambda _: finished(translate, folder, LINE),
         }
         seconds: dict[str, list[float]] = {name: [] for name in waits}
-        for number in range(arguments.repetitions + 1):  # the first fills the compilation cache and does not count
-            logging.info("Repetition %d of %d.", number, arguments.repetitions)
+        for number in range(REPETITIONS + 1):  # the first fills the compilation cache and does not count
+            logging.info("Repetition %d of %d.", number, REPETITIONS)
             for name, wait in waits.items():
                 seconds[name].append(wait(number))
-    rows, values = [("command", "seconds", "fastest", "slowest")], {}
+    rows = [("command", "seconds", "fastest", "slowest")]
     for name, (_, *counted) in seconds.items():
-        median = statistics.median(counted)
-        rows.append((name, *(f"{value:.2f}" for value in (median, min(counted), max(counted)))))
-        values[name] = {"median": median, "seconds": counted}
-    note = f"Medians of {arguments.repetitions} starts; {describe_machine(count_threads(None))}."
-    return Measurement(rows, [note], values)
+        rows.append((name, *(f"{value:.2f}" for value in (statistics.median(counted), min(counted), max(counted)))))
+    return Measurement(rows, [f"Medians of {REPETITIONS} starts; {describe_machine(count_threads(None))}."])
 
 
 def finished(command: Sequence[str], folder: Path, text: str = "") -> float:
     """Returns the seconds of a command, from its start to its end. Raises UserError if it fails."""
     began = time.perf_counter()
     process = start(command, folder)
-    _, errors = process.communicate(text)
+    process.communicate(text)
     seconds = time.perf_counter() - began
-    if process.returncode:
-        raise failure(command, errors)
+    check(process, command, folder)
     return seconds
 
 
 def first_step(workdir: Path, folder: Path) -> float:
     """Returns the seconds from the start of a quickstart to the record of its first step, and ends it there."""
-    flags = [f"--workdir={workdir}", QUICKSTART, "--config.training.log_every=1"]
+    command = ["transformer.train", f"--workdir={workdir}", QUICKSTART, "--config.training.log_every=1"]
     began = time.perf_counter()
-    with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
-        process = start(["transformer.train", *flags], folder, log)
-    while not recorded_steps(workdir / "metrics.jsonl") and process.poll() is None:
+    process = start(command, folder)
+    metrics = workdir / "metrics.jsonl"
+    while not (metrics.exists() and b"\n" in metrics.read_bytes()) and process.poll() is None:
         time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - began
     process.send_signal(signal.SIGTERM)
     process.communicate()
-    if process.returncode:
-        raise failure(["transformer.train", *flags], (folder / "log").read_text(encoding="utf-8"))
+    check(process, command, folder)
     return seconds
 
 
-def recorded_steps(metrics: Path) -> int:
-    """Returns the number of whole lines in the record."""
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def start(command: Sequence[str], folder: Path, log: IO[str] | None = None) -> subprocess.Popen:
-    """Starts a command whose caches are in `folder`. Its standard error goes to the file `log`, or to a pipe."""
+def start(command: Sequence[str], folder: Path) -> subprocess.Popen:
+    """Starts a command whose caches and log are in `folder`."""
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would take precedence
-    pipe = subprocess.PIPE
-    python = [sys.executable, "-m", *command]
-    return subprocess.Popen(python, stdin=pipe, stdout=pipe, stderr=log or pipe, text=True, cwd=ROOT, env=environment)
+    python, pipe = [sys.executable, "-m", *command], subprocess.PIPE
+    with (folder / "log").open("w", encoding="utf-8") as log:  # the process keeps it open
+        return subprocess.Popen(python, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment)
 
 
-def failure(command: Sequence[str], errors: str) -> UserError:
-    lines = errors.strip().splitlines() or ["no message"]
-    return UserError(f"python -m {' '.join(command)}: failed: {lines[-1]}")
+def check(process: subprocess.Popen, command: Sequence[str], folder: Path) -> None:
+    """Raises UserError with the last line of the log if the process has failed."""
+    if process.returncode:
+        lines = (folder / "log").read_text(encoding="utf-8").strip().splitlines() or ["no message"]
+        raise UserError(f"python -m {' '.join(command)}: failed: {lines[-1]}")

@@ -22,6 +22,7 @@ OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
 TRAIN, TRANSLATE = f"{OURS}:prepare_training", f"{OURS}:prepare_decoding"
 TORCH, MARIAN = f"{PEERS}.torch_training:prepare", f"{PEERS}.marian_decoding:prepare"
 HUGGING_FACE, CTRANSLATE2 = (f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2"))
+TOKENS_BY_NAME = {"pad": PAD, "bos": BOS, "eos": EOS}
 DTYPES = ("float32", "bfloat16")
 TRAINING = [
     *(Contender(f"this project, {dtype}", TRAIN, {"dtype": dtype}) for dtype in DTYPES),
@@ -48,12 +49,6 @@ class Size(NamedTuple):
     pairs: int
     length: int
 
-    @property
-    def model_task(self) -> dict[str, Any]:
-        """The description of the model for workers."""
-        names = ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size")
-        return {name: getattr(self, name) for name in names} | {"pad": PAD, "bos": BOS, "eos": EOS}
-
 
 SIZES = {
     "small": Size(3, 256, 1024, 4, 8_000, pairs=128, length=32),
@@ -79,10 +74,9 @@ def measure(
     """Returns the speeds in the tasks, whose keys name their batches."""
     python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
     comparisons = [
-        speeds.compare(batch, task | {"threads": threads}, contenders, python, arguments.repetitions)
-        for batch, task in tasks.items()
+        speeds.compare(batch, task | {"threads": threads}, contenders, python) for batch, task in tasks.items()
     ]
-    return speeds.tabulate(comparisons, threads, arguments.repetitions)
+    return speeds.tabulate(comparisons, threads)
 
 
 def training_task(size: Size) -> dict[str, Any]:
@@ -92,13 +86,14 @@ def training_task(size: Size) -> dict[str, Any]:
         shortest = max(size.length - LENGTHS + 1, 1)
         lengths = random.Random(seed).choices(range(shortest, size.length + 1), k=size.pairs - 1)
         sides[side] = random_sentences(seed, [size.length, *lengths], size.vocab_size)
-    return size.model_task | {"dropout": 0.1, "label_smoothing": 0.1} | sides
+    return size._asdict() | TOKENS_BY_NAME | {"dropout": 0.1, "label_smoothing": 0.1} | sides
 
 
 def decoding_task(size: Size, rows: int, tokens: int = TOKENS) -> dict[str, Any]:
     """Returns the model and random source sentences of `tokens` tokens, to be translated without a shortlist."""
     sources = random_sentences(0, [tokens] * rows, size.vocab_size)
-    return size.model_task | {"beam_size": BEAM_SIZE, "output_tokens": tokens, "source": sources, "shortlist": 0}
+    decoding = {"beam_size": BEAM_SIZE, "output_tokens": tokens, "shortlist": 0}
+    return size._asdict() | TOKENS_BY_NAME | decoding | {"source": sources}
 
 
 def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int) -> list[list[int]]:

@@ -41,7 +41,7 @@ class Accelerator:
       bandwidth: bytes/s of the main memory.
       memory: bytes of the main memory; of a TPU's, those that the compiler lets a program use.
       interconnect: bytes/s that a device can send to others of its host or slice, over all links.
-      axes: dimensions of a TPU's topology.
+      axes: dimensions of a TPU's topology; GPUs are only counted.
       network: bytes/s that a GPU can send to other hosts.
       name, description: of a GPU, as in XLA's own GpuTargetConfigProto.
     """
@@ -52,7 +52,7 @@ class Accelerator:
     bandwidth: float
     memory: int
     interconnect: float
-    axes: int = 0
+    axes: int = 1
     network: float = 0.0
     name: str = ""
     description: str = ""
@@ -89,6 +89,7 @@ ACCELERATORS = {
     "v6e": Accelerator("tpu", 918e12, 918e12, 1638e9, int(31.25 * 2**30), 400e9, axes=2),
 }
 GPUS_PER_HOST = 8  # that NVLink connects
+EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}  # of a size, by its axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,17 +120,14 @@ def parse_target(text: str) -> Target:
         raise UserError(
             f"--device={text}: no such device; the known ones are {known}{nearest(name, list(ACCELERATORS))}"
         )
-    if kind.platform == "gpu":
-        if not re.fullmatch(r"[1-9]\d{0,3}", rest or "1"):
-            raise UserError(f"--device={text}: must be {name} or {name}:COUNT, such as {name}:8")
-        count = int(rest or "1")
-        if count > GPUS_PER_HOST and count % GPUS_PER_HOST:
-            raise UserError(f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}")
-        return Target(text, kind, name, count)
-    if not re.fullmatch(r"[1-9]\d?(x[1-9]\d?)" + f"{{{kind.axes - 1}}}", rest):
-        example = "x".join(["2", "2", "1"][: kind.axes])
-        raise UserError(f"--device={text}: must be {name}:TOPOLOGY, such as {name}:{example}")
-    return Target(text, kind, name, math.prod(int(size) for size in rest.split("x")))
+    is_gpu = kind.platform == "gpu"
+    sizes = rest.split("x") if rest or not is_gpu else ["1"]
+    if len(sizes) != kind.axes or not all(re.fullmatch(r"[1-9]\d{0,3}", size) for size in sizes):
+        raise UserError(f"--device={text}: must be {name}:SIZE, such as {name}:{EXAMPLES[kind.axes]}")
+    count = math.prod(map(int, sizes))
+    if is_gpu and count > GPUS_PER_HOST and count % GPUS_PER_HOST:
+        raise UserError(f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}")
+    return Target(text, kind, name, count)
 
 
 def is_installed(platform: str) -> bool:

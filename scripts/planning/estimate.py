@@ -1,7 +1,6 @@
 """Estimates a run on absent devices: compiles its step for them and computes the roofline of the programs."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import jax
@@ -11,9 +10,9 @@ from absl import logging
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
-from scripts.planning.memory import Memory, explain_compiler, measure
+from scripts.planning.memory import Memory, explain, measure
 from transformer.config_types import Config
-from transformer.data.batches.epoch_plan import Bucket, BucketStats
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
@@ -31,10 +30,8 @@ class CompiledShape:
     """The step for batches of one shape."""
 
     bucket: Bucket
-    compile_seconds: float
     cost: roofline.Cost
     memory: Memory
-    note: str  # the compiler options that differ from the defaults, in words; "" if none do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,28 +39,18 @@ class Estimate:
     """A run on its target devices.
 
     Attributes:
-      lengths: description of the data.
       parameters: number of them.
-      stats: the batches of an epoch by shape.
-      seconds: of a step with batches of each shape, at the least.
-      compiled: the shape that needs most memory and the one with most positions in an epoch, which may be the same.
+      largest: the shape that needs most memory.
+      typical: the shape with most positions in an epoch, which may be the same.
+      step_seconds: the mean over the batches of an epoch, at the least.
+      step_tokens: the mean number of source and target tokens.
     """
 
-    lengths: str
     parameters: int
-    stats: Sequence[BucketStats]
-    seconds: Sequence[float]
-    compiled: Sequence[CompiledShape]
-
-    @property
-    def largest(self) -> CompiledShape:
-        """The shape that needs most memory."""
-        return self.compiled[0]
-
-    @property
-    def typical(self) -> CompiledShape:
-        """The shape with most positions in an epoch."""
-        return self.compiled[-1]
+    largest: CompiledShape
+    typical: CompiledShape
+    step_seconds: float
+    step_tokens: float
 
 
 def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data: Data) -> Estimate:
@@ -84,61 +71,43 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
-    compiler = Compiler()
-    compiled = [compile_shape(step, state, bucket, target, compiler) for bucket in dict.fromkeys([largest, typical])]
+    compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
     points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
     widths, per_position = zip(*points, strict=True)
-    buckets = [shape.bucket for shape in stats]
+    buckets, batches = [shape.bucket for shape in stats], [shape.batches for shape in stats]
     seconds = [float(np.interp(bucket.width, widths, per_position)) * bucket.positions for bucket in buckets]
+    tokens = sum(shape.tokens for shape in stats) / sum(batches) * config.training.accumulation
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
-    return Estimate(data.description, parameters, stats, seconds, compiled)
+    return Estimate(parameters, compiled[0], compiled[-1], float(np.average(seconds, weights=batches)), tokens)
 
 
-class Compiler:
-    """Compiles programs for absent devices.
-
-    Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
-    not divide an array's dimensions, such as a length of 24. From then on this compiler uses cuBLAS.
-
-    Attributes:
-      note: how the last program differs from what the default options compile; "" if it does not.
-    """
-
-    def __init__(self) -> None:
-        self.note = ""
-
-    def __call__(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        if not self.note:
-            try:
-                return lowered.compile()
-            except jax.errors.JaxRuntimeError as error:
-                if TRITON_FAILURE not in str(error):
-                    raise
-        self.note = "all products by cuBLAS"
-        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
-
-
-def compile_shape(
-    step: TrainStep, state: TrainState, bucket: Bucket, target: Target, compiler: Compiler
-) -> CompiledShape:
-    """Compiles what an update from batches of this shape executes."""
+def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
+    """Compiles the programs of an update from batches of this shape."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
-    began = time.perf_counter()
+    gradients, once = step.calls(state, bucket)
+    calls = [(gradients, step.config.training.accumulation), *((call, 1) for call in once)]
     try:
-        programs = [(compiler(lowered), times) for lowered, times in lower(step, state, bucket)]
+        programs = [(compile_program(function.lower(*arguments)), times) for (function, *arguments), times in calls]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise UserError(explain_compiler(step.config, target, str(bucket), str(error))) from None
-    compile_seconds = time.perf_counter() - began
-    parsed = [(hlo.parse(compiled.as_text()), times) for compiled, times in programs]
-    most = max(range(len(programs)), key=lambda i: bytes_used(programs[i][0].memory_analysis()))
-    memory = measure(parsed[most][0], programs[most][0], state, target.kind.usable)
-    return CompiledShape(bucket, compile_seconds, roofline.cost(parsed, target), memory, compiler.note)
+        reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
+        raise UserError(explain(step.config, target, str(bucket), reason, is_state=False)) from None
+    cost = roofline.cost([(hlo.parse(compiled.as_text()), times) for compiled, times in programs], target)
+    largest = max((compiled for compiled, _ in programs), key=lambda compiled: bytes_used(compiled.memory_analysis()))
+    return CompiledShape(bucket, cost, measure(largest, state, target.kind.usable))
 
 
-def lower(step: TrainStep, state: TrainState, bucket: Bucket) -> list[tuple[jax.stages.Lowered, int]]:
-    """Returns the programs of an update from batches of this shape, and how often it executes each."""
-    (function, *arguments), once = step.calls(state, bucket)
-    programs = [(function.lower(*arguments), step.config.training.accumulation)]
-    return programs + [(function.lower(*arguments), 1) for function, *arguments in once]
+def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a program for absent devices.
+
+    Without a GPU to time both on, XLA compiles products by Triton instead of cuBLAS, and fails where Triton's tiles do
+    not divide an array's dimensions, such as a length of 24. Such a program is compiled with cuBLAS.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if TRITON_FAILURE not in str(error):
+            raise
+    logging.warning("Triton has no tiles for these shapes: cuBLAS computes all products of the program.")
+    return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})

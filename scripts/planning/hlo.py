@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 BYTES = {"f64": 8, "s64": 8, "u64": 8, "c64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 BYTES |= {"s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1}  # other types, such as tokens, take no memory
-COPIES = {"copy", "copy-start", "copy-done", "slice-start", "slice-done", "get-tuple-element", "bitcast"}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
@@ -168,10 +167,6 @@ def _instruction(program: Program, by_name: Mapping[str, Instruction], match: re
     root, name, result, opcode, rest = match.groups()
     arguments, _, attributes = rest.partition(")")
     operands = [by_name[operand] for operand in re.findall(r"%([\w.\-]+)", arguments)]
-    if opcode in COPIES and operands and "metadata=" not in attributes:
-        # A copy between memories, which the compiler has added, has the name and source of what it copies.
-        metadata = re.search(r"metadata=\{[^}]*\}", operands[0].attributes)
-        attributes += f", {metadata[0]}" if metadata else ""
     number = int(arguments) if opcode in ("parameter", "constant") and arguments.isdecimal() else None
     return Instruction(program, name, parse_shapes(result), opcode, operands, attributes, root is not None, number)
 

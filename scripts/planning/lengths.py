@@ -1,10 +1,10 @@
 """The data that a plan is made for: of a run, or of a corpus of which only statistics of its lengths are known."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from absl import logging
 
 from transformer.config_types import Config
 from transformer.data.corpus import corpus
@@ -57,11 +57,6 @@ class AssumedCorpus(Corpus):
 
 def assume(config: Config, lengths: str | None) -> Data:
     """Returns a corpus of stated lengths. Raises UserError if `lengths` does not state them."""
-    if config.tokenizer.subword_sampling > 0:
-        logging.warning(
-            "The plan assumes the best segmentation, but subword sampling lengthens sentences. The data of a run "
-            "(--workdir) include that."
-        )
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
     means = f"{statistics.source:g} source and {statistics.target:g} target tokens"
     description = f"{statistics.pairs:,} pairs, log-normal lengths with means of {means}; vocabulary of {size:,}"
@@ -73,23 +68,19 @@ def read(config: Config, workdir: Path) -> Data:
     open_existing(workdir)
     vocabulary = tokenizer.prepare(config, workdir)
     train = corpus.prepare(config, vocabulary, "train")
-    sides = zip(("source", "target"), train.lengths.mean(axis=0), strict=True)
-    means = " and ".join(f"{mean:.1f} {side}" for side, mean in sides if mean)
+    source, target = train.lengths.mean(axis=0)
+    means = f"{source:.1f} source and {target:.1f} target tokens"
     sizes = " and ".join(f"{size:,}" for size in sorted(set(vocabulary.vocab_sizes)))
-    lengths = f"{len(train):,} {train.unit} with means of {means} tokens"
-    return Data(train, vocabulary.vocab_sizes, f"of {workdir}: {lengths}; vocabulary of {sizes}")
+    description = f"{len(train):,} {train.unit} with means of {means}; vocabulary of {sizes}"
+    return Data(train, vocabulary.vocab_sizes, f"of {workdir}: {description}")
 
 
 def parse_statistics(text: str) -> LengthStatistics:
     """Returns the statistics that `--lengths=PAIRS:SOURCE:TARGET` states. Raises UserError if it does not."""
-    try:
-        pairs, source, target = (float(part) for part in text.split(":"))
-        statistics = LengthStatistics(int(pairs), source, target)
-    except (ValueError, OverflowError):
-        statistics = None
-    if statistics is None or not (1 <= statistics.pairs < 2**40 and all(1 <= x < 2**16 for x in (source, target))):
+    if not re.fullmatch(r"[1-9]\d{0,11}(:[1-9]\d{0,3}(\.\d+)?){2}", text):
         raise UserError(
             f"--lengths={text}: must be PAIRS:SOURCE:TARGET, the training pairs and the mean tokens of both sides, "
             "such as 4500966:29.5:30.6"
         )
-    return statistics
+    pairs, source, target = text.split(":")
+    return LengthStatistics(int(pairs), float(source), float(target))

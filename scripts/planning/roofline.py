@@ -1,7 +1,7 @@
 """The least time that a program can take on a device: its roofline (Williams et al. 2009), kernel by kernel."""
 
-import collections
 import dataclasses
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from scripts.planning.devices import Target
@@ -11,9 +11,9 @@ from scripts.planning.instructions import Collective, Flops, bytes_moved, find_c
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 FREE |= {"optimization-barrier", "add-dependency"}
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
-TOP = 10  # kernels and arrays in a report
+TOP = 10  # kernels in a report
 GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least
-STEP, MODEL = "TrainStep.", "Transformer."  # what calls the model, and the outermost module, are the same everywhere
+STEP, WRAPPERS = "TrainStep.", {"Layer", "SublayerConnection"}  # modules around every sublayer, which names leave out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +34,12 @@ class Kernel:
 
 def describe(instruction: Instruction) -> str:
     """Returns an instruction's modules and operation, such as "Decoder/FeedForward/Linear dot_general (backward)"."""
-    functions = [name.removesuffix(".__call__") for name in instruction.functions]
-    calls = [place for place, name in enumerate(functions) if name.startswith(STEP)]
-    inner = functions[calls[-1] + 1 :] if calls else functions
-    methods = [name for name in inner if name[:1].isupper() and "<" not in name and not f"{name}.".startswith(MODEL)]
-    methods = list(dict.fromkeys(methods))
-    path = [*methods[:1], *methods[1:][-2:]] or [functions[place].split(".<")[0] for place in calls[-1:]]
-    prefix = ["copy of"] * instruction.opcode.startswith(("copy-", "slice-")) + ["/".join(path)] * bool(path)
-    suffix = ["(backward)"] * ("transpose(jvp" in instruction.op_name)
-    return " ".join([*prefix, instruction.op_name.rpartition("/")[2] or instruction.opcode, *suffix])
+    functions = instruction.functions
+    modules = [name.removesuffix(".__call__") for name in functions if name.endswith(".__call__")]
+    path = [name for name in modules if name not in WRAPPERS][-3:] or [f for f in functions if f.startswith(STEP)][:1]
+    operation = instruction.op_name.rpartition("/")[2] or instruction.opcode
+    suffix = " (backward)" * ("transpose(jvp" in instruction.op_name)
+    return f"{'/'.join(path)} {operation}{suffix}".strip()
 
 
 def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
@@ -78,7 +75,6 @@ class KernelCost:
     seconds: float
     bytes: int
     flops: int
-    float32_flops: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +84,6 @@ class CollectiveCost:
     kind: str
     devices: int
     launches: int
-    bytes: int
     wire_bytes: int
 
 
@@ -99,16 +94,15 @@ class Cost:
     Attributes:
       flops, float32_flops: of products, and of those on float32 operands.
       bytes: read from and written to main memory.
+      kernels: launches.
       kernel_seconds: the larger of memory and product time of each kernel, plus launches, one kernel after another.
       wire_seconds: of what collectives send.
-      kernels, kernels_without_flops: launches, and those of kernels such as Pallas's, whose FLOPs are not stated.
     """
 
     flops: int
     float32_flops: int
     bytes: int
     kernels: int
-    kernels_without_flops: int
     kernel_seconds: float
     memory_seconds: float
     wire_seconds: float
@@ -123,28 +117,25 @@ class Cost:
 
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     """Returns the cost of programs and how often each runs."""
-    launched = [(kernel, times * kernel.times) for program, times in programs for kernel in kernels(program.entry)]
-    sums, sent = collections.defaultdict(collections.Counter), collections.defaultdict(collections.Counter)
-    for kernel, times in launched:
-        launch = {"launches": 1, "seconds": seconds(kernel, target), "bytes": kernel.bytes}
-        launch |= {"flops": kernel.flops.total, "float32_flops": kernel.flops.float32}
+    launched = [kernel for program, times in programs for kernel in kernels(program.entry, times)]
+    by_name, sent = defaultdict(Counter), defaultdict(Counter)
+    for kernel in launched:
+        times, collective = kernel.times, kernel.collective
         result = str(kernel.instruction.shapes[0]) if kernel.instruction.shapes else ""
-        sums[describe(kernel.instruction), result].update({name: times * value for name, value in launch.items()})
-        if (collective := kernel.collective) is not None:
-            sizes = {"bytes": times * collective.bytes, "wire_bytes": times * collective.wire_bytes}
-            sent[collective.kind, collective.devices].update({"launches": times, **sizes})
-    costs = [KernelCost(*key, **values) for key, values in sums.items()]
+        work = {"seconds": times * seconds(kernel, target), "bytes": times * kernel.bytes}
+        by_name[describe(kernel.instruction), result].update(launches=times, flops=times * kernel.flops.total, **work)
+        if collective is not None:
+            key = collective.kind, collective.devices
+            sent[key].update(launches=times, wire_bytes=times * collective.wire_bytes)
+    costs = [KernelCost(*key, **values) for key, values in by_name.items()]
     collectives = [CollectiveCost(*key, **values) for key, values in sent.items()]
     moved = sum(cost.bytes for cost in costs)
     return Cost(
         flops=sum(cost.flops for cost in costs),
-        float32_flops=sum(cost.float32_flops for cost in costs),
+        float32_flops=sum(kernel.times * kernel.flops.float32 for kernel in launched),
         bytes=moved,
         kernels=sum(cost.launches for cost in costs),
-        kernels_without_flops=sum(
-            times for kernel, times in launched if kernel.instruction.opcode == "custom-call" and not kernel.flops.total
-        ),
-        kernel_seconds=sum(times * seconds(kernel, target) for kernel, times in launched if not kernel.is_async),
+        kernel_seconds=sum(kernel.times * seconds(kernel, target) for kernel in launched if not kernel.is_async),
         memory_seconds=moved / target.kind.bandwidth,
         wire_seconds=sum(cost.wire_bytes for cost in collectives) / target.interconnect,
         costliest_kernels=sorted(costs, key=lambda cost: -cost.seconds)[:TOP],

@@ -61,15 +61,12 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--worst=-1"], "--worst=-1: must be at least 0"),
-        (["--min_tokens=-1"], "--min_tokens=-1: must be at least 0"),
         (["--share=0"], "--share=0.0: must be above 0 and at most 1"),
         (["--source=a"], "--source and --target: give both files"),
         (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 line and {tmp}/b has 2"),
         (["--exclude={tmp}/absent/list"], "there is no folder {tmp}/absent"),
         (["--reverse={tmp}/absent"], "{tmp}/absent: no such folder"),
         (["--reverse={run}"], "translates in to out, must translate out to in"),
-        (["--split=valid", "--exclude={tmp}/list"], "pairs of --split=valid cannot be left out"),
     ],
 )
 def test_bad_input_is_one_line(workdir, tmp_path, capsys, flags, message):

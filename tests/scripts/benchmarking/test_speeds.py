@@ -1,6 +1,5 @@
 """Comparisons of systems: turns, medians, ratios, and systems that fail."""
 
-import json
 import sys
 
 import pytest
@@ -20,9 +19,13 @@ def fake(letter: str, is_peer: bool = False, **options) -> Contender:
     return Contender(letter, FAKE, {"letter": letter, **options}, is_peer)
 
 
-def compare(trace, contenders, repetitions: int = 3) -> Comparison:
-    task = {"threads": 1, "trace": str(trace)}
-    return speeds.compare("2 x 5", task, contenders, sys.executable, repetitions)
+@pytest.fixture(autouse=True)
+def few_repetitions(monkeypatch):
+    monkeypatch.setattr(speeds, "REPETITIONS", 3)
+
+
+def compare(trace, contenders) -> Comparison:
+    return speeds.compare("2 x 5", {"threads": 1, "trace": str(trace)}, contenders, sys.executable)
 
 
 def test_systems_take_turns_after_their_warm_up(tmp_path):
@@ -43,7 +46,7 @@ def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     assert comparison.left_out["c"] == "counts 11 tokens, not 10"
     assert comparison.left_out["d"].startswith("exit code 1: ") and "No module named" in comparison.left_out["d"]
     assert comparison.left_out["e"] == "exit code 3: libraries print to standard output"
-    notes = speeds.tabulate([comparison], 1, 3).notes
+    notes = speeds.tabulate([comparison], 1).notes
     assert "Left out of 2 x 5: b (ValueError: cannot be)." in notes
     assert all("\n" not in note for note in notes)
 
@@ -58,11 +61,11 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
     contenders += [fake("c", True, dtype="bfloat16"), fake("d", True)]
     for is_computed, names in ((False, "ad"), (True, "abcd")):
         monkeypatch.setattr(speeds, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
-        comparison = compare(tmp_path / "trace", contenders, repetitions=1)
+        comparison = compare(tmp_path / "trace", contenders)
         assert [speed.contender.name for speed in comparison.speeds] == list(names)
         assert comparison.left_out == {name: speeds.EMULATED for name in "bc" if name not in names}
         note = "Left out of 2 x 5: b; c (this processor has no instructions for bfloat16)."
-        assert (note in speeds.tabulate([comparison], 1, 1).notes) is not is_computed
+        assert (note in speeds.tabulate([comparison], 1).notes) is not is_computed
 
 
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
@@ -75,7 +78,6 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     report = speeds.tabulate(
         [Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}), Comparison("1 x 50", measured[:1], {})],
         2,
-        3,
     )
     assert report.rows[1:] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
@@ -84,10 +86,7 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         ("2 x 50", "fast", "25", "25", "25", "1.00", "2.00"),
         ("1 x 50", "ours", "50", "25", "100", "-", ""),
     ]
-    values = json.loads(json.dumps(report.values))
-    assert [system["relative_to_fastest_peer"] for system in values["systems"]] == [2.0, 4.0, 0.8, 1.0, None]
     assert "JAX 1, P 2" in report.text
-    assert report.summary == {"2 x 50": "2.00 (fast, without e)"}
 
 
 @pytest.mark.parametrize(

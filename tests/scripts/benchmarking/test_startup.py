@@ -21,12 +21,3 @@ def test_a_command_runs_to_its_end_with_caches_in_the_folder(tmp_path, monkeypat
 def test_a_command_that_fails_is_one_line_with_its_last_message(tmp_path):
     with pytest.raises(UserError, match=r"^python -m no_such_module --flag: failed: .*No module named no_such_module$"):
         startup.finished(["no_such_module", "--flag"], tmp_path)
-
-
-def test_the_first_step_is_a_whole_line_of_the_record(tmp_path):
-    metrics = tmp_path / "metrics.jsonl"
-    assert startup.recorded_steps(metrics) == 0
-    metrics.write_text('{"step": 1')
-    assert startup.recorded_steps(metrics) == 0
-    metrics.write_text('{"step": 1}\n')
-    assert startup.recorded_steps(metrics) == 1
