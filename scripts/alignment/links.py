@@ -127,27 +127,19 @@ def format_links(links: Links) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(links, key=lambda link: link[::-1]))
 
 
-def parse_gold(line: str) -> Gold:
-    """Reads an annotated line. Raises ValueError if a part of it is not a link."""
-    sure, possible = set(), set()
-    for part in line.split():
-        if not (match := LINK.fullmatch(part)):
-            raise ValueError(f"{part} is not a link such as 0-1 (sure) or 0?1 (possible)")
-        link = int(match[1]), int(match[3])
-        possible.add(link)
-        if match[2] == "-":
-            sure.add(link)
-    return Gold(frozenset(sure), frozenset(possible))
-
-
 def read_gold(path: Path) -> list[Gold]:
     """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
     gold = []
     for number, line in enumerate(read_text_file(path), start=1):
-        try:
-            gold.append(parse_gold(line))
-        except ValueError as error:
-            raise UserError(f"--gold={path}: line {number}: {error}") from error
+        sure, possible = set(), set()
+        for part in line.split():
+            if not (match := LINK.fullmatch(part)):
+                raise UserError(f"--gold={path}: line {number}: {part} is not a link such as 0-1, or 0?1 (possible)")
+            link = int(match[1]), int(match[3])
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        gold.append(Gold(frozenset(sure), frozenset(possible)))
     return gold
 
 
