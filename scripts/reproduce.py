@@ -13,13 +13,9 @@ import argparse
 from pathlib import Path
 
 from transformer import cli
-from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    for flag in ("seeds", "other_seeds", "jobs"):
-        if getattr(arguments, flag) < 1:
-            raise UserError(f"--{flag}={getattr(arguments, flag)}: must be at least 1")
     import optuna
 
     from scripts import markdown
@@ -46,6 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> cli.Parser:
+    positive = cli.at_least(1)
     parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
     parser.add_argument("table", choices=("table3",), help="the table of the paper")
     parser.add_argument("--scale", choices=("mini", "paper"), required=True, help="mini: an eighth of all widths")
@@ -53,10 +50,10 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows, and the base row (all)")
     parser.add_argument(
-        "--seeds", metavar="N", type=int, default=3, help="seeds of base and of rows with a large effect (3)"
+        "--seeds", metavar="N", type=positive, default=3, help="seeds of base and of rows with a large effect (3)"
     )
-    parser.add_argument("--other_seeds", metavar="N", type=int, default=1, help="seeds of the other rows (1)")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--other_seeds", metavar="N", type=positive, default=1, help="seeds of the other rows (1)")
+    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="runs at a time (1)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")

@@ -35,8 +35,6 @@ STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.kills < 1:
-        raise UserError(f"--kills={arguments.kills}: must be at least 1")
     overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
     flags = (f"--config={arguments.config}", *overrides)
     config = loading.load_file(arguments.config, arguments.overrides)
@@ -187,7 +185,7 @@ def make_parser() -> cli.Parser:
         "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
     )
     parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder for the runs")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of kills (20)")
+    parser.add_argument("--kills", type=cli.at_least(1), default=20, metavar="N", help="number of kills (20)")
     return parser
 
 

@@ -102,6 +102,17 @@ class Parser(argparse.ArgumentParser):
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns a type for `add_argument`: integers from `least` on."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
+        return int(text)
+
+    return integer
+
+
 def moved_data(workdir: Path | str) -> str:
     """Returns the advice, for the end of a message, on how to record the new place of a run's data."""
     command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER"

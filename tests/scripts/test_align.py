@@ -58,7 +58,7 @@ def test_the_best_head_and_the_error_rate_are_logged(aligned, tmp_path):
         (["--heads=first"], "1 ||| 2\n", "--heads=first: must be best"),
         (["--heads=average"], "1 ||| 2\n1 2\n", "line 2: has no ||| between source and target"),
         (["--heads=average"], f"1 ||| {'2 ' * 30}\n", "line 1: target: has 31 tokens including end-of-sentence"),
-        (["--sentences=0"], "", "--sentences=0: must be at least 1"),
+        (["--sentences=0"], "", "--sentences: 0: must be at least 1"),
         (["--gold={}"], "1 ||| 2\n", "line 2: 1/1 is not a link such as 0-1"),
         (["--gold=absent"], "1 ||| 2\n", "absent: No such file"),
     ],

@@ -76,7 +76,7 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
         "--from uses the configuration": [*config[1:], "--from=runs/a", what, folder],
         "no such file": [*config, "--sweep=configs/sweeps/seed.py", folder],
         "did you mean configs/sweeps/seeds.py": [*config, "--sweep=configs/sweeps/seed.py", folder],
-        "--jobs=0": [*config, what, folder, "--jobs=0"],
+        "--jobs: 0: must be at least 1": [*config, what, folder, "--jobs=0"],
         "no such folder": ["--from=runs/nowhere", what, folder],
         "is not the folder of a sweep": ["--report", f"--workdir={tmp_path}"],
         "must be a URL": [*config, what, folder, "--storage=here"],

@@ -95,7 +95,7 @@ def test_the_miniature_keeps_the_relations_between_rows():
     [
         (["--rows=A_h3"], "there is no row A_h3; did you mean A_h"),
         (["--rows=A_h3"], f"the rows are {', '.join(ROWS)}"),
-        (["--seeds=0"], "--seeds=0: must be at least 1"),
+        (["--seeds=0"], "--seeds: 0: must be at least 1"),
         (["--data=nowhere"], "--data=nowhere: no such folder"),
         (["--config.model.num_heads=7"], "num_heads=7"),
     ],
