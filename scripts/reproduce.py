@@ -16,8 +16,6 @@ from transformer import cli
 
 
 def main(arguments: argparse.Namespace) -> None:
-    import optuna
-
     from scripts import markdown
     from scripts.reproduction.rows import SCALES, make_trials, read_results, read_rows
     from scripts.reproduction.tables import make_text
@@ -26,7 +24,6 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.study import storage_errors
     from scripts.sweeping.tasks import Training
 
-    optuna.logging.disable_default_handler()
     scale = SCALES[arguments.scale]
     configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))

@@ -16,13 +16,10 @@ from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    import optuna
-
     from scripts.sweeping import description, results, running, tasks
     from scripts.sweeping.folder import Folder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, storage_errors
 
-    optuna.logging.disable_default_handler()
     folder = Folder(Path(arguments.workdir))
     url = arguments.storage or folder.storage
     with storage_errors(url):

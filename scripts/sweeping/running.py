@@ -32,7 +32,6 @@ def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, ret
 def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
     """Returns the study of the sweep. Creates it unless the folder has one."""
     files.make_folder(folder.path, "--workdir")
-    folder.check_own()
     with folder.lock():
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
