@@ -39,17 +39,7 @@ def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, 
             f"--pair={'-'.join(pair)}: the recipe {recipe} is of {description['langs']}, not of {'-'.join(codes)}"
         )
     datasets = {split: description[name] for split, name in NAMES.items() if name in description}
-    facts = {"recipe": recipe, "datasets": datasets}
-    return make_folder(python, pair, codes, ["get-recipe", "-i", recipe, "-f"], facts, output)
-
-
-def get_datasets(python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path) -> dict[str, Any]:
-    """Makes the folder of the datasets with these identifiers, by split. Otherwise as `get_recipe`."""
-    codes = three_letter_codes(python, pair)
-    arguments = ["get", "-l", "-".join(codes), "--merge"]
-    for split, names in datasets.items():
-        arguments += [f"--{NAMES[split]}", *names]
-    return make_folder(python, pair, codes, arguments, {"datasets": dict(datasets)}, output)
+    return get_datasets(python, pair, datasets, output, recipe=recipe)
 
 
 def three_letter_codes(python: str, pair: Pair) -> Pair:
@@ -60,14 +50,18 @@ def three_letter_codes(python: str, pair: Pair) -> Pair:
     return first, second
 
 
-def make_folder(
-    python: str, pair: Pair, codes: Pair, arguments: list[str], facts: Mapping[str, Any], output: Path
+def get_datasets(
+    python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path, **origin: str
 ) -> dict[str, Any]:
-    """Runs mtdata and moves its files and signature to the folder `output`. Returns the record."""
+    """Makes the folder of the datasets with these identifiers, by split, and returns its record, with `origin`."""
+    codes = three_letter_codes(python, pair)
+    arguments = ["get", "-l", "-".join(codes), "--merge"]
+    for split, names in datasets.items():
+        arguments += [f"--{NAMES[split]}", *names]
     with new_folder(output) as folder:
         taken = folder / "mtdata"
         call(python, "mtdata", "-no-pb", *arguments, "-o", str(taken))
-        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], facts["datasets"].get("test", []))
+        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], datasets.get("test", []))
         for language, code in zip(pair, codes, strict=True):
             for stem, name in names.items():
                 if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it
@@ -75,7 +69,8 @@ def make_folder(
         signature = (taken / SIGNATURE).read_text(encoding="utf-8")
         (taken / SIGNATURE).replace(folder / SIGNATURE)
         shutil.rmtree(taken)
-        return write_record(folder, pair, {"by": "mtdata"} | dict(facts) | {"signature": signature})
+        facts = {"by": "mtdata", **origin, "datasets": datasets, "signature": signature}
+        return write_record(folder, pair, facts)
 
 
 def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str]:
