@@ -109,19 +109,18 @@ class Training:
 
     def digests(self) -> dict[str, str]:
         """Returns digests of the last checkpoint and of the record, without timings."""
-        import jax
         import numpy as np
 
-        from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
+        from transformer.checkpoints.restore import named_leaves, read_arrays, read_progress, steps_in
         from transformer.run.record import read_untimed
 
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
         parts = {}
         for item in items:
-            leaves = jax.tree_util.tree_leaves_with_path(read_arrays(checkpoint, item))
-            arrays = [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in leaves]
-            parts[item] = [f"{key} {array.dtype} {array.shape}".encode() + array.tobytes() for key, array in arrays]
+            leaves = named_leaves(read_arrays(checkpoint, item)).items()
+            arrays = [(name, np.asarray(leaf)) for name, leaf in leaves]
+            parts[item] = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in arrays]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
@@ -161,17 +160,13 @@ PHASES = {"validating": is_validating, "writing": is_writing, "preparing": is_pr
 
 def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
-    from transformer.checkpoints.restore import steps_in
-
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
         killed = training.kill(phase, math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
         if killed is None:
             return
         kills[killed] += 1
-        steps = steps_in(training.workdir.checkpoints)
-        newest = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
-        print(f"killed while {killed}: {newest}", flush=True)
+        print(f"killed while {killed}", flush=True)
     training.finish()
 
 
