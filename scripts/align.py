@@ -39,8 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
             attention = model.attention(source, target)
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
-        links.check_words(attention, source, target, number)
-        aligned.append(links.word_links(attention, heads or links.heads_of(attention)))
+        aligned.append(links.word_links(attention, heads or list(links.heads_of(attention).values())))
         print(links.format_links(aligned[-1]), flush=True)
     if gold is not None:
         if len(gold) != len(aligned):
