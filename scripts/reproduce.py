@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     scale = SCALES[arguments.scale]
     configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
-    trials = make_trials(configs, arguments.seeds, arguments.other_seeds)
+    trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
         sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
         with storage_errors(folder.storage):
@@ -39,7 +39,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> cli.Parser:
-    positive = cli.at_least(1)
     parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
     parser.add_argument("table", choices=("table3",), help="the table of the paper")
     parser.add_argument("--scale", choices=("mini", "paper"), required=True, help="mini: an eighth of all widths")
@@ -47,10 +46,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows, and the base row (all)")
     parser.add_argument(
-        "--seeds", metavar="N", type=positive, default=3, help="seeds of base and of rows with a large effect (3)"
+        "--seeds", metavar="N", type=cli.at_least(1), default=3, help="seeds of base and rows with a large effect (3)"
     )
-    parser.add_argument("--other_seeds", metavar="N", type=positive, default=1, help="seeds of the other rows (1)")
-    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="runs at a time (1)")
+    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="runs at a time (1)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")

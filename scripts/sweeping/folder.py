@@ -64,15 +64,6 @@ class Folder:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
 
-    def _check_extension(self, recorded: Sweep, sweep: Sweep) -> None:
-        for key in recorded.keys:
-            try:
-                check_distribution_compatibility(recorded.distribution(key), sweep.distribution(key))
-            except ValueError as error:
-                raise UserError(
-                    f"--workdir={self.path}: {key} has other values now ({error}); name another folder"
-                ) from None
-
     def read(self) -> dict[str, Any]:
         """Returns the sweep's record. Raises UserError if there is none, or it is invalid or of another version."""
         if not self.record.exists():
@@ -86,6 +77,14 @@ class Folder:
         if version != SCHEMA_VERSION:
             raise UserError(f"{self.record}: schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
         return record
+
+    def _check_extension(self, recorded: Sweep, sweep: Sweep) -> None:
+        for key in recorded.keys:
+            try:
+                check_distribution_compatibility(recorded.distribution(key), sweep.distribution(key))
+            except ValueError as error:
+                reason = f"{key} has other values now ({error})"
+                raise UserError(f"--workdir={self.path}: {reason}; name another folder") from None
 
     def complete_runs(self) -> list[Path]:
         """Returns the workdirs of the complete trials. Raises UserError if there is none, or trials are evaluations."""

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -55,17 +54,13 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
-    """Returns the number of trials in each state, the best so far, and the remaining time, in one line."""
+    """Returns the number of trials in each state, and the best so far, in one line."""
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
     parts += [f"{counts['running']} running", f"{counts['pruned']} pruned", f"{counts['fail']} failed"]
     if complete := [trial for trial in trials if trial.state == TrialState.COMPLETE]:
         best = sweep.best(complete, key=lambda trial: trial.value)
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")
-    durations = [trial.duration for trial in trials if trial.value is not None and trial.state.is_finished()]
-    if durations and (left := counts["waiting"] + counts["running"] / 2):
-        seconds = statistics.mean(duration.total_seconds() for duration in durations)
-        parts.append(f"about {timedelta(seconds=round(left * seconds / max(1, counts['running'])))} left")
     return ", ".join(parts)
 
 

@@ -133,7 +133,6 @@ def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
     assert "not --recipe and --hf" in error(capsys, "--pair=en-de", "--recipe=a", "--hf=b", output)
     assert "not --hf and --validation" in error(capsys, "--pair=en-de", "--hf=b", "--validation=c", output)
     assert "--pair=SOURCE-TARGET: is missing" in error(capsys, "--recipe=a", output)
-    assert "--archives=a: belongs to --tfds" in error(capsys, "--hf=b", "--archives=a", output)
 
 
 def write_parquet(path: Path, **columns: list) -> Path:
