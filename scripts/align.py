@@ -30,8 +30,6 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.cache import enable_compilation_cache
 
     gold = None if arguments.gold is None else links.read_gold(Path(arguments.gold))
-    if arguments.sentences < 1:
-        raise UserError(f"--sentences={arguments.sentences}: must be at least 1")
     enable_compilation_cache()
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
     heads = links.choose_heads(model, arguments.heads, arguments.sentences)
@@ -41,8 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
             attention = model.attention(source, target)
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
-        links.check_words(attention, source, target, number)
-        aligned.append(links.word_links(attention, heads or links.heads_of(attention)))
+        aligned.append(links.word_links(attention, heads or list(links.heads_of(attention).values())))
         print(links.format_links(aligned[-1]), flush=True)
     if gold is not None:
         if len(gold) != len(aligned):
@@ -69,7 +66,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--heads", default="average", metavar="average|best|LAYER.HEAD,...", help="heads to align by (average)"
     )
-    parser.add_argument("--sentences", type=int, default=200, metavar="N", help="validation sentences for best (200)")
+    parser.add_argument(
+        "--sentences", type=cli.at_least(1), default=200, metavar="N", help="validation sentences for best (200)"
+    )
     parser.add_argument("--gold", metavar="FILE", help="annotated links, a line for each pair")
     return parser
 

@@ -26,8 +26,6 @@ def main(arguments: argparse.Namespace) -> None:
     given += [f"--{split}" for split in list(datasets)[:1]]
     if len(given) != 1:
         raise UserError(f"give one of --recipe, --train, --hf and --tfds, not {' and '.join(given) or 'none'}")
-    if arguments.archives and not arguments.tfds:
-        raise UserError(f"--archives={arguments.archives}: belongs to --tfds")
     output = files.expanded(arguments.output)
     if arguments.tfds:
         archives = files.expanded(arguments.archives) if arguments.archives else None

@@ -13,15 +13,9 @@ import argparse
 from pathlib import Path
 
 from transformer import cli
-from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    for flag in ("seeds", "other_seeds", "jobs"):
-        if getattr(arguments, flag) < 1:
-            raise UserError(f"--{flag}={getattr(arguments, flag)}: must be at least 1")
-    import optuna
-
     from scripts import markdown
     from scripts.reproduction.rows import SCALES, make_trials, read_results, read_rows
     from scripts.reproduction.tables import make_text
@@ -30,11 +24,10 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.study import storage_errors
     from scripts.sweeping.tasks import Training
 
-    optuna.logging.disable_default_handler()
     scale = SCALES[arguments.scale]
     configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
-    trials = make_trials(configs, arguments.seeds, arguments.other_seeds)
+    trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
         sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
         with storage_errors(folder.storage):
@@ -53,10 +46,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows, and the base row (all)")
     parser.add_argument(
-        "--seeds", metavar="N", type=int, default=3, help="seeds of base and of rows with a large effect (3)"
+        "--seeds", metavar="N", type=cli.at_least(1), default=3, help="seeds of base and rows with a large effect (3)"
     )
-    parser.add_argument("--other_seeds", metavar="N", type=int, default=1, help="seeds of the other rows (1)")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="runs at a time (1)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")

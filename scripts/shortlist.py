@@ -25,8 +25,6 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.data.tokenizers.tokenizer import Tokenizer
     from transformer.training.objectives import OBJECTIVES
 
-    if arguments.pairs < 1:
-        raise UserError(f"--pairs={arguments.pairs}: must be at least 1")
     workdir, config = open_existing(Path(arguments.workdir))
     if "shortlist" not in OBJECTIVES[config.training.objective].options:
         raise UserError(
@@ -52,7 +50,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.shortlist", __doc__)
     parser.add_argument("--workdir", required=True, metavar="DIR", help="workdir of the run")
     parser.add_argument(
-        "--pairs", type=int, default=200_000, metavar="N", help="training pairs to learn from, at most (200000)"
+        "--pairs", type=cli.at_least(1), default=200_000, metavar="N", help="most training pairs to learn from (200000)"
     )
     return parser
 

@@ -16,13 +16,10 @@ from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    import optuna
-
     from scripts.sweeping import description, results, running, tasks
     from scripts.sweeping.folder import Folder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, storage_errors
 
-    optuna.logging.disable_default_handler()
     folder = Folder(Path(arguments.workdir))
     url = arguments.storage or folder.storage
     with storage_errors(url):
@@ -43,8 +40,6 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError("give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run")
     if arguments.source is not None and arguments.overrides:
         raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
-    if arguments.jobs < 1:
-        raise UserError(f"--jobs={arguments.jobs}: must be at least 1")
 
 
 def make_parser() -> cli.Parser:
@@ -55,7 +50,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trials at a time in this process (1)")
+    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="trials at a time (1)")
     parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")

@@ -35,8 +35,6 @@ STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.kills < 1:
-        raise UserError(f"--kills={arguments.kills}: must be at least 1")
     overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
     flags = (f"--config={arguments.config}", *overrides)
     config = loading.load_file(arguments.config, arguments.overrides)
@@ -111,19 +109,18 @@ class Training:
 
     def digests(self) -> dict[str, str]:
         """Returns digests of the last checkpoint and of the record, without timings."""
-        import jax
         import numpy as np
 
-        from transformer.checkpoints.restore import read_arrays, read_progress, steps_in
+        from transformer.checkpoints.restore import named_leaves, read_arrays, read_progress, steps_in
         from transformer.run.record import read_untimed
 
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
         parts = {}
         for item in items:
-            leaves = jax.tree_util.tree_leaves_with_path(read_arrays(checkpoint, item))
-            arrays = [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in leaves]
-            parts[item] = [f"{key} {array.dtype} {array.shape}".encode() + array.tobytes() for key, array in arrays]
+            leaves = named_leaves(read_arrays(checkpoint, item)).items()
+            arrays = [(name, np.asarray(leaf)) for name, leaf in leaves]
+            parts[item] = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in arrays]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
@@ -163,17 +160,13 @@ PHASES = {"validating": is_validating, "writing": is_writing, "preparing": is_pr
 
 def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
-    from transformer.checkpoints.restore import steps_in
-
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
         killed = training.kill(phase, math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
         if killed is None:
             return
         kills[killed] += 1
-        steps = steps_in(training.workdir.checkpoints)
-        newest = f"the newest checkpoint is of step {steps[-1]}" if steps else "no checkpoint yet"
-        print(f"killed while {killed}: {newest}", flush=True)
+        print(f"killed while {killed}", flush=True)
     training.finish()
 
 
@@ -187,7 +180,7 @@ def make_parser() -> cli.Parser:
         "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
     )
     parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder for the runs")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of kills (20)")
+    parser.add_argument("--kills", type=cli.at_least(1), default=20, metavar="N", help="number of kills (20)")
     return parser
 
 

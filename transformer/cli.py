@@ -88,6 +88,17 @@ class Parser(argparse.ArgumentParser):
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns a type for `add_argument`: integers from `least` on."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
+        return int(text)
+
+    return integer
+
+
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process."""
     runtime.set_up()

@@ -21,6 +21,7 @@ from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 from transformer.training.encoders import word_starts
 
+Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-?p])(\d+)")  # 0-1 is sure; 0?1 and 0p1 are possible
 
@@ -32,19 +33,10 @@ class Gold(NamedTuple):
     possible: Links
 
 
-class Head(NamedTuple):
-    """A head of cross-attention, with numbers from 1."""
-
-    layer: int
-    head: int
-
-    def __str__(self) -> str:
-        return f"{self.layer}.{self.head}"
-
-
-def heads_of(attention: Attention) -> list[Head]:
+def heads_of(attention: Attention) -> dict[str, Head]:
+    """Returns the heads of cross-attention by their names LAYER.HEAD, which count from 1."""
     layers, heads = attention.cross.shape[:2]
-    return [Head(i + 1, j + 1) for i in range(layers) for j in range(heads)]
+    return {f"{layer + 1}.{head + 1}": (layer, head) for layer in range(layers) for head in range(heads)}
 
 
 def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
@@ -60,20 +52,12 @@ def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     if not len(source_words) or not len(target_words):
         return frozenset()
     # (T, S), averaged over the heads, without end-of-sentence on either side.
-    weights = np.mean([attention.cross[head.layer - 1, head.head - 1, :-1, :-1] for head in heads], axis=0)
+    weights = np.mean([attention.cross[head][:-1, :-1] for head in heads], axis=0)
     source_membership, target_membership = (
         (words[:, None] == np.arange(words[-1] + 1)).astype(weights.dtype) for words in (source_words, target_words)
     )
     by_word = target_membership.T @ (weights @ source_membership)
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
-
-
-def check_words(attention: Attention, source: str, target: str, line: int) -> None:
-    """Warns if the tokenizer's words, whose numbers the links have, are not those between spaces."""
-    for text, pieces in ((source, attention.source_pieces), (target, attention.target_output_pieces)):
-        if len(set(word_numbers(pieces[:-1]).tolist())) != len(text.split()):
-            message = "Line %d: links have the numbers of the tokenizer's words, which are not those between spaces: %s"
-            logging.warning(message, line, text)
 
 
 def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
@@ -82,28 +66,23 @@ def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
         return []
     known = heads_of(model.attention("", ""))
     if names != "best":
-        numbers = [re.fullmatch(r"(\d+)\.(\d+)", name.strip()) for name in names.split(",")]
-        heads = [Head(int(match[1]), int(match[2])) for match in numbers if match]
-        if len(heads) < len(numbers) or not set(heads) <= set(known):
-            last = known[-1]
-            raise UserError(
-                f"--heads={names}: must be best, average, or LAYER.HEAD with layers 1 to {last.layer} and heads "
-                f"1 to {last.head}"
-            )
-        return heads
+        chosen = names.split(",")
+        if not set(chosen) <= set(known):
+            raise UserError(f"--heads={names}: must be best, average, or LAYER.HEAD from 1.1 to {list(known)[-1]}")
+        return [known[name] for name in chosen]
     pairs = list(zip(*sources.read_pairs(model.config.data, "valid"), strict=True))[:sentences]
     attentions = []
     for pair in pairs:
         with contextlib.suppress(UserError):  # too long
             attentions.append(model.attention(*pair))
-    links = {head: [word_links(attention, [head]) for attention in attentions] for head in known}
+    links = {name: [word_links(attention, [head]) for attention in attentions] for name, head in known.items()}
     best, agreement = most_consistent(links)
     percent, count = 100 * agreement, counted(len(attentions), "sentence")
     logging.info("Head %s agrees with the others in %.0f %% of links (%s).", best, percent, count)
-    return [best]
+    return [known[best]]
 
 
-def most_consistent(links: Mapping[Head, Sequence[Links]]) -> tuple[Head, float]:
+def most_consistent(links: Mapping[str, Sequence[Links]]) -> tuple[str, float]:
     """Returns the head that agrees most with all other heads, and the fraction of their links that it shares.
 
     Heads that align attend to the same words, and others attend to different ones, so no gold alignment is needed.
@@ -115,7 +94,7 @@ def most_consistent(links: Mapping[Head, Sequence[Links]]) -> tuple[Head, float]
     }
     counts = collections.Counter(link for head_links in numbered.values() for link in head_links)
 
-    def agreement(head: Head) -> float:
+    def agreement(head: str) -> float:
         shared = [counts[link] - 1 for link in numbered[head]]
         return sum(shared) / max(len(shared) * (len(links) - 1), 1)
 
@@ -127,27 +106,19 @@ def format_links(links: Links) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(links, key=lambda link: link[::-1]))
 
 
-def parse_gold(line: str) -> Gold:
-    """Reads an annotated line. Raises ValueError if a part of it is not a link."""
-    sure, possible = set(), set()
-    for part in line.split():
-        if not (match := LINK.fullmatch(part)):
-            raise ValueError(f"{part} is not a link such as 0-1 (sure) or 0?1 (possible)")
-        link = int(match[1]), int(match[3])
-        possible.add(link)
-        if match[2] == "-":
-            sure.add(link)
-    return Gold(frozenset(sure), frozenset(possible))
-
-
 def read_gold(path: Path) -> list[Gold]:
     """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
     gold = []
     for number, line in enumerate(read_text_file(path), start=1):
-        try:
-            gold.append(parse_gold(line))
-        except ValueError as error:
-            raise UserError(f"--gold={path}: line {number}: {error}") from error
+        sure, possible = set(), set()
+        for part in line.split():
+            if not (match := LINK.fullmatch(part)):
+                raise UserError(f"--gold={path}: line {number}: {part} is not a link such as 0-1, or 0?1 (possible)")
+            link = int(match[1]), int(match[3])
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        gold.append(Gold(frozenset(sure), frozenset(possible)))
     return gold
 
 

@@ -1,15 +1,11 @@
 """Corpora of OPUS, WMT and others by mtdata (Gowda et al. 2021), which runs in a separate Python environment."""
 
-import collections
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +24,6 @@ ADVICE = "its downloads stay in $MTDATA or ~/.mtdata; delete a damaged one there
 SIGNATURE = "mtdata.signature.txt"
 
 
-class Failed(UserError):
-    """Raised if mtdata runs and fails."""
-
-
 def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, Any]:
     """Makes the folder of one of mtdata's recipes. Returns its record. Raises UserError if that fails."""
     codes = three_letter_codes(python, pair)
@@ -47,36 +39,29 @@ def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, 
             f"--pair={'-'.join(pair)}: the recipe {recipe} is of {description['langs']}, not of {'-'.join(codes)}"
         )
     datasets = {split: description[name] for split, name in NAMES.items() if name in description}
-    facts = {"recipe": recipe, "datasets": datasets}
-    return make_folder(python, pair, codes, ["get-recipe", "-i", recipe, "-f"], facts, output)
-
-
-def get_datasets(python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path) -> dict[str, Any]:
-    """Makes the folder of the datasets with these identifiers, by split. Otherwise as `get_recipe`."""
-    codes = three_letter_codes(python, pair)
-    arguments = ["get", "-l", "-".join(codes), "--merge"]
-    for split, names in datasets.items():
-        arguments += [f"--{NAMES[split]}", *names]
-    return make_folder(python, pair, codes, arguments, {"datasets": dict(datasets)}, output)
+    return get_datasets(python, pair, datasets, output, recipe=recipe)
 
 
 def three_letter_codes(python: str, pair: Pair) -> Pair:
     """Returns the ISO 639-3 codes of the languages, with which mtdata names files. Raises UserError if it has none."""
-    try:
-        first, second = (line.split("\t")[0] for line in call(python, "mtdata.iso", "-b", *pair).splitlines())
-    except Failed as error:
-        raise UserError(f"--pair={'-'.join(pair)}: must be codes of ISO 639, such as en-de or eng-deu") from error
+    codes = f"--pair={'-'.join(pair)} must be codes of ISO 639, such as en-de or eng-deu"
+    text = call(python, "mtdata.iso", "-b", *pair, advice=f"{codes}; if there is no mtdata, {INSTALL}")
+    first, second = (line.split("\t")[0] for line in text.splitlines())
     return first, second
 
 
-def make_folder(
-    python: str, pair: Pair, codes: Pair, arguments: list[str], facts: Mapping[str, Any], output: Path
+def get_datasets(
+    python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path, **origin: str
 ) -> dict[str, Any]:
-    """Runs mtdata and moves its files and signature to the folder `output`. Returns the record."""
+    """Makes the folder of the datasets with these identifiers, by split, and returns its record, with `origin`."""
+    codes = three_letter_codes(python, pair)
+    arguments = ["get", "-l", "-".join(codes), "--merge"]
+    for split, names in datasets.items():
+        arguments += [f"--{NAMES[split]}", *names]
     with new_folder(output) as folder:
         taken = folder / "mtdata"
         call(python, "mtdata", "-no-pb", *arguments, "-o", str(taken))
-        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], facts["datasets"].get("test", []))
+        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], datasets.get("test", []))
         for language, code in zip(pair, codes, strict=True):
             for stem, name in names.items():
                 if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it
@@ -84,7 +69,8 @@ def make_folder(
         signature = (taken / SIGNATURE).read_text(encoding="utf-8")
         (taken / SIGNATURE).replace(folder / SIGNATURE)
         shutil.rmtree(taken)
-        return write_record(folder, pair, {"by": "mtdata"} | dict(facts) | {"signature": signature})
+        facts = {"by": "mtdata", **origin, "datasets": datasets, "signature": signature}
+        return write_record(folder, pair, facts)
 
 
 def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str]:
@@ -97,45 +83,18 @@ def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str
     return {"test" if number == 1 else f"test{number}": links[name] for number, name in enumerate(ordered, 1)}
 
 
-def call(python: str, module: str, *arguments: str) -> str:
+def call(python: str, module: str, *arguments: str, advice: str = ADVICE) -> str:
     """Runs a module of mtdata, with its messages on standard error, and returns its output.
 
-    Raises UserError if mtdata is missing, and Failed, with its last error, if it fails.
+    Raises UserError, with the advice, if the Python is missing or mtdata fails.
     """
     command = [python, "-m", module, *arguments]
     logging.info("Running %s", shlex.join(command))
-    # Else mtdata breaks its messages into lines of 80 columns, may import the project's packages, and concatenates
-    # datasets in an order that changes between runs.
-    environment = {**os.environ, "COLUMNS": "1000", "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
+    # Else mtdata may import the project's packages, and concatenates datasets in an order that changes between runs.
+    environment = {**os.environ, "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
     try:
-        with tempfile.TemporaryFile("w+", errors="replace") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.PIPE, env=environment, errors="replace"
-            )
-            with process:
-                try:
-                    messages = relay(process.stderr)
-                except BaseException:  # an interruption, which the end of `with` would delay until mtdata ends
-                    process.kill()
-                    raise
-            output.seek(0)
-            text = output.read()
+        return subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True).stdout
     except OSError as error:
         raise UserError(f"--mtdata={python}: {error.strerror}; {INSTALL}") from error
-    if process.returncode:
-        if any("No module named" in line for line in messages):
-            raise UserError(f"--mtdata={python}: this environment has no mtdata; {INSTALL}")
-        errors = [match[1] for line in messages if (match := re.match(r"\d{8} [\d:]+ ERROR +(.*)", line))]
-        raise Failed(f"mtdata failed: {(errors or messages)[-1]:.500} ({ADVICE})")
-    return text
-
-
-def relay(messages: Iterable[str]) -> list[str]:
-    """Writes the lines to standard error, without trailing spaces. Returns the last ones that are not empty."""
-    last = collections.deque(["no message"], maxlen=100)
-    for line in messages:
-        line = line.rstrip()
-        print(line, file=sys.stderr, flush=True)
-        if line:
-            last.append(line)
-    return list(last)
+    except subprocess.CalledProcessError as error:
+        raise UserError(f"mtdata failed, as its message above explains; {advice}") from error

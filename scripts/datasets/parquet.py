@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 from absl import logging
-from pyarrow import compute, parquet
+from pyarrow import parquet
 
 from scripts.datasets.folder import SPLITS, Pair, write_record
 from transformer.data.sources.lines import counted
@@ -82,29 +82,18 @@ def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]
     try:
         with parquet.ParquetFile(path) as file:
             columns = find_columns(path, file.schema_arrow, pair)
-            for batch in file.iter_batches(ROWS, columns=[".".join(column) for column in columns]):
-                sides = []
-                for name, *field in columns:
-                    column = batch.column(name)
-                    sides.append((compute.struct_field(column, field) if field else column).to_pylist())
-                yield from zip(*sides, strict=True)
+            for batch in file.iter_batches(ROWS, columns=columns):
+                flat = pyarrow.Table.from_batches([batch]).flatten()
+                yield from zip(*(flat[column].to_pylist() for column in columns), strict=True)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); download it again") from error
 
 
-def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[list[str]]:
-    """Returns the paths of the two columns: a field of a structure, such as ["translation", "de"], or ["de"]."""
-    leaves = {}
-    for field in schema:
-        if pyarrow.types.is_struct(field.type):
-            leaves |= {inner.name: ([field.name, inner.name], inner.type) for inner in field.type}
-        else:
-            leaves[field.name] = ([field.name], field.type)
-    texts = {
-        name: column
-        for name, (column, kind) in leaves.items()
-        if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    }
+def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
+    """Returns the names of the two columns: "translation.de" for the field of a structure, or "de"."""
+    kinds = (pyarrow.string(), pyarrow.large_string())
+    columns = [field.name for field in schema.empty_table().flatten().schema if field.type in kinds]
+    texts = {column.rpartition(".")[2]: column for column in columns}
     if missing := [language for language in pair if language not in texts]:
         raise UserError(
             f"--pair={'-'.join(pair)}: {path} has no text of {' or '.join(missing)}; "

@@ -23,8 +23,7 @@ from configs.table3 import ROWS
 Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 Weights = Mapping[str, float]
 LEVEL = 0.05  # p-values below it decide
-BLEU_MARGIN = 0.5  # "as good": a difference below it, and below a factor of PERPLEXITY_MARGIN
-PERPLEXITY_MARGIN = 1.02
+MARGINS = {"bleu": 0.5, "perplexity": math.log(1.02)}  # smaller differences are "as good"
 HIGHER, LOWER, EQUAL = 1, -1, 0
 
 
@@ -110,26 +109,21 @@ CLAIMS = (
 )
 
 
-def judge_bleu(claim: Claim, scores: Scores) -> Verdict | None:
-    """Tests a claim on the BLEU of the rows. Returns None if one of its rows is missing."""
-    return _judge(claim.weights, claim.bleu, scores, {name: row.bleu for name, row in ROWS.items()}, BLEU_MARGIN)
+def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
+    """Tests a claim on the "bleu" of the rows, or on the logarithm of their "perplexity".
 
-
-def judge_perplexity(claim: Claim, scores: Scores) -> Verdict | None:
-    """Tests a claim on the logarithm of the perplexity, given the perplexities of the rows."""
-    logs = {name: [math.log(value) for value in values] for name, values in scores.items()}
-    paper = {name: math.log(row.perplexity) for name, row in ROWS.items()}
-    return _judge(claim.weights, claim.perplexity, logs, paper, math.log(PERPLEXITY_MARGIN))
-
-
-def _judge(weights: Weights, sign: int, scores: Scores, paper: Mapping[str, float], margin: float) -> Verdict | None:
-    if not weights.keys() <= scores.keys():
+    Returns None if one of the claim's rows is missing.
+    """
+    if not claim.weights.keys() <= scores.keys():
         return None
-    contrast = estimate(weights, scores)
+    scale = math.log if measure == "perplexity" else float
+    contrast = estimate(claim.weights, {row: [scale(value) for value in values] for row, values in scores.items()})
+    paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in claim.weights.items())
+    sign, margin = getattr(claim, measure), MARGINS[measure]
     if sign == EQUAL:
         p_value, p_contrary = contrast.p_within(margin), min(contrast.p_above(margin), contrast.p_below(-margin))
     else:
         above, below = contrast.p_above(0.0), contrast.p_below(0.0)
         p_value, p_contrary = (above, below) if sign == HIGHER else (below, above)
     holds = "yes" if p_value < LEVEL else "no" if p_contrary < LEVEL else "unclear"
-    return Verdict(contrast, sum(weight * paper[row] for row, weight in weights.items()), p_value, holds)
+    return Verdict(contrast, paper, p_value, holds)

@@ -1,6 +1,5 @@
 """The rows of Table 3: their configurations and trials, and the results of complete runs."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -62,12 +61,12 @@ def needs_seeds(row: str) -> bool:
     return row == "base" or round(abs(ROWS[row].bleu - ROWS["base"].bleu), 1) > EFFECT
 
 
-def make_trials(configs: Mapping[str, Config], seeds: int, other_seeds: int) -> list[Values]:
+def make_trials(configs: Mapping[str, Config], seeds: int) -> list[Values]:
     """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed 1, and so on."""
     trials = []
-    for seed in range(max(seeds, other_seeds)):
+    for seed in range(seeds):
         for row in configs:
-            if seed < (seeds if needs_seeds(row) else other_seeds):
+            if seed == 0 or needs_seeds(row):
                 trials.append(changes(configs, row) | {SEED: seed})
     return trials
 
@@ -95,9 +94,8 @@ def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence
 
 def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
     """Returns the values of `measure`, an attribute of the results, for each row that has one."""
-    ordered = sorted(results, key=lambda result: list(ROWS).index(result.row))
-    groups = itertools.groupby(ordered, key=lambda result: result.row)
-    return {row: [getattr(result, measure) for result in group] for row, group in groups}
+    values = {row: [getattr(result, measure) for result in results if result.row == row] for row in ROWS}
+    return {row: measured for row, measured in values.items() if measured}
 
 
 def count_parameters(config: Config) -> int:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from configs.table3 import ROWS
 from scripts import markdown
-from scripts.reproduction import claims
-from scripts.reproduction.claims import CLAIMS, Verdict, judge_bleu, judge_perplexity
+from scripts.reproduction.claims import CLAIMS, LEVEL, MARGINS, Verdict, judge
 from scripts.reproduction.rows import RowResult, count_parameters, scores
 from scripts.systems import describe_search, mean_and_spread
 from transformer.config.keys import flatten
@@ -74,7 +73,7 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
 def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
     rows = []
     for claim in CLAIMS:
-        bleu, perplexity = judge_bleu(claim, bleus), judge_perplexity(claim, perplexities)
+        bleu, perplexity = judge(claim, "bleu", bleus), judge(claim, "perplexity", perplexities)
         rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))
         rows.append(("", "PPL", *_verdict(perplexity, lambda log: f"{math.expm1(log):+.1%}")))
     return rows
@@ -92,10 +91,11 @@ def _verdict(verdict: Verdict | None, show: Callable[[float], str]) -> tuple[str
 
 def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
     freedom = sum(len(values) - 1 for values in bleus.values())
+    margin = math.expm1(MARGINS["perplexity"])
     return (
-        f"A claim holds (yes) if its p-value is below {claims.LEVEL}, is refuted (no) if that of the opposite claim "
+        f"A claim holds (yes) if its p-value is below {LEVEL}, is refuted (no) if that of the opposite claim "
         "is, and is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled "
         f'over all rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
-        f"{claims.BLEU_MARGIN} BLEU and {claims.PERPLEXITY_MARGIN - 1:.0%} of the perplexity, by two one-sided tests. "
+        f"{MARGINS['bleu']} BLEU and {margin:.0%} of the perplexity, by two one-sided tests. "
         "± is the standard error.\n"
     )

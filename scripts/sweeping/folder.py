@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import secrets
 import urllib.parse
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
-from optuna.distributions import CategoricalDistribution, distribution_to_json, json_to_distribution
+from optuna.distributions import check_distribution_compatibility, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
@@ -47,19 +46,6 @@ class Folder:
         """Excludes all other processes and threads of the sweep while the block runs."""
         return locks.exclusive(self.lock_file, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
 
-    def check_own(self) -> None:
-        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep would write."""
-        if self.record.exists():
-            self.read()
-            return
-        paths = (self.table, self.database, self.trials, self.configs, self.logs)
-        foreign = [path.name for path in paths if os.path.lexists(path)]
-        if foreign and not self.lock_file.exists():  # which a sweep makes first
-            raise UserError(
-                f"--workdir={self.path}: has {foreign[0]}, which a sweep would write, but no sweep.json; name a new "
-                "folder"
-            )
-
     def describe(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
         """Returns the sweep's record, with the study's name.
 
@@ -72,11 +58,7 @@ class Folder:
             recorded = self.read()
             if difference := _difference(recorded, json.loads(json.dumps(record))):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({difference}); name another folder")
-            if keys := _incompatible_keys(recorded_sweep(recorded), sweep):
-                listed = ", ".join(keys)
-                raise UserError(
-                    f"--workdir={self.path}: the type or the choices of {listed} have changed; name another folder"
-                )
+            self._check_extension(recorded_sweep(recorded), sweep)
             name = recorded["study"]
         else:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
@@ -95,6 +77,14 @@ class Folder:
         if version != SCHEMA_VERSION:
             raise UserError(f"{self.record}: schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
         return record
+
+    def _check_extension(self, recorded: Sweep, sweep: Sweep) -> None:
+        for key in recorded.keys:
+            try:
+                check_distribution_compatibility(recorded.distribution(key), sweep.distribution(key))
+            except ValueError as error:
+                reason = f"{key} has other values now ({error})"
+                raise UserError(f"--workdir={self.path}: {reason}; name another folder") from None
 
     def complete_runs(self) -> list[Path]:
         """Returns the workdirs of the complete trials. Raises UserError if there is none, or trials are evaluations."""
@@ -127,16 +117,6 @@ def recorded_sweep(record: dict[str, Any]) -> Sweep:
     """Returns the recorded sweep, to report it without its file: sampler and pruner are not recorded."""
     space = {key: json_to_distribution(text) for key, text in record["space"].items()}
     return Sweep(tuple(record["trials"]), space, record["objective"], RandomSampler, None)
-
-
-def _incompatible_keys(recorded: Sweep, sweep: Sweep) -> list[str]:
-    """Returns the keys whose type or choices differ. Optuna's storage fixes both, but not the bounds of numbers."""
-    pairs = [(key, recorded.distribution(key), sweep.distribution(key)) for key in recorded.keys]
-    return [
-        key
-        for key, old, new in pairs
-        if type(old) is not type(new) or (isinstance(old, CategoricalDistribution) and old != new)
-    ]
 
 
 def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:

@@ -5,14 +5,11 @@ import io
 import itertools
 import math
 import statistics
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import optuna
 from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
@@ -20,7 +17,7 @@ from scripts import markdown
 from scripts.evaluations import read_result
 from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import Folder
-from scripts.sweeping.study import SweepStudy, is_interrupted, values
+from scripts.sweeping.study import SweepStudy, values
 from scripts.systems import describe_checkpoints, describe_search
 from transformer import files
 from transformer.config.keys import show
@@ -51,25 +48,19 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     else:
         table += (
             f"\nNo importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
-            f"or {FOREST_TRIALS} complete trials.\n"
+            f"or {FOREST_TRIALS} complete trials of a search.\n"
         )
     markdown.publish(table, "sweep", readme)
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
-    """Returns the number of trials in each state, the best so far, and the remaining time, in one line."""
+    """Returns the number of trials in each state, and the best so far, in one line."""
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
-    counts["interrupted"] = sum(map(is_interrupted, trials))
-    names = {"running": "running", "interrupted": "interrupted", "pruned": "pruned", "fail": "failed"}
-    parts += [f"{counts[state]} {name}" for state, name in names.items()]
+    parts += [f"{counts['running']} running", f"{counts['pruned']} pruned", f"{counts['fail']} failed"]
     if complete := [trial for trial in trials if trial.state == TrialState.COMPLETE]:
         best = sweep.best(complete, key=lambda trial: trial.value)
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")
-    durations = [trial.duration for trial in trials if trial.value is not None and trial.state.is_finished()]
-    if durations and (left := counts["waiting"] + counts["running"] / 2):
-        seconds = statistics.mean(duration.total_seconds() for duration in durations)
-        parts.append(f"about {timedelta(seconds=round(left * seconds / max(1, counts['running'])))} left")
     return ", ".join(parts)
 
 
@@ -138,9 +129,9 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
 def importances(study: SweepStudy) -> dict[str, float]:
     """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects.
 
-    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest. Otherwise Optuna's
-    forest estimates them, normalized to sum to 1. Empty if fewer than two complete trials differ in their objective, or
-    in a key that all of them have, and for less than `FOREST_TRIALS` trials that are not a complete grid.
+    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest. Those of a search are
+    estimated by Optuna's forest from `FOREST_TRIALS` complete trials on, and sum to 1. Empty for other sweeps, or if
+    the objective or all keys have only one value.
     """
     complete = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
     common = [key for key in study.sweep.keys if all(key in trial.params for trial in complete)]
@@ -152,20 +143,11 @@ def importances(study: SweepStudy) -> dict[str, float]:
     if len(cells) == len(complete) == math.prod(map(len, axes)):
         means = np.array([cells[cell] for cell in itertools.product(*axes)]).reshape([len(axis) for axis in axes])
         return _grid_importances(varied, means)
-    if len(complete) < FOREST_TRIALS:
+    if len(complete) < FOREST_TRIALS or not study.sweep.space:
         return {}
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports sklearn, which takes long
 
-    # Optuna does not mix distributions, and trials from before an extension of the sweep have narrower ones.
-    distributions = {key: study.sweep.distribution(key) for key in varied}
-    unified = optuna.create_study(direction=study.sweep.direction)
-    for trial in complete:
-        params = {key: trial.params[key] for key in varied}
-        unified.add_trial(optuna.create_trial(params=params, distributions=distributions, value=trial.value))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        evaluator = FanovaImportanceEvaluator(seed=0)
-        return get_param_importances(unified, evaluator=evaluator, params=varied)
+    return get_param_importances(study.load(), evaluator=FanovaImportanceEvaluator(seed=0), params=varied)
 
 
 def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, float]:

@@ -22,17 +22,7 @@ def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, ret
     an interrupted process have saved and are enqueued again.
     """
     check_values(sweep, task)
-    study = open_study(folder, sweep, task, url)
-    if retry_failed:
-        study.retry_failed()
-    run_trials(study, task, jobs)
-    return study
-
-
-def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy:
-    """Returns the study of the sweep. Creates it unless the folder has one."""
     files.make_folder(folder.path, "--workdir")
-    folder.check_own()
     with folder.lock():
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
@@ -40,8 +30,11 @@ def open_study(folder: Folder, sweep: Sweep, task: Task, url: str) -> SweepStudy
             study.load()  # raises an error if the storage does not have it
         study.create()
         files.write_json(folder.record, record)
-    if failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
+    if retry_failed:
+        study.retry_failed()
+    elif failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
         logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
+    run_trials(study, task, jobs)
     return study
 
 

@@ -27,6 +27,10 @@ GRACE_PERIOD = 60  # seconds without a heartbeat after which a trial is taken fr
 PROCESS = f"process {os.getpid()} on {platform.node()}"
 STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
 
+optuna.logging.disable_default_handler()  # workers log the progress of their trials
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with Study.optimize")
+
 
 class SweepStudy:
     """The study of a sweep, for all threads of a process."""
@@ -40,16 +44,15 @@ class SweepStudy:
         self.url, self.name, self.sweep, self.lock = url, name, sweep, lock
         wait = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
         escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
+        self.retry = RetryHeartbeatStaleTrialCallback()
         try:
-            with _no_warnings():
-                self.retry = RetryHeartbeatStaleTrialCallback()
-                self.storage = RDBStorage(
-                    escaped,
-                    {"connect_args": wait, "poolclass": sqlalchemy.pool.NullPool},
-                    heartbeat_interval=HEARTBEAT,
-                    grace_period=GRACE_PERIOD,
-                    heartbeat_stale_trial_callback=self.retry,
-                )
+            self.storage = RDBStorage(
+                escaped,
+                {"connect_args": wait, "poolclass": sqlalchemy.pool.NullPool},
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE_PERIOD,
+                heartbeat_stale_trial_callback=self.retry,
+            )
         except (ImportError, RuntimeError) as error:
             raise UserError(f"--storage={hide_password(url)}: {str(error).splitlines()[0]}") from error
 
@@ -78,7 +81,7 @@ class SweepStudy:
         Trials without a heartbeat for the grace period are enqueued first. Raises UserError if another process has
         added trials to the sweep, whose values this process does not have.
         """
-        with self.lock(), _no_warnings():
+        with self.lock():
             study = self.load()
             optuna.storages.fail_stale_trials(study)
             waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
@@ -123,17 +126,8 @@ class SweepStudy:
                     self.retry(self.load(), trial)
 
     def trials(self) -> list[FrozenTrial]:
-        """Returns the latest copy of every trial, by its number in the sweep.
-
-        Trials without a heartbeat for the grace period have the state WAITING, although Optuna records them as running
-        until a process claims a trial.
-        """
+        """Returns the latest copy of every trial, by its number in the sweep."""
         latest = {trial.user_attrs["trial"]: trial for trial in self.load().get_trials()}
-        # `fail_stale_trials` has the only public access to them, but takes them from a process that is merely late.
-        stale = self.storage._get_stale_trial_ids(self.storage.get_study_id_from_name(self.name))
-        for trial in latest.values():
-            if trial.state == TrialState.RUNNING and self._id(trial) in stale:
-                trial.state = TrialState.WAITING
         return [latest[number] for number in range(len(self.sweep.trials))]
 
     def _id(self, trial: Trial | FrozenTrial) -> int:
@@ -144,12 +138,6 @@ class SweepStudy:
 def values(trial: FrozenTrial) -> Values:
     """Returns the varied values of a trial, as far as they are known: a waiting trial of a search has none."""
     return trial.system_attrs.get("fixed_params", {}) | trial.params
-
-
-def is_interrupted(trial: FrozenTrial) -> bool:
-    """Tells whether a trial waits to be continued: its process has died or has enqueued it again."""
-    has_begun = trial.datetime_start is not None or "retry_history" in trial.system_attrs
-    return trial.state == TrialState.WAITING and has_begun
 
 
 @contextlib.contextmanager
@@ -175,12 +163,3 @@ def hide_password(url: str) -> str:
     except (sqlalchemy.exc.ArgumentError, ValueError):
         example = "postgresql://user:password@host/database or sqlite:///file.db"
         raise UserError(f"--storage: must be a URL such as {example}") from None
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Ignores Optuna's warnings that heartbeats are experimental and meant for `Study.optimize`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Heartbeat of storage")
-        yield

@@ -7,7 +7,7 @@ import pytest
 
 import transformer
 from scripts import align
-from scripts.alignment.links import Head, word_links
+from scripts.alignment.links import word_links
 from tests.checkpoints.workdirs import make_workdir, run
 
 PAIRS = [("1 2 3", "3 2"), ("4 5", "5 4 4"), ("6", "")]
@@ -33,7 +33,7 @@ def aligned(workdir, monkeypatch, capsys):
 def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
     model = transformer.load(workdir)
     code, out, _ = aligned("--heads=1.2")
-    links = [word_links(model.attention(*pair), [Head(1, 2)]) for pair in PAIRS]
+    links = [word_links(model.attention(*pair), [(0, 1)]) for pair in PAIRS]
     expected = [" ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in linked)) for linked in links]
     assert code == 0 and out.splitlines() == expected
     assert [len(linked) for linked in links] == [2, 3, 0]
@@ -50,15 +50,11 @@ def test_the_best_head_and_the_error_rate_are_logged(aligned, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "text", "message"),
     [
-        (
-            ["--heads=2.1"],
-            "1 ||| 2\n",
-            "--heads=2.1: must be best, average, or LAYER.HEAD with layers 1 to 1 and heads 1",
-        ),
+        (["--heads=2.1"], "1 ||| 2\n", "--heads=2.1: must be best, average, or LAYER.HEAD from 1.1 to 1."),
         (["--heads=first"], "1 ||| 2\n", "--heads=first: must be best"),
         (["--heads=average"], "1 ||| 2\n1 2\n", "line 2: has no ||| between source and target"),
         (["--heads=average"], f"1 ||| {'2 ' * 30}\n", "line 1: target: has 31 tokens including end-of-sentence"),
-        (["--sentences=0"], "", "--sentences=0: must be at least 1"),
+        (["--sentences=0"], "", "--sentences: 0: must be at least 1"),
         (["--gold={}"], "1 ||| 2\n", "line 2: 1/1 is not a link such as 0-1"),
         (["--gold=absent"], "1 ||| 2\n", "absent: No such file"),
     ],

@@ -101,7 +101,7 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
 
 
 def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
-    assert "--pairs=0: must be at least 1" in errors(capsys, shortlist, f"--workdir={workdir}", "--pairs=0")
+    assert "--pairs: 0: must be at least 1" in errors(capsys, shortlist, f"--workdir={workdir}", "--pairs=0")
     assert "no such folder" in errors(capsys, shortlist, f"--workdir={workdir}s")
     assert "--decoding.shortlist=65: must be at most 64, the" in errors(
         capsys, evaluate, f"--workdir={workdir}", "--decoding.shortlist=65"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scripts.alignment.links import Gold, error_rate, format_links, parse_gold
+from scripts.alignment.links import Gold, error_rate, format_links, read_gold
+from transformer.errors import UserError
 
 
 def test_links_are_written_in_the_order_of_the_target():
@@ -10,16 +11,30 @@ def test_links_are_written_in_the_order_of_the_target():
     assert format_links(frozenset()) == ""
 
 
-def test_sure_links_are_possible_too():
-    assert parse_gold("0-0 1?1 2p2") == Gold(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1), (2, 2)}))
-    assert parse_gold("") == Gold(frozenset(), frozenset())
-    with pytest.raises(ValueError, match="1:1 is not a link"):
-        parse_gold("0-0 1:1")
+@pytest.fixture
+def read(tmp_path):
+    """Reads lines of annotated links."""
+
+    def read(*lines: str) -> list[Gold]:
+        path = tmp_path / "gold"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return read_gold(path)
+
+    return read
 
 
-def test_error_rate():
+def test_sure_links_are_possible_too(read):
+    assert read("0-0 1?1 2p2", "") == [
+        Gold(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1), (2, 2)})),
+        Gold(frozenset(), frozenset()),
+    ]
+    with pytest.raises(UserError, match="line 2: 1:1 is not a link"):
+        read("0-0", "0-0 1:1")
+
+
+def test_error_rate(read):
     aligned = [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 1)})]
-    gold = [parse_gold("0-0 1?1 3-3"), parse_gold("0-0 0-1")]
+    gold = read("0-0 1?1 3-3", "0-0 0-1")
     # 4 links, of which 2 are sure and 3 possible; 4 sure links in the gold.
     rate = error_rate(aligned, gold)
     assert rate == (pytest.approx(1 - (2 + 3) / (4 + 4)), pytest.approx(3 / 4), pytest.approx(2 / 4))

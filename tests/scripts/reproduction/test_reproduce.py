@@ -74,7 +74,7 @@ def test_rows_with_an_effect_above_half_a_bleu_have_several_seeds():
     assert {row for row in ROWS if rows.needs_seeds(row)} == {
         *("base", "A_h1", "B_dk16", "C_N2", "C_d256", "D_dropout0", "big")
     }
-    trials = rows.make_trials(rows.read_rows(MINI, "multi30k", None, []), 3, 1)
+    trials = rows.make_trials(rows.read_rows(MINI, "multi30k", None, []), 3)
     assert len(trials) == 7 * 3 + 13
     assert [trial["seed"] for trial in trials] == [0] * 20 + [1] * 7 + [2] * 7
 
@@ -95,7 +95,7 @@ def test_the_miniature_keeps_the_relations_between_rows():
     [
         (["--rows=A_h3"], "there is no row A_h3; did you mean A_h"),
         (["--rows=A_h3"], f"the rows are {', '.join(ROWS)}"),
-        (["--seeds=0"], "--seeds=0: must be at least 1"),
+        (["--seeds=0"], "--seeds: 0: must be at least 1"),
         (["--data=nowhere"], "--data=nowhere: no such folder"),
         (["--config.model.num_heads=7"], "num_heads=7"),
     ],

@@ -73,7 +73,6 @@ def test_extremes_are_bounds_or_choices():
     assert extremes(CategoricalDistribution(["a", None])) == ["a", None]
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -61,7 +61,7 @@ def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study
     interrupted, failed = study.claim(), study.claim()
     study.requeue(interrupted)
     fail(failed)
-    assert "0 running, 1 interrupted, 0 pruned, 1 failed" in summary(study.trials(), GRID)
+    assert "0 running, 0 pruned, 1 failed" in summary(study.trials(), GRID)
     assert states(study) == ["waiting", "fail", "waiting", "waiting"]
     assert claim(study, 3) == [2, 3, 0]
     study.retry_failed()
@@ -89,10 +89,8 @@ def test_a_trial_that_cannot_be_enqueued_again_is_not_recorded_as_failed(open_st
 def test_another_process_takes_a_trial_without_heartbeats(open_study):
     dead, alive = open_study(GRID), open_study(GRID)
     trial = dead.claim()
-    assert "1 running, 0 interrupted" in summary(dead.trials(), GRID)
     pass_time(alive, GRACE_PERIOD + 5)
-    assert "0 running, 1 interrupted" in summary(alive.trials(), GRID)
-    assert dead.storage.get_trial(dead._id(trial)).state == TrialState.RUNNING  # only a claim takes it
+    assert states(alive)[0] == "running"  # only a claim takes it
     assert claim(alive, 4) == [1, 2, 3, 0]
     with pytest.raises(UpdateFinishedTrialError):
         dead.update(trial, {})
@@ -187,7 +185,6 @@ SAMPLERS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["random", "QMC", "NSGA-II"])
 def test_other_samplers_draw_values_too(tmp_path, sampler):
     space = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000), "z": CategoricalDistribution(["a", "b"])}
