@@ -11,7 +11,7 @@ import vl_convert
 from absl import logging
 from markupsafe import Markup
 
-from scripts.reporting import attention_and_beams, model, scores, sections, sentences
+from scripts.reporting import attention_and_beams, scores, sections, sentences
 from scripts.runs import read_runs
 from transformer.data.sources.lines import counted
 
@@ -38,7 +38,6 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
         sentences.section(compared),
         attention_and_beams.attention_section(*inspected),
         attention_and_beams.beam_section(*inspected),
-        model.section(runs),
     ]
     named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"
     return render(f"Report on {named}", parts)

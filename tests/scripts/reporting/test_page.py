@@ -10,7 +10,7 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import model, scores
+from scripts.reporting import scores
 from scripts.reporting.attention_and_beams import Inspected, attention_section, entropy
 from scripts.runs import read_runs
 from tests.checkpoints.workdirs import run
@@ -107,14 +107,6 @@ def test_tokens_are_written_as_in_all_charts():
     parts = attention_section([shown], []).data["attention"][0]["parts"]
     assert parts["cross"]["keys"] == parts["encoder"]["queries"] == ["·a", r"\u2028"]
     assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
-
-
-def test_runs_with_the_same_rows_share_them():
-    two_sided, shared = [("source", "9"), ("target", "8")], [("shared", "7")]
-    rows = model.share_rows({"a": two_sided, "b": shared, "c": list(two_sided), "none": []})
-    assert rows == [("a, c", *two_sided[0]), ("a, c", *two_sided[1]), ("b", *shared[0])]
-    assert model.share_rows({"a": shared, "b": shared}) == [("all", *shared[0])]
-    assert model.share_rows({"a": shared}) == [("a", *shared[0])]
 
 
 def test_runs_have_the_names_of_their_systems(html):
