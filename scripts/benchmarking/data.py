@@ -7,7 +7,7 @@ the number of workers. `wait_fraction` is the fraction of the time in which step
 second wait for data. `first_batch_seconds` is the time from an open corpus to the first batch of a step:
 shapes, plan and one batch, the median of several starts. `share` is for batches of 64 times as many tokens on 64
 devices. It has the CPU time in which one of 1, 8 or 64 processes assembles its rows, and the time to make the plan of
-an epoch or to map one.
+an epoch.
 """
 
 import argparse
@@ -35,7 +35,6 @@ from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import count_threads
 from transformer import workers
 from transformer.data.batches.collation import assemble
-from transformer.data.batches.epoch_plan import load_or_make
 from transformer.data.batches.loader import PLANS, Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
@@ -117,7 +116,7 @@ def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    with Loader(_prepared(config), config, Position(0, 0), one_device(), Path(config.data.path, "plans")) as batches:
+    with Loader(_prepared(config), config, Position(0, 0), one_device()) as batches:
         next(batches)
         began = time.perf_counter()
         loaded = itertools.islice(batches, BATCHES)
@@ -140,12 +139,11 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, Any]:
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, Any]:
     """Measures the time to the first batch of a resumed run. `batches` is about the number of batches in an epoch."""
     prepared, seconds = _prepared(config), {step: [] for step in STEPS}
-    for step, start in itertools.product(STEPS, range(RESUMES)):
-        plans = Path(config.data.path, f"plans-{config.batch.plan}-{step}-{start}")  # none has been made
+    for step in STEPS * RESUMES:
         # The numbers of batches differ a little among epochs, so the position stays away from the end.
         position = Position(step // batches, step % batches * 9 // 10)
         began = time.perf_counter()
-        with Loader(prepared, config, position, one_device(), plans) as loader:
+        with Loader(prepared, config, position, one_device()) as loader:
             next(loader)
             seconds[step].append(time.perf_counter() - began)
     return {f"first_batch_seconds_at_step_{step}": round(statistics.median(seconds[step]), 3) for step in STEPS}
@@ -157,11 +155,9 @@ def _share(config: ml_collections.ConfigDict) -> dict[str, Any]:
     config.batch.row_multiple = DEVICES
     prepared, planner, random = _prepared(config), PLANS[config.batch.plan], np.random.default_rng(0)
     shapes = planner.choose_shapes(prepared.lengths, config.batch)
-    plans, seconds = Path(config.data.path, f"plans-{config.batch.plan}-shared"), [time.perf_counter()]
-    for _ in range(2):  # the first makes it
-        plan = load_or_make(plans, lambda: planner.plan_epoch(prepared.lengths, shapes, random), 0, "plan", 1)
-        seconds.append(time.perf_counter())
-    times = dict(zip(("make_plan_seconds", "map_plan_seconds"), np.diff(seconds).tolist(), strict=True))
+    began = time.perf_counter()
+    plan = planner.plan_epoch(prepared.lengths, shapes, random)
+    times = {"make_plan_seconds": time.perf_counter() - began}
     devices = [AbstractDevice(f"CPU {number}", None, "cpu") for number in range(DEVICES)]
     mesh = Mesh(np.reshape(devices, (DEVICES, 1, 1)), AXES, AXIS_TYPES)
     batches = [plan[number] for number in range(min(SHARED_BATCHES, len(plan)))]

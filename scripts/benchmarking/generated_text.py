@@ -1,7 +1,6 @@
 """Parallel text in made-up words, as large as wanted."""
 
 import itertools
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ def write_pairs(folder: Path, pairs: int) -> dict[str, Any]:
     """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as in news text."""
     random = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
-    for plans in folder.glob("plans*"):
-        shutil.rmtree(plans)  # of an earlier benchmark in this folder
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(WORDS)]
     frequency = 1 / np.arange(1, WORDS + 1)
