@@ -55,7 +55,7 @@ def quick(tmp_path_factory) -> Path:
 def test_a_workdir_is_the_whole_record(quick, tmp_path):
     there = {path.name for path in quick.iterdir()}
     expected = {"config.json", "environment.json", "contents.json", "tokenizer.model", "metrics.jsonl", "checkpoints"}
-    assert there == expected | {"tensorboard", "plans", "log.txt", "complete.json", ".lock"}
+    assert there == expected | {"tensorboard", "log.txt", "complete.json", ".lock"}
     lines = [json.loads(line) for line in (quick / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 401, 50))
     assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]

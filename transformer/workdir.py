@@ -32,7 +32,6 @@ class Workdir:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
-        self.plans = path / "plans"  # of the latest epochs, which the processes of the run map into memory
         self.tensorboard = path / "tensorboard"
         self.profile = path / "profile"  # traces; absent without --profile
         self.evaluations = path / "evaluations"
@@ -145,7 +144,7 @@ def shadow(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         if Workdir(path).has_begun():
             for entry in path.iterdir():
-                if entry.name not in ("plans", ".lock"):  # plan and run write into them; other files are replaced
+                if entry.name != ".lock":  # plan and run write into it; other files are replaced
                     (Path(folder) / entry.name).symlink_to(entry.resolve())
         try:
             yield Path(folder)

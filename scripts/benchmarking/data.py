@@ -125,7 +125,7 @@ def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, float]:
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, float]:
-    with Loader(_prepared(config), config, Position(0, 0), one_device(), Path(config.data.path, "plans")) as batches:
+    with Loader(_prepared(config), config, Position(0, 0), one_device()) as batches:
         next(batches)
         began = time.perf_counter()
         loaded = itertools.islice(batches, BATCHES)
@@ -147,12 +147,11 @@ def _load(config: ml_collections.ConfigDict) -> dict[str, float]:
 def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, float]:
     """Measures the time to the first batch of a resumed run. `batches` is about the number of batches in an epoch."""
     prepared, seconds = _prepared(config), {step: [] for step in STEPS}
-    for step, start in itertools.product(STEPS, range(RESUMES)):
-        plans = Path(config.data.path, f"plans-{config.batch.plan}-{step}-{start}")  # none has been made
+    for step in STEPS * RESUMES:
         # The numbers of batches differ a little among epochs, so the position stays away from the end.
         position = Position(step // batches, step % batches * 9 // 10)
         began = time.perf_counter()
-        with Loader(prepared, config, position, one_device(), plans) as loader:
+        with Loader(prepared, config, position, one_device()) as loader:
             next(loader)
             seconds[step].append(time.perf_counter() - began)
     return {f"first_batch_seconds_at_step_{step}": round(statistics.median(seconds[step]), 3) for step in STEPS}

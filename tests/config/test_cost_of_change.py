@@ -3,7 +3,6 @@
 import importlib
 import json
 import statistics
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -233,7 +232,7 @@ def test_a_data_source_takes_one_table_entry(add):
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
         (
             "batch.plan",
-            lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0), one_device(), Path()),
+            lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0), one_device()),
         ),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from transformer import cache
 from transformer.data.corpus.corpus import Corpus
 from transformer.special_tokens import EOS
 
@@ -18,7 +17,6 @@ class MemorySentences(Corpus):
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
         self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
-        self.report = {"digest": cache.key([[side.tolist() for side in pair] for pair in self.pairs])}
 
     def tokens(self, side, pairs):
         tokens = [token for pair in pairs for token in (*self.pairs[pair][side], EOS)]

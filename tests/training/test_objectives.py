@@ -236,9 +236,7 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     changes = {"batch__plan": plan, "batch__packed_length": 32}
     assert run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
     (prepared_run,) = prepared
-    with Loader(
-        prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh, tmp_path / "plans"
-    ) as loader:
+    with Loader(prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh) as loader:
         _, arrays, stats = next(loader)
     packed = {"source_segments", "source_positions"} if plan == "packed" else set()
     assert set(arrays) == set(prepared_run.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed

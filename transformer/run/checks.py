@@ -59,7 +59,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
         for line in lines:
             logging.warning("%s", line)
 
-    warn(sanity_checks.find_mistakes(config, vocabulary, train))
+    warn(sanity_checks.find_untranslated(config, vocabulary, train))
     for split, corpus in (("train", train), ("valid", valid)):
         name = open_source(config.data, split).name
         warn(sanity_checks.find_losses(config, vocabulary, name, corpus.report["losses"], split == "train"))

@@ -70,7 +70,7 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
     """Trains until the run is finished or interrupted, or raises Diverged. Returns the last checkpoint's progress."""
     if progress.is_finished(run.config.training):
         return progress
-    with Loader(run.corpus, run.config, progress.position, run.train_step.mesh, run.workdir.plans) as loader:
+    with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
             *(len(loader.plan), 100 * loader.plan.padding_fraction, run.padding_note, len(loader.plan.stats)),

@@ -32,7 +32,7 @@ def describe(run: Run) -> Iterator[str]:
     yield f"parameters  in all: {size(parameters):,}"
     if run.parent:
         yield f"parameters  {run.parent.describe(parameters)}"
-    with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh, run.workdir.plans) as loader:
+    with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)
 

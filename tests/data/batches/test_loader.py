@@ -23,9 +23,8 @@ def small_config(**batch):
     return config
 
 
-@pytest.fixture
-def open_loader(tmp_path):
-    return lambda sentences, config, start: Loader(sentences, config, start, one_device(), tmp_path / "plans")
+def open_loader(sentences, config, start):
+    return Loader(sentences, config, start, one_device())
 
 
 def taken(batches, count):
@@ -38,7 +37,7 @@ def taken(batches, count):
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch, open_loader):
+def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
     config.data.prefetch = prefetch
     with open_loader(sentences, config, Position(0, 0)) as batches:
@@ -55,7 +54,7 @@ def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch, open_l
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan, open_loader):
+def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
 
     def order(seed, epoch, num_rollbacks):
@@ -68,7 +67,7 @@ def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan, open_loader):
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_a_late_start_reads_as_little_as_an_early_one(plan, open_loader):
+def test_a_late_start_reads_as_little_as_an_early_one(plan):
     class Counting(MemorySentences):
         def __init__(self, pairs):
             super().__init__(pairs)
@@ -94,7 +93,7 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan, open_loader):
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_an_epoch_holds_every_sentence_once(plan, open_loader):
+def test_an_epoch_holds_every_sentence_once(plan):
     sentences, config = random_sentences(150, longest=12), small_config(plan=plan)
     for epoch in (0, 7):
         with open_loader(sentences, config, Position(epoch, 0)) as batches:
@@ -110,7 +109,7 @@ def test_an_epoch_holds_every_sentence_once(plan, open_loader):
             assert stats.positions == arrays["source"].size + arrays["target_input"].size
 
 
-def test_batches_are_prepared_ahead_and_waiting_is_measured(open_loader):
+def test_batches_are_prepared_ahead_and_waiting_is_measured():
     class Slow(MemorySentences):
         def tokens(self, side, pairs):
             time.sleep(0.05)  # for each side of a batch
@@ -127,7 +126,7 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured(open_loader):
         assert batches.data_wait_seconds - before < 0.1  # of at least 0.3 seconds that preparing them took
 
 
-def test_background_errors_reach_the_caller(open_loader):
+def test_background_errors_reach_the_caller():
     class Broken(MemorySentences):
         def tokens(self, side, pairs):
             raise UserError("data: the disk is gone")
@@ -150,7 +149,7 @@ def test_background_errors_reach_the_caller(open_loader):
             taken(batches, len(batches.plan) + 1)
 
 
-def test_closing_leaves_no_thread_that_delays_the_exit(open_loader):
+def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded = threading.Event()
 
     class Slow(MemorySentences):

@@ -89,12 +89,12 @@ def test_a_sample_that_does_not_fit_is_drawn_again(config, made):
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
-def test_a_resumed_loader_continues_with_the_same_samples(config, made, tmp_path, plan):
+def test_a_resumed_loader_continues_with_the_same_samples(config, made, plan):
     config.batch.plan, processes = plan, iter((1, 2, 3))
 
     def batches(start, count):
         train, config.data.workers = corpus.prepare(config, made, "train"), next(processes)
-        with Loader(train, config, start, one_device(), tmp_path / "plans") as loader:
+        with Loader(train, config, start, one_device()) as loader:
             return [
                 (after, {name: np.asarray(array).tolist() for name, array in arrays.items()}, stats)
                 for after, arrays, stats in itertools.islice(loader, count)
@@ -107,15 +107,6 @@ def test_a_resumed_loader_continues_with_the_same_samples(config, made, tmp_path
     for _, arrays, stats in straight:
         assert np.count_nonzero(arrays["source"]) == stats.source_tokens
         assert np.count_nonzero(arrays["target_output"]) == stats.target_tokens
-
-
-def test_a_plan_made_for_other_reserved_lengths_is_not_reused(config, made, tmp_path, monkeypatch):
-    config.batch.plan = "packed"  # its shape does not depend on the lengths
-    for margin in (-100.0, 1.0):
-        monkeypatch.setattr(sampling, "MARGIN", margin)
-        train = corpus.prepare(config, made, "train")
-        with Loader(train, config, Position(0, 0), one_device(), tmp_path / "plans") as loader:
-            assert loader.plan.tokens.sum() == train.epoch(0, 0).lengths.sum()
 
 
 def test_no_array_of_a_corpus_or_epoch_is_in_private_memory(config, made):

@@ -5,18 +5,9 @@ run resumes from two integers, and batches do not depend on the devices or hosts
 """
 
 import dataclasses
-import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt16
-
-from transformer import cache, files
-
-_STATS = "stats.json"
-KEPT = 2  # earlier epochs whose plans stay, since another process may be that far behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,38 +100,3 @@ class EpochPlan:
         packed = self.rows is not None
         rows = self.rows[start:stop] if packed else np.arange(stop - start)
         return PlannedBatch(self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed)
-
-    def save(self, folder: Path) -> None:
-        (folder / _STATS).write_text(json.dumps(list(map(dataclasses.asdict, self.stats))), encoding="utf-8")
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                np.save(folder / name, value)
-
-    @classmethod
-    def load(cls, folder: Path) -> "EpochPlan":
-        """Maps the arrays of a saved plan into memory, read-only."""
-        arrays = {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")}
-        return cls(**arrays, stats=read_stats(folder))
-
-
-def read_stats(folder: Path) -> tuple[BucketStats, ...]:
-    """Reads the contents of the buckets of a saved plan."""
-    rows = json.loads((folder / _STATS).read_text(encoding="utf-8"))
-    return tuple(BucketStats(**row | {"bucket": Bucket(**row["bucket"])}) for row in rows)
-
-
-def load_or_make(folder: Path, make: Callable[[], EpochPlan], epoch: int, key: str, wait_seconds: int) -> EpochPlan:
-    """Maps the plan of an epoch from its files in `folder`, which the first process to ask makes while later ones wait.
-
-    `key` is a digest of everything but the epoch that the plan depends on.
-    """
-    path = folder / f"{epoch}-{key}"
-    folder.mkdir(exist_ok=True)
-    with cache.exclusive(folder / ".lock", wait_seconds):
-        if not path.exists():
-            with files.new_folder(path) as unfinished:
-                make().save(unfinished)
-            for plan in folder.glob("[0-9]*-*"):
-                if int(plan.name.partition("-")[0]) < epoch - KEPT:
-                    shutil.rmtree(plan, ignore_errors=True)
-        return EpochPlan.load(path)  # before another thread, of an earlier loader that is ahead, deletes it

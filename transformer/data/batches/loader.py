@@ -12,17 +12,16 @@ import itertools
 import time
 from collections.abc import Iterator
 from multiprocessing.pool import ThreadPool
-from pathlib import Path
 
 import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer import cache, workers
+from transformer import workers
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble_and_place, place
-from transformer.data.batches.epoch_plan import EpochPlan, load_or_make
+from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
 
@@ -58,9 +57,9 @@ class BatchStats:
 class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractContextManager):
     """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of `corpus`, from `start` on.
 
-    Every start costs the same: the plan of its epoch, which reads only the lengths of the corpus. The processes of the
-    run share the plans in `folder`, which is created if missing, and the devices of `mesh` the rows of a batch.
-    `next()` raises the errors of the background threads. Use the loader in a `with` statement.
+    Every start costs the same: the plan of its epoch, which reads only the lengths of the corpus. Every process of the
+    run makes the same plan, and the devices of `mesh` share the rows of a batch. `next()` raises the errors of the
+    background threads. Use the loader in a `with` statement.
 
     Attributes:
       buckets: the shapes of all batches of the run.
@@ -68,15 +67,15 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
       data_wait_seconds: seconds spent in `next()`.
     """
 
-    def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh, folder: Path) -> None:
-        self._corpus, self._config, self._start, self._mesh, self._folder = corpus, config, start, mesh, folder
+    def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh) -> None:
+        self._corpus, self._config, self._start, self._mesh = corpus, config, start, mesh
         # Subword sampling is Python code, which in threads would take turns with the step.
         num_samplers = min(config.data.prefetch, workers.num_workers(config.data.workers))
         is_pooled = corpus.sampler is not None and num_samplers > 1
         self._samplers = workers.Pool(corpus.sampler, num_samplers) if is_pooled else None
         first_lengths = corpus.epoch(start.epoch, config.seed).lengths
         self.buckets = PLANS[config.batch.plan].choose_shapes(first_lengths, config.batch)
-        self.pairs, self.plan = self._prepare(start.epoch)
+        self.pairs, self.plan = self._plan(start.epoch)
         self.data_wait_seconds = 0.0
         # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that is not needed.
         self._threads = ThreadPool(config.data.prefetch + 1)
@@ -94,26 +93,19 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         if self._samplers is not None:
             self._samplers.close()
 
-    def _prepare(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
-        config, seed = self._config, self._config.seed
+    def _plan(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
+        seed = self._config.seed
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
         if self._start.num_rollbacks:
             seed = int(np.random.SeedSequence([seed, self._start.num_rollbacks]).generate_state(1)[0])
-
-        def make() -> EpochPlan:
-            random = np.random.default_rng([seed, epoch])
-            return PLANS[config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
-
-        shapes = [dataclasses.astuple(bucket) for bucket in self.buckets]
-        reserved = [table.tolist() for table in corpus.reserved_lengths] if isinstance(corpus, SampledEpoch) else None
-        key = cache.key([self._corpus.report["digest"], reserved, config.batch.plan, shapes, seed])
-        return corpus, load_or_make(self._folder, make, epoch, key, config.data.wait_seconds)
+        random = np.random.default_rng([seed, epoch])
+        return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
         corpus, plan, first = self.pairs, self.plan, self._start.batch
         ahead = collections.deque()  # the position after each of the next batches, and its pending result
         for epoch in itertools.count(self._start.epoch):
-            following = self._threads.apply_async(self._prepare, (epoch + 1,))
+            following = self._threads.apply_async(self._plan, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
                 batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))

@@ -1,7 +1,5 @@
 """Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,27 +8,19 @@ from rich.text import Text
 from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hash
-from transformer.data.languages import base_code, function_word_shares
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.errors import UserError
-from transformer.special_tokens import UNK
 
 _SAMPLE = 1000  # pairs, spread evenly over the corpus
 _MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
-_CERTAIN = 3.0  # another language's function words are this many times as frequent as those of the configured one
-_MIN_SHARE = 0.05  # fraction of words that must be function words of a language to tell it
-_MIN_WORDS = 20  # frequent words that are needed to judge a vocabulary
-_MAX_SPLIT = 2.0  # tokens of a frequent word, on average: 1.1 in the own language, 2.2 to 4 in another
-_MAX_UNKNOWN_TOKENS = 0.1  # fraction of tokens that may be unknown or bytes
 _MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a warning
 _MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves out rare ones by design
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
 _MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
 _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources, with other targets
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
@@ -41,51 +31,16 @@ def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int)
                 yield _shorten(f"{language}: {text}", columns)
 
 
-def find_mistakes(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
-    """Yields a line for each sign of untranslated pairs, swapped sides or a vocabulary of another language."""
+def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
+    """Yields a line if many sampled training pairs have equal sides."""
     if config.data.source == "ids":  # copying integers is a common exercise
         return
-    tokens = [_sample(corpus, side, _SAMPLE) for side in (0, 1)]
-    texts = [tokenizer.sides[side].decode(tokens[side]) for side in (0, 1)]
-    equal = [source for source, target in zip(*texts, strict=True) if source == target]
-    if len(equal) > _MAX_EQUAL * len(texts[0]):
+    sources, targets = (tokenizer.sides[side].decode(_sample(corpus, side, _SAMPLE)) for side in (0, 1))
+    equal = [source for source, target in zip(sources, targets, strict=True) if source == target]
+    if len(equal) > _MAX_EQUAL * len(sources):
         yield (
-            f"{len(equal):,} of {len(texts[0]):,} sampled training pairs have equal sides, such as "
+            f"{len(equal):,} of {len(sources):,} sampled training pairs have equal sides, such as "
             f"'{_shorten(equal[0])}'; check that the targets are translated"
-        )
-    # A vocabulary that was trained on this data fits it, as far as its size allows. Words are often unknown to any
-    # vocabulary of words, and characters are always one token.
-    is_given = config.tokenizer.model_file or config.training.init_from
-    may_be_unfit = is_given and config.tokenizer.kind in ("bpe", "unigram")
-    for side, name in enumerate(("source", "target")):
-        if language := config.data[f"{name}_language"]:
-            shares = function_word_shares(texts[side])
-            likeliest, own = max(shares, key=shares.get), base_code(language)
-            if own in shares and shares[likeliest] > max(_MIN_SHARE, _CERTAIN * shares[own]):
-                yield (
-                    f"data.{name}_language={language}, but {shares[likeliest]:.0%} of the words on this side are "
-                    f"function words of {likeliest} and {shares[own]:.0%} of {own}, such as "
-                    f"'{_shorten(texts[side][0])}'; check that the sides are not swapped"
-                )
-            if may_be_unfit:
-                vocabulary, setting = tokenizer.sides[side], _vocabulary_setting(config)
-                yield from _unfit_vocabulary(setting, name, vocabulary, tokens[side], texts[side])
-
-
-def _unfit_vocabulary(
-    setting: str, side: str, vocabulary: Vocabulary, sentences: Sequence[list[int]], texts: Sequence[str]
-) -> Iterator[str]:
-    words, pieces = Counter(word for text in texts for word in text.split()), vocabulary.pieces
-    # Text without spaces has next to no frequent words, and is judged by unknown characters only.
-    frequent = [word for word, count in words.items() if count >= max(2, len(texts) / 100)]
-    split = np.mean([*map(len, vocabulary.encode(frequent))]) if len(frequent) >= _MIN_WORDS else 1.0
-    is_unknown = [token == UNK or bool(_BYTE.fullmatch(piece)) for token, piece in enumerate(pieces)]
-    unknown = np.array(is_unknown)[np.concatenate(sentences)].mean()
-    if split > _MAX_SPLIT or unknown > _MAX_UNKNOWN_TOKENS:
-        example = _shorten(" ".join(pieces[token] for token in sentences[0]))
-        yield (
-            f"{setting} splits frequent words of the {side} into {split:.1f} tokens, and {unknown:.0%} of all tokens "
-            f"are unknown or bytes, such as '{example}'; check that it was trained on this language"
         )
 
 
