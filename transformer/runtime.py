@@ -1,4 +1,4 @@
-"""The process of a command: its memory, and errors that Python reports at its end."""
+"""The operating system under a command: its memory and standard streams."""
 
 import ctypes
 import gc
@@ -14,6 +14,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 
 def set_up() -> None:
     """Prepares the process for a command. To be called before any thread starts."""
+    open_closed_streams()
     keep_freed_memory()
     gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay
 
@@ -23,6 +24,21 @@ def set_up() -> None:
             sys.__unraisablehook__(unraisable)
 
     sys.unraisablehook = report
+
+
+def open_closed_streams() -> None:
+    """Replaces closed standard streams by the null device, for this process and its children.
+
+    Otherwise the next file that is opened takes the stream's descriptor, and libraries write their messages into it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def keep_freed_memory() -> None:
