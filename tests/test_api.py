@@ -115,6 +115,17 @@ def test_an_error_names_the_item_and_the_remedy(model, method, arguments, messag
     assert str(caught.value).startswith(message)
 
 
+def test_a_forked_child_is_refused_instead_of_hanging(model, workdirs, monkeypatch):
+    monkeypatch.setattr("os.getpid", lambda: 1)  # as in a child
+    texts = (model.translate, model.encode)
+    calls = [*(functools.partial(method, ["1"]) for method in texts), functools.partial(model.score, [("1", "1")])]
+    calls += [lambda: model.attention("1", "1"), lambda: model.beam_tree("1"), lambda: transformer.load(workdirs[0])]
+    for call in calls:
+        with pytest.raises(UserError, match=r"forked .* multiprocessing.get_context\(\"spawn\"\)"):
+            call()
+    assert model.can_score(("1", "1"))
+
+
 def test_a_line_break_counts_as_a_space_whatever_the_tokenizer():
     assert api.check_text("a\nb\r\n", "text").rstrip() == "a b"
 

@@ -15,10 +15,12 @@ from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
+LOADING_PROCESS = os.getpid()  # `transformer.load` imports this module; forked children inherit the value
 
 
 def load(workdir: object, checkpoint: object, average: object, decoding: Mapping[str, object]) -> "Model":
     """Returns the model that `transformer.load` describes."""
+    _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
     is_list = isinstance(folders, Sequence) and len(folders) > 0
     if not is_list or not all(isinstance(folder, str | os.PathLike) for folder in folders):
@@ -38,7 +40,7 @@ class Model:
     All methods take any number of texts, translate or read them in batches of similar length, and return the results in
     the order of the texts. Each batch shape is compiled when it is first needed; JAX keeps compiled programs between
     processes only if you set its `jax_compilation_cache_dir`. Threads may share a model: a lock admits one call at a
-    time. Forked processes cannot: JAX warns of a fork, and hangs in the child.
+    time. Forked processes cannot use a model, nor load one if their parent has.
 
     Attributes:
       config: the configuration of the (first) run, with the decoding keys given to `load`.
@@ -128,12 +130,22 @@ class Model:
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def _check(self, method: str, allows_ensemble: bool = True) -> None:
-        """Raises UserError unless a model of this objective has the method."""
+        """Raises UserError unless this process can run the method, and a model of this objective has it."""
+        _refuse_fork(method)
         if len(self.checkpoints) > 1 and not allows_ensemble:
             raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
+
+
+def _refuse_fork(method: str) -> None:
+    """Raises UserError in a child that was forked after a model was loaded: JAX's threads are not in it."""
+    if os.getpid() != LOADING_PROCESS:
+        raise UserError(
+            f"{method}: JAX hangs in a process that was forked after a model was loaded; start the process with "
+            'multiprocessing.get_context("spawn") and load the model in it'
+        )
 
 
 def _texts(texts: Any) -> list[str]:
