@@ -91,6 +91,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "raise max_positions or lower the others": (
         lambda c: c.model.positions == "learned" and _longest_stack(c) > c.model.max_positions
     ),
+    "only translation models read word vectors; leave source_vectors and target_vectors empty": (
+        lambda c: _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors)
+    ),
     "this objective reads one sentence a row; set plan=buckets": (
         lambda c: _lacks(c, "packed") and c.batch.plan == "packed"
     ),
@@ -113,6 +116,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             c.tokenizer.kind not in ("bpe", "unigram")
             and (c.tokenizer.subword_sampling > 0 or c.tokenizer.byte_fallback)
         )
+    ),
+    "embeddings come from another run or from files; set init_from, or source_vectors and target_vectors": (
+        lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors))
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": (
         lambda c: (

@@ -24,7 +24,7 @@ from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
 # Keys of `config.model` that do not change what its parameters mean.
-INDEPENDENT_KEYS = ("dropout", "attention_dropout", "activation_dropout", "dtype")
+INDEPENDENT_KEYS = ("dropout", "attention_dropout", "activation_dropout", "dtype", "source_vectors", "target_vectors")
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 

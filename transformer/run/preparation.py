@@ -24,6 +24,7 @@ from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
@@ -54,12 +55,14 @@ class Run:
         return checkpoints.restore(self.initializer.abstract_state) or (self.initial_state(), Progress())
 
     def initial_state(self) -> TrainState:
-        """Returns a state of random parameters, or of those of the run `training.init_from`."""
-        if not self.config.training.init_from:
-            return self.initializer()
-        parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
-        # Of the random state only the parameters stay in memory.
-        return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
+        """Returns a state of random parameters, pretrained word vectors, or the run `training.init_from`."""
+        if self.config.training.init_from:
+            parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
+            # Of the random state only the parameters stay in memory.
+            return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
+        state = self.initializer()
+        rows = load_pretrained_embeddings(self.config.model, self.tokenizer)
+        return self.initializer.start_from(replace_rows(state.parameters, rows)) if rows else state
 
 
 @contextlib.contextmanager
@@ -108,6 +111,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
 
     Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
+    check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     checks.check_attention(config.model, jax.devices()[0])

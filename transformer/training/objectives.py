@@ -32,8 +32,9 @@ class TrainingObjective(NamedTuple):
     """One way to train.
 
     Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
-    the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop, shortlist
-    and decoder (model.decoder_start and decoder_self_attention).
+    the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
+    word_vectors (model.source_vectors and target_vectors), shortlist and decoder (model.decoder_start and
+    decoder_self_attention).
     """
 
     sides: tuple[bool, bool]  # whether pairs have a source and a target; an absent side has an empty language
@@ -64,7 +65,7 @@ OBJECTIVES = {
         (True, True),
         Transformer,
         {"translate", "score", "attention", "beam_tree", "encode"},
-        {"packed", "label_smoothing", "r_drop", "shortlist", "decoder"},
+        {"packed", "label_smoothing", "r_drop", "word_vectors", "shortlist", "decoder"},
     ),
     # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes would differ.
     "masked_lm": TrainingObjective(

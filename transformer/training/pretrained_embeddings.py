@@ -1,0 +1,89 @@
+"""Embedding tables initialized from pretrained word vectors in word2vec's text format."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jaxtyping import Bool, Float
+
+from transformer import files
+from transformer.config_types import Config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
+
+
+class PretrainedRows(NamedTuple):
+    """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
+
+    table: Float[np.ndarray, "V D"]
+    has_vector: Bool[np.ndarray, " V"]
+
+
+def check_files(config: Config) -> None:
+    """Raises UserError if a file is missing or its first line cannot be used. `config` is `config.model`."""
+    for name in filter(None, (config.source_vectors, config.target_vectors)):
+        next(_read_vectors(files.expanded(name), config.d_model), None)
+
+
+def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
+    """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", if set; `config` is `config.model`."""
+    names = {"encoder": config.source_vectors, "decoder": config.target_vectors}
+    return {
+        stack: read_rows(files.expanded(name), vocabulary.pieces, config.d_model)
+        for (stack, name), vocabulary in zip(names.items(), tokenizer.sides, strict=True)
+        if name
+    }
+
+
+def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
+    """Reads the vectors of the pieces that are words in the file. A piece matches without its word mark.
+
+    Raises UserError if the file cannot be used or has none of the pieces.
+    """
+    wanted: dict[str, list[int]] = {}
+    for index, piece in enumerate(pieces):
+        wanted.setdefault(piece.removeprefix("\u2581"), []).append(index)
+    table, has_vector = np.zeros((len(pieces), d_model), np.float32), np.zeros(len(pieces), bool)
+    for word, vector in _read_vectors(path, d_model):
+        for index in wanted.pop(word, ()):
+            table[index], has_vector[index] = vector, True
+    logging.info("%s has vectors for %d of %d pieces.", path, has_vector.sum(), len(pieces))
+    if not has_vector.any():
+        raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it for this language?")
+    return PretrainedRows(table / math.sqrt(d_model), has_vector)
+
+
+def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
+    """Returns the parameters with pretrained rows in the embedding tables; a shared table has the decoder's last."""
+    for stack, pretrained in rows.items():
+        # A shared table is a parameter of the first stack in alphabetical order: the decoder.
+        owner = stack if "embedding" in parameters[stack] else "decoder"
+        variable = parameters[owner]["embedding"]
+        table = jnp.where(pretrained.has_vector[:, None], pretrained.table, variable["table"])
+        variable["table"] = jax.device_put(table, variable["table"].sharding)
+    return parameters
+
+
+def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:
+    """Yields (word, vector) for each line. The header, two numbers, is optional."""
+    if not path.is_file():
+        raise UserError(f"pretrained embeddings: {path}: no such file")
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            word, *values = line.rstrip().split(" ")
+            if number == 1 and len(values) == 1:
+                continue
+            try:
+                vector = np.array(values, np.float32)
+            except ValueError:
+                raise UserError(f"{path}: line {number} is not a word and its numbers") from None
+            if len(vector) != d_model:
+                raise UserError(f"{path}: line {number} has {len(vector)} numbers, must be model.d_model={d_model}")
+            if not np.isfinite(vector).all():
+                raise UserError(f"{path}: line {number} has a number that is not finite")
+            yield word, vector
