@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from absl import logging
@@ -33,6 +34,10 @@ UNUSABLE_PATH = (
 )
 
 
+class Terminated(KeyboardInterrupt):
+    """An interruption by SIGTERM."""
+
+
 class Parser(argparse.ArgumentParser):
     """The flags of one command, those of `add_argument` and overrides of configuration keys.
 
@@ -52,20 +57,29 @@ class Parser(argparse.ArgumentParser):
         self.overrides = overrides
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments. Raises UserError for an unknown flag or key, or a value of another type."""
+        """Parses the arguments. Raises UserError for an unknown or repeated flag or key, or a value of another type."""
         flags = self._option_string_actions
         plain: list[str] = []
         overrides: list[tuple[str, str]] = []
+        given: dict[str, str] = {}
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
+            collects_values = name in flags and isinstance(flags[name].default, list)
+            if name in given and not collects_values:
+                raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
+            if name.startswith("--"):
+                given[name] = word
             if self._is_override(name):
                 if not equals and (text := next(words, None)) is None:
                     raise UserError(f"{word}: needs a value, {word}=VALUE")
                 overrides.append((name.removeprefix("--").removeprefix("config."), text))
             elif name.startswith("--") and name not in flags:
-                keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
-                advice = nearest(name, [*flags, *filter(self._is_override, keys)])
+                if name.startswith("--config.data."):
+                    advice = moved_data("DIR")
+                else:
+                    keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
+                    advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
             else:
                 plain.append(word)
@@ -104,7 +118,7 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     runtime.set_up()
 
     def terminate(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt(f"terminated by signal {number}")
+        raise Terminated(f"terminated by signal {number}")
 
     # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
     signal.signal(signal.SIGTERM, terminate)

@@ -67,11 +67,12 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
                 "that translate together need the same (give the second run the first one's by "
                 "--config.tokenizer.model_file)"
             )
-        if (objective := run_config.training.objective) != config.training.objective:
-            raise UserError(
-                f"--workdir={','.join(workdirs)}: {first.path} has training.objective={config.training.objective} and "
-                f"{workdir.path} has {objective}; the models of an ensemble need the same"
-            )
+        for group, key in (("training", "objective"), ("model", "ctc_frames")):
+            if run_config[group][key] != config[group][key]:
+                raise UserError(
+                    f"--workdir={','.join(workdirs)}: {first.path} has {group}.{key}={config[group][key]} and "
+                    f"{workdir.path} has {run_config[group][key]}; the models of an ensemble need the same"
+                )
         try:
             with_values(run_config, decoding)
         except UserError as error:
