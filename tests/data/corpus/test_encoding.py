@@ -34,11 +34,11 @@ def test_hashes_depend_on_where_the_source_ends():
 
 
 def test_summary_names_reasons_by_frequency():
-    assert encoding.summary(28_990, {"empty": 3, "duplicate": 7, "too_long": 0}, "") == (
+    assert encoding.summary(28_990, {"empty": 3, "duplicate": 7, "too_long": 0}) == (
         "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"
     )
-    assert encoding.summary(5, {"empty": 0}, "") == "5 pairs kept, none dropped"
-    assert encoding.summary(1, {"duplicate": 1}, "") == "1 pair kept, 1 dropped: 1 repeated"
+    assert encoding.summary(5, {"empty": 0}) == "5 pairs kept, none dropped"
+    assert encoding.summary(1, {"duplicate": 1}) == "1 pair kept, 1 dropped: 1 repeated"
 
 
 def test_without_limits_only_pairs_with_an_empty_side_are_dropped():

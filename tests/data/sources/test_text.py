@@ -24,10 +24,6 @@ def data(tmp_path):
 def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, content):
     path = tmp_path_factory.mktemp("lines") / name
     write(path, content)
-    if b"\r" in content and b"\n" not in content:
-        with pytest.raises(UserError, match="its lines end with CR only, must end with LF"):
-            lines.count_lines(path)
-        return
     expected = content.split(b"\n")
     if not expected[-1]:
         expected.pop()  # nothing follows the last line end
@@ -120,13 +116,6 @@ def test_a_missing_file_is_reported_with_the_existing_stems(tmp_path, data):
         sources.open_source(data, "train")
 
 
-def test_a_plain_and_a_gzip_file_of_one_name_are_refused(tmp_path, data):
-    write_pairs(tmp_path, "train", PAIRS)
-    write(tmp_path / "train.de.gz", ["older"] * 20)
-    with pytest.raises(UserError, match=r"data\.train_split=train: both train\.de and train\.de\.gz are in .*; remove"):
-        sources.open_source(data, "train")
-
-
 def test_the_identity_changes_with_the_file(tmp_path, data):
     write_pairs(tmp_path, "train", PAIRS)
     before = sources.open_source(data, "train").identity
@@ -200,25 +189,16 @@ def test_an_unknown_source_has_no_default(data):
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-@pytest.mark.parametrize("text", ["上海的一个男人\n二\n" * 3000, "a man"])
+@pytest.mark.parametrize("text", ["上海的一个男人\n二\n" * 3000, "a man\n"])
 def test_other_encodings_are_named(tmp_path, name, encoding, text):
     write(tmp_path / name, text.encode(encoding))
-    family = encoding[:6].upper()
-    with pytest.raises(UserError, match=f"{name}: is {family}, must be UTF-8; convert it: iconv -f {family} "):
+    with pytest.raises(UserError, match=f"{name}: is UTF-16 or UTF-32, must be UTF-8; convert it"):
         lines.count_lines(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("“naïve”".encode("cp1252"), "WINDOWS-1252"),
-        ("Привет".encode("cp1251"), "older encoding.* WINDOWS-1251"),
-        ("上海的一个男人".encode("gb18030"), "older encoding.* GB18030"),
-        ("男の人がいます".encode("shift_jis"), "older encoding.* Shift_JIS"),
-        ("schön".encode("utf-16"), "probably UTF-16.*iconv -f UTF-16 "),
-        ("ein Käse, ein Öl".encode()[:-2], "damaged UTF-8"),
-    ],
-)
-def test_the_probable_encoding_is_named(line, expected):
-    with pytest.raises(UserError, match=f"here: not UTF-8 .*{expected}"):
-        lines.decode(line, "here")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_one_short_line_without_an_end_is_refused_if_it_has_a_mark(tmp_path, encoding):
+    mark = b"" if encoding == "utf-16" else "\ufeff".encode(encoding)
+    write(tmp_path / "file", mark + "a man".encode(encoding))
+    with pytest.raises(UserError, match="is UTF-16 or UTF-32"):
+        lines.count_lines(tmp_path / "file")

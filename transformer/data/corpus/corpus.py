@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from transformer.config_types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.encoding import Losses, open_array
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
-from transformer.data.sources.source import Source, decoded, open_source, read_pairs
+from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UNREADABLE, UserError
 
@@ -36,8 +36,7 @@ class Corpus:
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`encoding.count_losses`),
-        and `invalid`, the error about the first side that is not UTF-8.
+      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`encoding.count_losses`).
       sampler: samples the sentences of each epoch; None without subword sampling.
     """
 
@@ -128,21 +127,16 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
-    logging.log(level, "%s: %s.", source.name, encoding.summary(kept, dropped, corpus.report["invalid"]))
+    logging.log(level, "%s: %s.", source.name, encoding.summary(kept, dropped))
     return corpus
 
 
 def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
     dropped, losses = _write(folder, source, encoder, wanted_workers)
-    kept, invalid = len(source) - dropped.total(), ""
-    if dropped["invalid_utf8"]:
-        try:
-            deque(decoded(source), maxlen=0)
-        except UserError as error:
-            invalid = str(error)
+    kept = len(source) - dropped.total()
     if not kept:
-        raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped, invalid)}")
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
     if encoder.rules.deduplicate:
         _, first = np.unique(open_array(folder, "hashes"), return_index=True)
         first.sort()
@@ -158,7 +152,6 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
         "digest": _digest(folder),
         "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses,
-        "invalid": invalid,
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
     files.write_json(folder / _REPORT, report)

@@ -83,15 +83,12 @@ def content_hash(source: str, target: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def summary(kept: int, dropped: dict[str, int], invalid: str) -> str:
-    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side".
-
-    `invalid` is the error about the first side that is not UTF-8, which ends the line, or "".
-    """
+def summary(kept: int, dropped: dict[str, int]) -> str:
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"."""
     counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
     reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
     total = f"{sum(dropped.values()):,} dropped: {reasons}" if counts else "none dropped"
-    return f"{counted(kept, 'pair')} kept, {total}" + (f"; {invalid}" if invalid else "")
+    return f"{counted(kept, 'pair')} kept, {total}"
 
 
 @dataclass(frozen=True)

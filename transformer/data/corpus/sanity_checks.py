@@ -50,7 +50,7 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
     `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
     characters of a side of the training split are unknown.
     """
-    kind, setting = config.tokenizer.kind, _vocabulary_setting(config)
+    kind = config.tokenizer.kind
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
         if not counts.get("characters"):
             continue
@@ -58,8 +58,9 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
         if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
             line = (
                 f"{name}, {config.data[f'{side}_language']}: {unknown:.1%} of the characters are unknown to the "
-                f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that {setting} suits this text, or "
-                "train a vocabulary with tokenizer.byte_fallback=True"
+                f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that tokenizer.model_file, "
+                "training.init_from or tokenizer.character_coverage suits this text, or train a vocabulary with "
+                "tokenizer.byte_fallback=True"
             )
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
@@ -88,14 +89,6 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
             f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
             "the training data, or scores on this split are too high"
         )
-
-
-def _vocabulary_setting(config: Config) -> str:
-    """Returns the setting that chose the vocabulary, for messages."""
-    for group, key in (("tokenizer", "model_file"), ("training", "init_from")):
-        if value := config[group][key]:
-            return f"{group}.{key}={value}"
-    return f"tokenizer.character_coverage={config.tokenizer.character_coverage:g}"
 
 
 def _decoded(vocabulary: Vocabulary, text: str) -> str:

@@ -1,7 +1,7 @@
 """Text files and standard input as sequences of lines.
 
 A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the start is skipped.
-UTF-16, UTF-32 and lines that end with "\\r" only are refused: they would look like damaged lines, or like one line.
+UTF-16 and UTF-32 are refused: they would look like damaged lines.
 """
 
 import codecs
@@ -19,6 +19,7 @@ from transformer.errors import UserError
 
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
+_CONVERT = "correct the line, or convert the text, as with iconv -f WINDOWS-1252 -t UTF-8"
 
 
 def count_lines(path: Path) -> int:
@@ -29,7 +30,7 @@ def count_lines(path: Path) -> int:
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a plain or gzip file without their line ends.
 
-    Raises UserError if the file cannot be read, is damaged, UTF-16 or UTF-32, or its lines end with "\\r" only.
+    Raises UserError if the file cannot be read, is damaged, UTF-16 or UTF-32.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
@@ -43,14 +44,10 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _check_encoding(head: bytes, path: Path) -> None:
-    newlines, wide_newlines = head.count(b"\n"), max(head.count(b"\n\0"), head.count(b"\0\n"))
-    has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if has_mark or 2 * wide_newlines > newlines or (b"\0" in head and not newlines):
-        is_utf32 = head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or b"\0\0\0" in head
-        encoding = "UTF-32" if is_utf32 else "UTF-16"
-        raise UserError(f"{path}: is {encoding}, must be UTF-8; convert it: iconv -f {encoding} -t UTF-8")
-    if b"\r" in head and not newlines:
-        raise UserError(f"{path}: its lines end with CR only, must end with LF; convert it: tr '\\r' '\\n'")
+    has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
+    wide_newlines = max(head.count(b"\n\0"), head.count(b"\0\n"))
+    if has_mark or 2 * wide_newlines > head.count(b"\n"):
+        raise UserError(f"{path}: is UTF-16 or UTF-32, must be UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8")
 
 
 def strip_line_end(line: bytes, first: bool) -> bytes:
@@ -91,18 +88,15 @@ def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
 
 
 def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
-    """Yields the lines without their ends. Warns of NUL, and of bytes that are not UTF-8, which become U+FFFD."""
+    """Yields the lines without their ends. Warns of bytes that are not UTF-8, which become U+FFFD."""
     for number, line in enumerate(lines, start=first_line):
         line = strip_line_end(line, first=number == 1)
         try:
-            text = line.decode()
-            if "\0" in text:
-                logging.warning("Line %d has NUL bytes; %s.", number, probable_encoding(line))
+            yield line.decode()
         except UnicodeDecodeError as error:
             message = "Line %d is not UTF-8 (byte %d): such bytes become U+FFFD; %s."
-            logging.warning(message, number, error.start + 1, probable_encoding(line))
-            text = line.decode(errors="replace")
-        yield text
+            logging.warning(message, number, error.start + 1, _CONVERT)
+            yield line.decode(errors="replace")
 
 
 def read_text_file(path: Path) -> list[str]:
@@ -129,21 +123,7 @@ def decode(line: bytes, where: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 (byte {error.start + 1}); {probable_encoding(line)}") from error
-
-
-def probable_encoding(line: bytes) -> str:
-    """Returns what a line with NUL, or that is not UTF-8, probably is, and how to correct it."""
-    if b"\0" in line:
-        return "it is probably UTF-16; convert the text to UTF-8: iconv -f UTF-16 -t UTF-8"
-    invalid = len(line) - len(line.decode(errors="ignore").encode())
-    beyond_ascii = sum(byte >= 0x80 for byte in line)
-    if 2 * invalid < beyond_ascii:
-        return "it is damaged UTF-8; correct the line"
-    if 2 * beyond_ascii > len(line):
-        encodings = "GB18030, Shift_JIS or WINDOWS-1251"
-        return f"it is probably in an older encoding of its language, such as {encodings}; convert it with iconv"
-    return "it is probably WINDOWS-1252; convert the file to UTF-8: iconv -f WINDOWS-1252 -t UTF-8"
+        raise UserError(f"{where}: not UTF-8 (byte {error.start + 1}); {_CONVERT}") from error
 
 
 def counted(number: int, noun: str) -> str:

@@ -93,11 +93,9 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     if not language:
         return None
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
-    present = [path.resolve() for path in (plain, packed) if path.is_file()]
-    if len(present) == 2:
-        raise UserError(f"data.{key}={stem}: both {plain.name} and {packed.name} are in {folder}; remove one of them")
-    if present:
-        return present[0]
+    for path in (plain, packed):
+        if path.is_file():
+            return path.resolve()
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"

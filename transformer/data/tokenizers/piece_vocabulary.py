@@ -97,10 +97,4 @@ def _check(pieces: Sequence[str]) -> None:
     if tuple(pieces[:SPECIAL]) != SPECIAL_PIECES:
         raise UserError(f"its pieces must begin with {', '.join(SPECIAL_PIECES)}")
     if len(set(pieces)) < len(pieces):
-        seen: set[str] = set()
-        repeated = next(piece for piece in pieces if piece in seen or seen.add(piece))
-        raise UserError(f"it has the piece {repeated!r:.60} twice")
-    try:
-        "".join(pieces).encode()
-    except UnicodeEncodeError as error:
-        raise UserError("a piece is not valid Unicode") from error
+        raise UserError("it has a piece twice")
