@@ -2,7 +2,6 @@
 
 import json
 import struct
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -138,24 +137,11 @@ def test_absent_and_doubled_tokens(tmp_path):
     assert model.parameters["output_bias"].tolist() == [NEVER, 0, NEVER, 0, 0, 0, 0, 0, 0]
 
 
-def test_a_vocabulary_map_is_a_shortlist_and_back(tmp_path):
-    lines = ["\tx </s>", "a\ty z", "a b\tx", "b\tx unknown"]
-    folder = write_folder(tmp_path, model_bin(random_variables()))
-    (folder / "vmap.txt").write_text("".join(f"{line}\n" for line in lines))
-    model = ctranslate2_reader.read(folder)
-    target = model.tokenizer.target.pieces
-    candidates = [[target[token] for token in row if token >= 0] for row in model.shortlist.translations]
-    assert candidates == [[], [], [], [], ["y", "z"], ["x"]]
-    assert [target[token] for token in model.shortlist.frequent] == ["x", "</s>"]
-    (folder / "vmap.txt").write_text(ctranslate2.vocabulary_map(model))
-    again = ctranslate2_reader.read(folder).shortlist
-    assert again.fingerprint == model.shortlist.fingerprint
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("model.attention", "additive"),
+        ("model.attention", "dot_product_unscaled"),
         ("model.decoder_self_attention", "ssru"),
         ("training.objective", "causal_lm"),
         ("model.d_k", 8),
@@ -184,24 +170,13 @@ def test_argos_package(tmp_path):
     folder = write_folder(tmp_path / "translate-de_en" / "model", model_bin(random_variables()))
     (folder.parent / "metadata.json").write_text(json.dumps({"from_code": "de", "to_code": "en"}))
     (folder.parent / "sentencepiece.model").write_bytes(tokenizer.source.serialized)
-    archive = tmp_path / "translate-de_en.argosmodel"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
-        for path in sorted(folder.parent.rglob("*")):
-            package.write(path, path.relative_to(tmp_path))
-        package.writestr("translate-de_en/stanza/en/tokenize/ewt.pt", b"ignored")
-    for path in (archive, folder.parent):
-        assert formats.recognise(path) == "ctranslate2"
-        model = ctranslate2_reader.read(path)
-        assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
-        assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
-
-
-def test_an_archive_of_two_packages_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "two.argosmodel", "w") as archive:
-        for name in ("de_en", "en_de"):
-            archive.writestr(f"{name}/model/model.bin", model_bin(random_variables()))
-    with pytest.raises(UserError, match="two.argosmodel: has two files model.bin, must have those of one model"):
-        ctranslate2_reader.read(tmp_path / "two.argosmodel")
+    assert formats.recognise(folder.parent) == "ctranslate2"
+    model = ctranslate2_reader.read(folder.parent)
+    assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
+    assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
+    (folder.parent / "sentencepiece.model").rename(folder.parent / "bpe.model")
+    with pytest.raises(UserError, match="has a bpe.model of subword-nmt"):
+        ctranslate2_reader.read(folder.parent)
 
 
 def with_variable(name: str, value) -> bytes:
@@ -264,19 +239,27 @@ def test_damaged_or_unknown_models_are_refused_in_one_line(tmp_path, case):
         ({"decoder_start_token": None}, "decoder_start_token"),
         ({"add_source_bos": True}, "add_source_bos"),
         ({"quantization_type": 1}, "quantization_type"),
-        ({"eos_token": ["</s>"]}, "damaged"),
+        ({"eos_token": ["</s>"]}, r"has the setting eos_token=\['</s>'\], must be a string"),
+        ({"unk_token": None}, "has the setting unk_token=None, must be a string"),
+        ({"decoder_start_token": 2}, "has the setting decoder_start_token=2, must be a string"),
+        ({"add_source_eos": "no"}, "has the setting add_source_eos=no, must be true or false"),
+        ({"layer_norm_epsilon": "1e-5"}, "has the setting layer_norm_epsilon=1e-5, must be a number such as"),
+        ({"layer_norm_epsilon": {}}, "has the setting layer_norm_epsilon={}, must be a number such as"),
     ],
 )
-def test_settings_without_an_equivalent_are_refused(tmp_path, config, reason):
-    with pytest.raises(UserError, match=reason):
+def test_settings_without_an_equivalent_are_refused_in_one_line(tmp_path, config, reason):
+    with pytest.raises(UserError, match=reason) as error:
         ctranslate2_reader.read(write_folder(tmp_path, model_bin(random_variables()), config))
+    assert str(error.value).startswith(str(tmp_path)) and "\n" not in str(error.value)
 
 
-def test_a_vocabulary_has_only_strings(tmp_path):
+@pytest.mark.parametrize("tokens", [[*TARGETS[:-1], ["a"]], [*TARGETS[:-1], 1], [*TARGETS[:-1], "x"]])
+def test_a_vocabulary_has_only_different_strings(tmp_path, tokens):
     folder = write_folder(tmp_path, model_bin(random_variables()))
-    (folder / "target_vocabulary.json").write_text(json.dumps([*TARGETS[:-1], ["a"]]))
-    with pytest.raises(UserError, match=r"target_vocabulary.json: damaged \(a token is not a string\)"):
+    (folder / "target_vocabulary.json").write_text(json.dumps(tokens))
+    with pytest.raises(UserError, match=r"target_vocabulary.json: ") as error:
         ctranslate2_reader.read(folder)
+    assert "\n" not in str(error.value)
 
 
 def test_random_damage_raises_only_user_errors(tmp_path):
@@ -291,31 +274,6 @@ def test_random_damage_raises_only_user_errors(tmp_path):
             assert "\n" not in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "package/../../model.bin", "package\\model.bin"])
-def test_packages_with_paths_outside_are_refused(tmp_path, name):
-    archive = tmp_path / "model.argosmodel"
-    with zipfile.ZipFile(archive, "w") as package:
-        package.writestr(name, "evil")
-    with pytest.raises(UserError, match="the name"):
-        ctranslate2_reader.read(archive)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.argosmodel"]
-
-
-def test_packages_that_unpack_to_much_more_are_refused(tmp_path):
-    archive = tmp_path / "model.argosmodel"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
-        package.writestr("package/model/model.bin", bytes(1 << 27))
-    with pytest.raises(UserError, match="damaged"):
-        ctranslate2_reader.read(archive)
-
-
-def test_a_folder_with_two_models_is_refused(tmp_path):
-    folder = write_folder(tmp_path, model_bin(random_variables()))
-    write_folder(folder / "model", model_bin(random_variables()))
-    with pytest.raises(UserError, match="has 2 files model.bin"):
-        ctranslate2_reader.read(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "changes"),
@@ -327,9 +285,8 @@ def test_a_folder_with_two_models_is_refused(tmp_path):
             (28,),
             {"positions": "sinusoidal_marian", "decoder_start": "zero", "source_eos": False, "activation": "swish"},
         ),
-        ((28,), {"positions": "learned", "max_positions": 300, "activation": "gelu_exact", "final_norm": True}),
-        ((28,), {"positions": "sinusoidal_concatenated", "attention": "dot_product_unscaled", "activation": "glu"}),
-        ((28,), {"d_k": 6, "d_v": 6, "layer_norm_epsilon": 1e-3, "activation": "geglu", "norm_position": "pre"}),
+        ((28,), {"positions": "learned", "max_positions": 300, "activation": "geglu", "final_norm": True}),
+        ((28,), {"positions": "sinusoidal_concatenated", "layer_norm_epsilon": 1e-3, "activation": "glu"}),
     ],
     ids=str,
 )
@@ -344,7 +301,7 @@ def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, s
     unspecified = {"model.dtype", "model.final_norm", "model.num_decoder_layers"}
     for key in model.config.keys() - unspecified:
         assert not key.startswith("model.") or again.settings[key] == model.settings[key]
-    assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
+    assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in model.tokenizer.sides]
 
     sentences = certificate.Sentences("here", ["a dog runs", "two men sit in the park", "the girl"])
     config = certificate.float32_config(model)
