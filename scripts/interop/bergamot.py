@@ -20,7 +20,6 @@ EMBEDDINGS = "Wemb"  # the only int8 matrix that is not transposed
 
 
 def recognises(path: Path) -> bool:
-    """Tells whether this is a model of Marian's binary format, or its folder."""
     return bool(_models_in(path))
 
 

@@ -3,7 +3,6 @@
 CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
 """
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from scripts.interop import runtimes, vocabularies
 from scripts.interop.portable import PortableModel
-from transformer import files
 from transformer.config.keys import freeze
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -49,20 +47,6 @@ PARTS = {
     "ffn/layer_norm": ("feed_forward_connection.norm",),
 }
 KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}  # of linear maps, and of norms
-README = """\
-# A model for CTranslate2
-
-The pieces of a text are {segmentation}. In Python:
-
-```python
-translator = ctranslate2.Translator("FOLDER")
-results = translator.translate_batch(
-    [pieces], beam_size={beam_size}, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]]
-)
-```
-
-CTranslate2 divides the log-probability of a hypothesis by length^length_penalty.
-"""
 
 
 def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
@@ -97,26 +81,22 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "rotary_interleave": False,
     }
     settings = {"add_source_eos": config.model.source_eos, "layer_norm_epsilon": config.model.layer_norm_epsilon}
-    with tempfile.NamedTemporaryFile(suffix=".npz") as variables:
-        np.savez(variables, **_variables(model.parameters, config.model, layers))
-        variables.flush()
-        request = {
-            "folder": str(folder.resolve()),
-            "quantization": quantization,
-            "variables": variables.name,
-            **{stack: arguments | {"num_layers": number} for stack, number in layers.items()},
-            "config": SETTINGS | settings,
-            "vocabularies": [list(side.pieces) for side in model.tokenizer.sides],
-            "sources": [],
-        }
-        try:
-            runtimes.ask(python or runtimes.find_python(None) or Path("python"), "ctranslate2", request)
-        except runtimes.Unavailable as reason:
-            raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
-    segmenters = vocabularies.write_segmenters(folder, model.tokenizer)
-    segmentation = f"those of {' and '.join(segmenters)}" if segmenters else "separated by spaces"
-    readme = README.format(segmentation=segmentation, beam_size=config.decoding.beam_size)
-    files.write_text(folder / "README.md", readme)
+    variables = folder / "variables.npz"
+    np.savez(variables, **_variables(model.parameters, config.model, layers))
+    request = {
+        "folder": str(folder.resolve()),
+        "quantization": quantization,
+        **{stack: arguments | {"num_layers": number} for stack, number in layers.items()},
+        "config": SETTINGS | settings,
+        "vocabularies": [list(side.pieces) for side in model.tokenizer.sides],
+        "sources": [],
+    }
+    try:
+        runtimes.ask(python or runtimes.find_python(None) or Path("python"), "ctranslate2", request)
+    except runtimes.Unavailable as reason:
+        raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
+    variables.unlink()
+    vocabularies.write_segmenters(folder, model.tokenizer)
 
 
 def _variables(parameters: dict[str, np.ndarray], config: Config, layers: dict[str, int]) -> dict[str, np.ndarray]:

@@ -54,7 +54,6 @@ class _Importer:
 
     def read(self) -> PortableModel:
         self.read_layers()
-        self.read_attention()
         tokenizer = self.read_embeddings()
         self.read_positions()
         for name, value in self.variables.items():
@@ -95,6 +94,7 @@ class _Importer:
         self.config |= {
             "model.num_layers": self.layers["encoder"],
             "model.num_decoder_layers": self.layers["decoder"],
+            "model.num_heads": int(self.scalar("num_heads", 0)),
             "model.d_ff": parameters["encoder.layers.0.feed_forward.inner.kernel"].shape[1],
             "model.norm_position": "pre" if self.scalar("pre_norm", 1) else "post",
             "model.final_norm": "encoder.final_norm.scale" in parameters,
@@ -102,9 +102,6 @@ class _Importer:
             "model.attention_bias": has_attention_bias,
             "model.activation": next(name for name, value in ACTIVATIONS.items() if value == activation),
         }
-
-    def read_attention(self) -> None:
-        self.config["model.num_heads"] = int(self.scalar("num_heads", 0))
         selves = [f"{stack}/layer_{layer}/self_attention" for stack in STACKS for layer in range(self.layers[stack])]
         if self.scalar("rotary_dim", ABSENT, selves) != ABSENT:
             if self.scalar("rotary_interleave", 1, selves) or self.scalar("rotary_base", 1e4, selves) != 1e4:
@@ -151,7 +148,8 @@ class _Importer:
         d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
         if tables[0] is None:  # CTranslate2 then computes encodings, of which the first is that of position 1
             tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
-        kinds = [name for name in SINUSOIDS if all(_has_encodings(table, name) for table in tables)]
+        encodings = {name: sinusoids(name, d_model, np.arange(len(tables[0]))) for name in SINUSOIDS}
+        kinds = [name for name, table in encodings.items() if np.allclose(tables, table, rtol=0, atol=5e-3)]
         if kinds or is_rotary:
             self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
             return
@@ -199,17 +197,9 @@ def _read_settings(folder: Path, variables: dict[str, np.ndarray]) -> dict[str, 
         settings |= untrusted.read_json(folder / "config.json")
     if settings["layer_norm_epsilon"] is None:
         settings["layer_norm_epsilon"] = SETTINGS["layer_norm_epsilon"]
-    if settings["decoder_start_token"] is None:
-        raise UserError("has no decoder_start_token: the user gives the first target token, which no command here can")
     for key, value in settings.items():
         if key not in SETTINGS and value:
             raise UserError(f"has the setting {key}={show(value)}, which no model here has")
         if key in SETTINGS and not isinstance(value, kind := type(SETTINGS[key])):
             raise UserError(f"has the setting {key}={show(value)}, must be {TYPES[kind]}")
     return settings
-
-
-def _has_encodings(table: np.ndarray, name: str) -> bool:
-    """Tells whether a table of positions has these encodings, up to the rounding of bfloat16."""
-    encodings = sinusoids(name, table.shape[1], np.arange(len(table)))
-    return np.allclose(table, encodings, rtol=0, atol=5e-3)

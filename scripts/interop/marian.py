@@ -19,8 +19,7 @@ MODEL, SEARCH = "model.npz", "decoder.yml"
 
 
 def recognises(path: Path) -> bool:
-    """Tells whether this is a .npz file with a vocabulary beside it, or their folder."""
-    return bool(_models_in(path)) and bool(vocabularies.marian_files(path if path.is_dir() else path.parent))
+    return bool(_models_in(path))
 
 
 def read(path: Path) -> PortableModel:
@@ -97,10 +96,8 @@ def _search_config(search: dict[str, Any]) -> dict[str, Any]:
 def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
     """Writes model.npz, vocabularies and decoder.yml. Raises UserError if Marian cannot express the model."""
     config = dict(model.settings)
-    if config["model.num_decoder_layers"] is None:
-        config["model.num_decoder_layers"] = config["model.num_layers"]
-    if config["model.final_norm"] is None:
-        config["model.final_norm"] = config["model.norm_position"] == "pre"
+    config["model.num_decoder_layers"] = config["model.num_decoder_layers"] or config["model.num_layers"]
+    config["model.final_norm"] = "decoder.final_norm.scale" in model.parameters
     model.check_expressible("marian", marian_architecture.expressible(config))
     source, target = map(vocabularies.marian_side, model.tokenizer.sides)
     settings = marian_architecture.from_config(config) | {"dim-vocabs": [source.size, target.size]}

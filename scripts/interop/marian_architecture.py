@@ -5,25 +5,18 @@ from typing import Any
 
 from transformer.errors import UserError
 
-# The settings of architectures that can be expressed here, with Marian's default first.
+# The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
 REQUIRED = {
     "type": ("transformer",),
     "input-types": ([],),
-    "lemma-dim-emb": (0,),  # of factored vocabularies
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-ffn-activation": ("swish", "relu"),
-    "transformer-ffn-depth": (2,),
-    "transformer-decoder-ffn-depth": (0, 2),
-    "transformer-decoder-dim-ffn": (0,),
     "transformer-postprocess-emb": ("d", ""),
     "transformer-postprocess-top": ("", "n"),
-    "transformer-tied-layers": ([],),
     "transformer-attention-mask": ("default",),
-    **dict.fromkeys(("right-left", "ulr", "layer-normalization"), (False,)),
-    **dict.fromkeys(("output-omit-bias", "tied-embeddings-src"), (False,)),
-    **dict.fromkeys(("transformer-no-affine", "transformer-no-bias", "transformer-no-projection"), (False,)),
-    **dict.fromkeys(("transformer-pool", "transformer-rnn-projection"), (False,)),
-    **dict.fromkeys(("transformer-disable-position-embeddings", "transformer-train-position-embeddings"), (False,)),
+    "right-left": (False,),
+    "transformer-pool": (False,),
+    "transformer-disable-position-embeddings": (False,),
 }
 SIZES = {
     "model.num_layers": "enc-depth",

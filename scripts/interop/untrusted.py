@@ -46,16 +46,13 @@ def reading(path: Path) -> Iterator[None]:
 
 
 class Cursor:
-    """A position in the content of a binary file, whose numbers are little-endian.
-
-    Its methods raise ValueError beyond the end of the file.
-    """
+    """A position in the content of a binary file, whose numbers are little-endian."""
 
     def __init__(self, path: Path) -> None:
         self.content, self.position = memoryview(path.read_bytes()), 0
 
     def take(self, size: int) -> memoryview:
-        """Returns the next bytes."""
+        """Returns the next bytes. Raises ValueError beyond the end of the file."""
         start, self.position = self.position, self.position + size
         if size < 0 or self.position > len(self.content):
             raise ValueError(f"a value at byte {start} goes beyond the end, {len(self.content)}")

@@ -32,11 +32,6 @@ class Side(NamedTuple):
         return [token_of.get(id_, ABSENT) for id_ in range(self.size)]
 
 
-def marian_files(folder: Path) -> list[Path]:
-    """Returns Marian's vocabularies in a folder, by their names."""
-    return sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
-
-
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
 
@@ -44,7 +39,8 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
-        paths = marian_files(folder) if names is None else [folder / Path(name).name for name in names]
+        found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
+        paths = found if names is None else [folder / Path(name).name for name in names]
         segmenters = [folder / f"{side}.spm" for side in SIDES]
         models = [path.read_bytes() if path.exists() else None for path in segmenters]
     is_ordered = names is not None or [path.name[:3] for path in paths] == ["src", "trg"]
@@ -142,14 +138,11 @@ def kind(vocabulary: Vocabulary) -> str:
     return "bpe" if all(score == round(score) for score in scores) else "unigram"  # ranks or log-probabilities
 
 
-def write_segmenters(folder: Path, tokenizer: Tokenizer) -> list[str]:
-    """Writes the SentencePiece models that segment the texts of source and target, and returns their names."""
-    names = []
+def write_segmenters(folder: Path, tokenizer: Tokenizer) -> None:
+    """Writes the SentencePiece models that segment the texts of source and target, if there are any."""
     for index, vocabulary in enumerate(tokenizer.sides):
         model = vocabulary.serialized if isinstance(vocabulary, SentencePieceVocabulary) else None
         if isinstance(vocabulary, PieceVocabulary):
             model = vocabulary.models[index]
         if model is not None:
-            names.append(f"{SIDES[index]}.spm")
-            files.write_bytes(folder / names[-1], model)
-    return names
+            files.write_bytes(folder / f"{SIDES[index]}.spm", model)

@@ -1,8 +1,8 @@
 """CTranslate2: decodes with its models as the package's docstring says, and writes them with its own converter.
 
-A request with `variables` is converted. It has `folder`, `quantization`, and these fields:
+A request with `vocabularies` is converted. Its `folder` has variables.npz, the arrays and scalars of the model by name,
+and it has `quantization` and these fields:
 
-    variables          an .npz file with the arrays and scalars of the model by name
     encoder, decoder   the arguments of their specifications
     config             the content of config.json
     vocabularies       the tokens of source and target
@@ -16,39 +16,26 @@ import sys
 import ctranslate2
 import numpy as np
 import sentencepiece
-from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import model_spec, transformer_spec
-
-
-class VariablesConverter(Converter):
-    """Makes a specification of the variables of a request."""
-
-    def __init__(self, request):
-        self.request = request
-
-    def _load(self):
-        spec = transformer_spec.TransformerSpec(
-            transformer_spec.TransformerEncoderSpec(**self.request["encoder"]),
-            transformer_spec.TransformerDecoderSpec(**self.request["decoder"]),
-        )
-        for name, variable in np.load(self.request["variables"]).items():
-            scope, _, attribute = name.rpartition("/")
-            setattr(model_spec.index_spec(spec, scope), attribute, variable)
-        source, target = self.request["vocabularies"]
-        spec.register_source_vocabulary(source)
-        spec.register_target_vocabulary(target)
-        for key, value in self.request["config"].items():
-            setattr(spec.config, key, value)
-        return spec
-
 
 VERSIONS = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
 
 
 def convert(request):
-    converter = VariablesConverter(request)
-    # The folder exists, and is empty.
-    converter.convert(request["folder"], quantization=request["quantization"], force=True)
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(**request["encoder"]),
+        transformer_spec.TransformerDecoderSpec(**request["decoder"]),
+    )
+    for name, variable in np.load(pathlib.Path(request["folder"], "variables.npz")).items():
+        scope, _, attribute = name.rpartition("/")
+        setattr(model_spec.index_spec(spec, scope), attribute, variable)
+    spec.register_source_vocabulary(request["vocabularies"][0])
+    spec.register_target_vocabulary(request["vocabularies"][1])
+    for key, value in request["config"].items():
+        setattr(spec.config, key, value)
+    spec.validate()
+    spec.optimize(quantization=request["quantization"])
+    spec.save(request["folder"])
     return {"versions": VERSIONS, "greedy": [], "beam": [], "scores": None}
 
 
@@ -104,4 +91,4 @@ def decode(request):
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
-    json.dump(convert(request) if "variables" in request else decode(request), sys.stdout)
+    json.dump(convert(request) if "vocabularies" in request else decode(request), sys.stdout)

@@ -156,7 +156,7 @@ def test_settings_that_ctranslate2_cannot_express_are_named(tmp_path, key, value
 
 def test_the_converter_runs_in_the_python_of_the_flag(tmp_path, capsys):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\ngrep -q variables && echo told to convert >&2; exit 1\n")
+    python.write_text("#!/bin/sh\ngrep -q vocabularies && echo told to convert >&2; exit 1\n")
     python.chmod(0o755)
     workdir, output = make_workdir(tmp_path / "workdir", steps=(10,)), tmp_path / "exported"
     flags = [f"--workdir={workdir}", "--format=ctranslate2", f"--output={output}", "--checkpoint=last"]
