@@ -1,43 +1,66 @@
-"""Export of a model to CTranslate2's format, which the toolkit's own converter writes."""
+"""Export of a model to CTranslate2's format, which the toolkit's own converter writes, and the names of its variables.
 
-import tempfile
+CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
-from scripts.interop import runtimes
-from scripts.interop.ctranslate2_variables import ACTIVATIONS, SIDES, SINUSOIDS, STACKS, names, sinusoids
+from scripts.interop import runtimes, vocabularies
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.config.keys import freeze
 from transformer.config_types import Config, head_widths
-from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, SPECIAL, SPECIAL_PIECES, UNK
+from transformer.model.positions import POSITIONS
+from transformer.special_tokens import SPECIAL
 
+STACKS = ("encoder", "decoder")
+ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
+ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
+SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
 EXPRESSIBLE = {
     "training.objective": ("translation",),
-    "model.attention": ("dot_product", "dot_product_unscaled"),
+    "model.attention": ("dot_product",),
     "model.decoder_self_attention": ("attention",),
     "model.activation": tuple(ACTIVATIONS),
 }
 QUANTIZATIONS = ("int8", "int8_float32", "bfloat16", "float16")
 MAX_POSITIONS = 2048  # of sinusoids, which are stored
-README = """\
-# A model for CTranslate2
+# The keys of config.json with their defaults. The pieces are those of our vocabularies.
+SETTINGS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
+SETTINGS |= {"add_source_eos": False, "layer_norm_epsilon": 1e-5}
 
-The pieces of a text are {segmentation}. In Python:
+PARTS = {
+    "self_attention/linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),
+    "self_attention/linear_1": ("self_attention.output",),
+    "self_attention/layer_norm": ("self_attention_connection.norm",),
+    "attention/linear_0": ("cross_attention.query",),
+    "attention/linear_1": ("cross_attention.key", "cross_attention.value"),
+    "attention/linear_2": ("cross_attention.output",),
+    "attention/layer_norm": ("cross_attention_connection.norm",),
+    "ffn/linear_0": ("feed_forward.inner",),
+    "ffn/linear_0_noact": ("feed_forward.gate",),
+    "ffn/linear_1": ("feed_forward.outer",),
+    "ffn/layer_norm": ("feed_forward_connection.norm",),
+}
+KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}  # of linear maps, and of norms
 
-```python
-translator = ctranslate2.Translator("FOLDER")
-results = translator.translate_batch(
-    [pieces], beam_size={beam_size}, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]]
-)
-```
 
-CTranslate2 divides the log-probability of a hypothesis by length^length_penalty.
-"""
+def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
+    """Yields the names of a variable and of the parameters that it contains, for all layers and norms."""
+    for stack in STACKS:
+        parts = {f"{stack}/layer_norm": [f"{stack}.final_norm"]}
+        for layer in range(layers[stack]):
+            for theirs, ours in PARTS.items():
+                parts[f"{stack}/layer_{layer}/{theirs}"] = [f"{stack}.layers.{layer}.{name}" for name in ours]
+        for theirs, ours in parts.items():
+            for their_kind, our_kind in KINDS[theirs.endswith("norm")].items():
+                yield f"{theirs}/{their_kind}", [f"{name}.{our_kind}" for name in ours]
 
 
 def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
@@ -46,64 +69,42 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if CTranslate2 cannot express a
     setting, or the converter is missing.
     """
-    model.check_expressible("ctranslate2", EXPRESSIBLE)
-    config, vocabularies = freeze(model.settings), [list(side.pieces) for side in model.tokenizer.sides]
+    config = freeze(model.settings)
     d_k, d_v = head_widths(config.model)
-    if d_k != d_v:
-        raise UserError(f"--format=ctranslate2: cannot express model.d_k={d_k} with model.d_v={d_v}, only equal widths")
-    with tempfile.TemporaryDirectory() as temporary:
-        variables, vmap = Path(temporary, "variables.npz"), Path(temporary, "vmap.txt")
-        np.savez(variables, **_variables(model.parameters, config.model))
-        if model.shortlist is not None:
-            files.write_text(vmap, vocabulary_map(model))
-        request = {
-            "folder": str(folder.resolve()),
-            "quantization": quantization,
-            "variables": str(variables),
-            **dict(zip(STACKS, _arguments(config.model, "decoder.final_norm.scale" in model.parameters), strict=True)),
-            "config": {
-                "unk_token": SPECIAL_PIECES[UNK],
-                "bos_token": SPECIAL_PIECES[BOS],
-                "eos_token": SPECIAL_PIECES[EOS],
-                "decoder_start_token": SPECIAL_PIECES[BOS],
-                "add_source_eos": config.model.source_eos,
-                "layer_norm_epsilon": config.model.layer_norm_epsilon,
-            },
-            "vocabularies": vocabularies,
-            "vmap": str(vmap) if vmap.exists() else None,
-            "sources": [],
-        }
-        try:
-            runtimes.ask(python or runtimes.find_python(None, is_here=False) or Path("python"), "ctranslate2", request)
-        except runtimes.Unavailable as reason:
-            raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
-    segmenters = _segmenters(*model.tokenizer.sides)
-    for name, content in segmenters.items():
-        files.write_bytes(folder / name, content)
-    segmentation = f"those of {' and '.join(segmenters)}" if segmenters else "separated by spaces"
-    readme = README.format(segmentation=segmentation, beam_size=config.decoding.beam_size)
-    files.write_text(folder / "README.md", readme)
-
-
-def _arguments(config: Config, has_final_norm: bool) -> list[dict[str, Any]]:
-    """Returns the arguments of the specifications of both stacks. `config` is `config.model`."""
-    activation, is_gated = ACTIVATIONS[config.activation]
-    d_k = head_widths(config)[0]
-    common = {
-        "num_heads": config.num_heads,
+    model.check_expressible("ctranslate2", EXPRESSIBLE | {"model.d_v": (config.model.d_v if d_v == d_k else d_k,)})
+    layers = {"encoder": config.model.num_layers, "decoder": config.model.num_decoder_layers or config.model.num_layers}
+    activation, is_gated = ACTIVATIONS[config.model.activation]
+    arguments = {
+        "num_heads": config.model.num_heads,
         "activation": activation,
         "ffn_glu": is_gated,
-        "no_final_norm": not has_final_norm,
-        "head_dim": None if d_k * config.num_heads == config.d_model else d_k,
-        "rotary_dim": 0 if config.positions == "rotary" else None,
+        "no_final_norm": "decoder.final_norm.scale" not in model.parameters,
+        "head_dim": None if d_k * config.model.num_heads == config.model.d_model else d_k,
+        "rotary_dim": 0 if config.model.positions == "rotary" else None,
         "rotary_interleave": False,
     }
-    layers = config.num_layers, config.num_decoder_layers or config.num_layers
-    return [common | {"num_layers": number} for number in layers]
+    settings = {"add_source_eos": config.model.source_eos, "layer_norm_epsilon": config.model.layer_norm_epsilon}
+    variables = folder / "variables.npz"
+    np.savez(variables, **_variables(model.parameters, config.model, layers))
+    request = {
+        "folder": str(folder.resolve()),
+        "quantization": quantization,
+        **{stack: arguments | {"num_layers": number} for stack, number in layers.items()},
+        "config": SETTINGS | settings,
+        "vocabularies": [list(side.pieces) for side in model.tokenizer.sides],
+        "sources": [],
+    }
+    try:
+        runtimes.ask(python or runtimes.find_python(None, is_here=False) or Path("python"), "ctranslate2", request)
+    except runtimes.Unavailable as reason:
+        raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
+    variables.unlink()
+    vocabularies.write_segmenters(folder, model.tokenizer)
+    if model.shortlist is not None:
+        files.write_text(folder / "vmap.txt", vocabulary_map(model))
 
 
-def _variables(parameters: dict[str, np.ndarray], config: Config) -> dict[str, np.ndarray]:
-    layers = dict(zip(STACKS, (config.num_layers, config.num_decoder_layers or config.num_layers), strict=True))
+def _variables(parameters: dict[str, np.ndarray], config: Config, layers: dict[str, int]) -> dict[str, np.ndarray]:
     variables = {
         theirs: np.concatenate([parameters[name].T for name in ours])
         for theirs, ours in names(layers)
@@ -124,9 +125,6 @@ def _variables(parameters: dict[str, np.ndarray], config: Config) -> dict[str, n
             variables[f"{stack}/position_encodings/encodings"] = encodings
         elif config.positions == "learned":
             variables[f"{stack}/position_encodings/encodings"] = parameters[f"{stack}.positions.table"]
-    if config.attention == "dot_product_unscaled":
-        weights = [theirs for theirs in variables if theirs.endswith("attention/linear_0/weight")]
-        variables |= {theirs.replace("linear_0/weight", "queries_scale"): np.float32(1) for theirs in weights}
     return variables
 
 
@@ -142,12 +140,7 @@ def vocabulary_map(model: PortableModel) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _segmenters(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]:
-    """Returns the content of SentencePiece models by file name."""
-    if isinstance(source, PieceVocabulary):
-        models = source.models[0], target.models[1]
-    else:
-        models = [side.serialized if isinstance(side, SentencePieceVocabulary) else None for side in (source, target)]
-    if models[0] == models[1]:
-        return {} if models[0] is None else {"sentencepiece.model": models[0]}
-    return {f"{side}.spm": model for side, model in zip(SIDES.values(), models, strict=True) if model is not None}
+def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
+    """Returns the encodings of these positions, one a row."""
+    module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)
+    return np.asarray(module(jnp.asarray(positions)[None])[0])

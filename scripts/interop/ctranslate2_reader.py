@@ -1,68 +1,44 @@
-"""Import of CTranslate2's model folders, and of Argos packages, which contain one and a SentencePiece model.
+"""Import of CTranslate2's model folders, also those in Argos packages.
 
 A variable with an effect that no part of our model has is an error.
 """
 
-import contextlib
 import math
-import tempfile
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from scripts.interop import ctranslate2_vocabularies, untrusted
-from scripts.interop.ctranslate2_variables import (
-    ACTIVATIONS,
-    SIDES,
-    SINUSOIDS,
-    STACKS,
-    is_sinusoidal,
-    names,
-    read_settings,
-    read_variables,
-    sinusoids,
-)
+from scripts.interop import untrusted, vocabularies
+from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, names, sinusoids
 from scripts.interop.portable import ABSENT, NEVER, PortableModel, rows_in_order
-from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
+from transformer.config.keys import show
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS
 
+VERSIONS = range(2, 7)  # of the binary layout
+DTYPES = dict(enumerate(map(np.dtype, ("float32", "int8", "int16", "int32", "float16", jnp.bfloat16))))
+DTYPE_OF_SIZE = {4: DTYPES[0], 2: DTYPES[2], 1: DTYPES[1]}  # before version 4
+NUM_HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # unless a variable says it
+TYPES = {str: "a string", bool: "true or false", float: "a number such as 1e-06"}  # of settings
 WITHOUT_EFFECT = ("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions")
 
 
 def recognises(path: Path) -> bool:
-    folders = [folder for folder in (path, path / "model") if (folder / "model.bin").is_file()]
-    return path.suffix == ".argosmodel" or any([*folder.glob("*_vocabulary.*")] for folder in folders)
+    return any([*folder.glob("*_vocabulary.*")] for folder in _model_folders(path))
 
 
 def read(path: Path) -> PortableModel:
-    """Reads a model folder, or an Argos package: the archive, or the folder that it contains."""
-    with contextlib.ExitStack() as stack:
-        package = path if path.is_dir() else _extract(path, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        folders = [folder for folder in (package, package / "model") if (folder / "model.bin").exists()]
-        if len(folders) != 1:
-            raise UserError(f"{path}: has {len(folders) or 'no'} files model.bin, must have one")
-        with untrusted.reading(path):
-            return _Importer(folders[0], package).read()
+    """Reads a model folder, or the folder of an Argos package, which contains one and a SentencePiece model."""
+    with untrusted.reading(path):
+        return _Importer(_model_folders(path)[0], path).read()
 
 
-def _extract(path: Path, folder: Path) -> Path:
-    """Copies the model and the SentencePiece model of an Argos package to a folder."""
-    (folder / "model").mkdir()
-    with untrusted.reading(path), zipfile.ZipFile(path) as archive:
-        untrusted.check_archive(archive, path)
-        for member in archive.infolist():
-            parts = [untrusted.checked_name(part) for part in member.filename.removesuffix("/").split("/")]
-            is_of_model = len(parts) == 3 and parts[1] == "model"
-            if not member.is_dir() and (len(parts) == 2 or is_of_model):
-                copy = folder.joinpath(*parts[1:])
-                if copy.exists():
-                    raise UserError(f"{path}: has two files {copy.name}, must have those of one model")
-                copy.write_bytes(archive.read(member))
-    return folder
+def _model_folders(path: Path) -> list[Path]:
+    return [folder for folder in (path, path / "model") if (folder / "model.bin").is_file()]
 
 
 class _Importer:
@@ -70,17 +46,15 @@ class _Importer:
 
     def __init__(self, folder: Path, package: Path) -> None:
         self.folder, self.package = folder, package
-        self.variables, self.num_heads = read_variables(folder / "model.bin")
-        self.settings = read_settings(folder, self.variables)
+        self.variables = _read_variables(folder / "model.bin")
+        self.settings = _read_settings(folder, self.variables)
         self.config: dict[str, Any] = {"decoding.length_penalty": 1.0, "decoding.length_penalty_form": "power"}
         self.parameters: dict[str, np.ndarray] = {}
         self.layers = dict.fromkeys(STACKS, 0)
-        self.sides: list[ctranslate2_vocabularies.Side] = []
 
     def read(self) -> PortableModel:
         self.read_layers()
-        self.read_attention()
-        self.read_embeddings()
+        tokenizer = self.read_embeddings()
         self.read_positions()
         for name, value in self.variables.items():
             if name.rpartition("/")[2] not in WITHOUT_EFFECT and not (value.ndim == 0 and value == 0):
@@ -88,11 +62,7 @@ class _Importer:
         if (self.package / "metadata.json").exists():
             metadata = untrusted.read_json(self.package / "metadata.json")
             self.config |= {"data.source_language": metadata["from_code"], "data.target_language": metadata["to_code"]}
-        tokenizer = ctranslate2_vocabularies.read_tokenizer((self.folder, self.package), self.sides)
-        if isinstance(tokenizer.source, PieceVocabulary):
-            self.config["tokenizer.kind"] = "pieces"
-        shortlist = ctranslate2_vocabularies.read_shortlist(self.folder / "vmap.txt", self.sides, tokenizer)
-        return PortableModel(self.config, self.parameters, tokenizer, shortlist)
+        return PortableModel(self.config, self.parameters, tokenizer)
 
     def take(self, name: str) -> np.ndarray | None:
         return self.variables.pop(name).astype(np.float32) if name in self.variables else None
@@ -117,8 +87,6 @@ class _Importer:
         for name, kernel in list(parameters.items()):
             if name.endswith(".kernel") and (has_attention_bias or ".feed_forward." in name):
                 parameters.setdefault(name.replace(".kernel", ".bias"), np.zeros(kernel.shape[1], np.float32))
-            if name.endswith(".scale") and name.replace(".scale", ".bias") not in parameters:
-                raise UserError(f"has RMSNorm ({name} without a bias), must have LayerNorm")
         is_gated = "encoder.layers.0.feed_forward.gate.kernel" in parameters
         activation = int(self.scalar("activation", 0)), is_gated
         if activation not in ACTIVATIONS.values():
@@ -126,44 +94,35 @@ class _Importer:
         self.config |= {
             "model.num_layers": self.layers["encoder"],
             "model.num_decoder_layers": self.layers["decoder"],
+            "model.num_heads": int(self.scalar("num_heads", 0)),
             "model.d_ff": parameters["encoder.layers.0.feed_forward.inner.kernel"].shape[1],
             "model.norm_position": "pre" if self.scalar("pre_norm", 1) else "post",
             "model.final_norm": "encoder.final_norm.scale" in parameters,
-            "model.layer_norm_epsilon": self.settings["layer_norm_epsilon"] or 1e-5,
+            "model.layer_norm_epsilon": self.settings["layer_norm_epsilon"],
             "model.attention_bias": has_attention_bias,
             "model.activation": next(name for name, value in ACTIVATIONS.items() if value == activation),
         }
-
-    def read_attention(self) -> None:
         selves = [f"{stack}/layer_{layer}/self_attention" for stack in STACKS for layer in range(self.layers[stack])]
         attentions = [*selves, *(f"decoder/layer_{layer}/attention" for layer in range(self.layers["decoder"]))]
-        heads = int(self.scalar("num_heads", self.num_heads))
-        d_model, width = self.parameters["encoder.layers.0.self_attention.query.kernel"].shape
-        head_width = int(self.scalar("head_dim", width // max(heads, 1), attentions))
-        scale = self.scalar("queries_scale", 0.0, attentions)
-        if scale not in (0.0, 1.0):
-            raise UserError(f"has queries_scale={scale}, must have 1 or the root of the head width")
-        self.config |= {"model.num_heads": heads, "model.attention": "dot_product_unscaled" if scale else "dot_product"}
-        if head_width * heads != d_model:
-            self.config |= {"model.d_k": head_width, "model.d_v": head_width}
+        if width := int(self.scalar("head_dim", 0, attentions)):
+            self.config |= {"model.d_k": width, "model.d_v": width}
         if self.scalar("rotary_dim", ABSENT, selves) != ABSENT:
             if self.scalar("rotary_interleave", 1, selves) or self.scalar("rotary_base", 1e4, selves) != 1e4:
                 raise UserError("has rotary_interleave or a rotary_base, must rotate halves with base 10000")
             self.config["model.positions"] = "rotary"
 
-    def read_embeddings(self) -> None:
+    def read_embeddings(self) -> Tokenizer:
         """Reads embeddings and logits, with the rows of the tables in our order."""
         prefixes = "encoder/embeddings" + "_0" * ("encoder/embeddings_0/weight" in self.variables), "decoder/embeddings"
         tables = []
         for stack, prefix in zip(STACKS, prefixes, strict=True):
             table = self.variables.pop(f"{prefix}/weight").astype(np.float32)
-            scale = self.variables.pop(f"{prefix}/multiply_by_sqrt_depth", np.int8(1))
-            scale = self.variables.pop(f"{stack}/scale_embeddings", scale)
-            root = math.sqrt(table.shape[1])
+            scale, root = self.variables.pop(f"{stack}/scale_embeddings", np.int8(1)), math.sqrt(table.shape[1])
             factor = (root if scale else 1.0) if scale.dtype == np.int8 else float(scale)
             tables.append(table if factor == root else table * np.float32(factor / root))
-            self.sides.append(ctranslate2_vocabularies.Side(self.folder, SIDES[stack], self.settings, len(table)))
-        (sources, targets), (source_table, target_table) = (side.ids for side in self.sides), tables
+        rows = [len(table) for table in tables]
+        source, target = vocabularies.read_ctranslate2((self.folder, self.package), self.settings, rows)
+        (sources, targets), (source_table, target_table) = (source.ids, target.ids), tables
         projection, bias = self.variables.pop("decoder/projection/weight"), self.take("decoder/projection/bias")
         is_tied = np.array_equal(projection, target_table)
         is_shared = is_tied and sources == targets and np.array_equal(source_table, target_table)
@@ -178,19 +137,22 @@ class _Importer:
             bias = np.zeros(len(projection), np.float32) if bias is None else bias
             self.parameters["output_bias"] = rows_in_order(bias, outputs, NEVER)
         self.config |= {
+            "tokenizer.kind": "pieces",
             "model.d_model": target_table.shape[1],
             "model.share_embeddings": "all" if is_shared else "target" if is_tied else "none",
             "model.output_bias": has_bias,
             "model.decoder_start": "zero" if self.scalar("start_from_zero_embedding", 0, STACKS[1:]) else "bos",
-            "model.source_eos": bool(self.settings["add_source_eos"]),
+            "model.source_eos": self.settings["add_source_eos"],
         }
+        return Tokenizer(source.vocabulary, target.vocabulary)
 
     def read_positions(self) -> None:
         tables = [self.take(f"{stack}/position_encodings/encodings") for stack in STACKS]
         d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
         if tables[0] is None:  # CTranslate2 then computes encodings, of which the first is that of position 1
             tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
-        kinds = [name for name in SINUSOIDS if all(is_sinusoidal(table, name) for table in tables)]
+        encodings = {name: sinusoids(name, d_model, np.arange(len(tables[0]))) for name in SINUSOIDS}
+        kinds = [name for name, table in encodings.items() if np.allclose(tables, table, rtol=0, atol=5e-3)]
         if kinds or is_rotary:
             self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
             return
@@ -198,3 +160,49 @@ class _Importer:
         self.config |= {"model.positions": "learned", "model.max_positions": len(tables[0])}
         self.config |= {"data.max_length": longest, "decoding.max_source_length": longest}
         self.parameters |= {f"{stack}.positions.table": table for stack, table in zip(STACKS, tables, strict=True)}
+
+
+def _read_variables(path: Path) -> dict[str, np.ndarray]:
+    """Returns the variables of a model.bin, dequantized. The names of all settings begin with the stack, or with_."""
+    variables: dict[str, np.ndarray] = {}
+    with untrusted.reading(path):
+        file = untrusted.Cursor(path)
+        if (version := file.unsigned(4)) not in VERSIONS:
+            raise UserError(f"has binary version {version}, must be {VERSIONS[0]} to {VERSIONS[-1]}")
+        specification, _revision = file.name(file.unsigned(2)), file.unsigned(4)
+        if specification not in NUM_HEADS:
+            raise UserError(f"is a {specification}, must be an encoder-decoder TransformerSpec")
+        for _ in range(file.unsigned(4)):
+            name, shape = file.name(file.unsigned(2)), [file.unsigned(4) for _ in range(file.unsigned(1))]
+            kind, _size = file.unsigned(1), file.unsigned(4)
+            variables[name] = file.array(DTYPES[kind] if version >= 4 else DTYPE_OF_SIZE[kind], shape)
+        for name in [name for name in variables if f"{name}_scale" in variables]:
+            scale = variables.pop(f"{name}_scale").astype(np.float32).reshape(-1, 1)
+            with np.errstate(divide="ignore", invalid="ignore"):  # an infinite or NaN value is an error below
+                variables[name] = variables[name] / scale
+        for _ in range(file.unsigned(4) if version >= 3 else 0):
+            alias, original = file.name(file.unsigned(2)), file.name(file.unsigned(2))
+            if original in variables:
+                variables[alias] = variables[original]
+        untrusted.check_finite(path, variables)
+    # Before revision 5, the settings of both stacks have no stack in their names.
+    shared = [name for name in variables if "/" not in name and not name.startswith("with_")]
+    settings = {"num_heads": np.int8(NUM_HEADS[specification])} | {name: variables.pop(name) for name in shared}
+    return {f"{stack}/{name}": value for stack in STACKS for name, value in settings.items()} | variables
+
+
+def _read_settings(folder: Path, variables: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the content of config.json; before binary version 6, variables say the same, and are taken."""
+    settings = SETTINGS | {"add_source_eos": bool(variables.pop("with_source_eos", False))}
+    if not variables.pop("with_target_bos", True):
+        settings["decoder_start_token"] = "</s>"
+    if (folder / "config.json").exists():
+        settings |= untrusted.read_json(folder / "config.json")
+    if settings["layer_norm_epsilon"] is None:
+        settings["layer_norm_epsilon"] = SETTINGS["layer_norm_epsilon"]
+    for key, value in settings.items():
+        if key not in SETTINGS and value:
+            raise UserError(f"has the setting {key}={show(value)}, which no model here has")
+        if key in SETTINGS and not isinstance(value, kind := type(SETTINGS[key])):
+            raise UserError(f"has the setting {key}={show(value)}, must be {TYPES[kind]}")
+    return settings

@@ -1,29 +1,22 @@
 """Marian's settings of architectures and names of parameters, and ours."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformer.errors import UserError
 
-# The settings of architectures that can be expressed here, with Marian's default first.
+# The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
 REQUIRED = {
     "type": ("transformer",),
     "input-types": ([],),
-    "lemma-dim-emb": (0,),  # of factored vocabularies
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-ffn-activation": ("swish", "relu"),
-    "transformer-ffn-depth": (2,),
-    "transformer-decoder-ffn-depth": (0, 2),
-    "transformer-decoder-dim-ffn": (0,),
     "transformer-postprocess-emb": ("d", ""),
     "transformer-postprocess-top": ("", "n"),
-    "transformer-tied-layers": ([],),
     "transformer-attention-mask": ("default",),
-    **dict.fromkeys(("right-left", "ulr", "layer-normalization"), (False,)),
-    **dict.fromkeys(("transformer-no-affine", "transformer-no-bias", "transformer-no-projection"), (False,)),
-    **dict.fromkeys(("transformer-pool", "transformer-rnn-projection"), (False,)),
-    **dict.fromkeys(("transformer-disable-position-embeddings", "transformer-train-position-embeddings"), (False,)),
+    "right-left": (False,),
+    "transformer-pool": (False,),
+    "transformer-disable-position-embeddings": (False,),
 }
 SIZES = {
     "model.num_layers": "enc-depth",
@@ -33,18 +26,8 @@ SIZES = {
     "model.num_heads": "transformer-heads",
 }
 LARGEST = 1 << 16
-# transformer-preprocess, transformer-postprocess: of dropout, which may be absent, residual connection and norm
+# transformer-preprocess and transformer-postprocess: of dropout, residual connection and norm
 NORM_POSITIONS = {"post": ("", "dan"), "pre": ("n", "da")}
-# The values that Marian can express. It expresses every value of the settings in `SIZES`.
-EXPRESSIBLE = {
-    "training.objective": ("translation",),
-    "model.positions": ("sinusoidal_marian",),
-    "model.decoder_start": ("zero",),
-    "model.activation": REQUIRED["transformer-ffn-activation"],
-    "model.attention": ("dot_product",),
-    "model.layer_norm_epsilon": (1e-6,),
-}
-
 _ATTENTION = {
     f"{part}.{kind}": f"{letter}{part[0]}"
     for part in ("query", "key", "value", "output")
@@ -94,29 +77,32 @@ def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
     return {f"{ours}.{part}": f"{theirs}_ln_{part}{suffix}" for part in ("scale", "bias")}
 
 
-def to_config(settings: Mapping[str, Any], path: Path, arrays: int) -> dict[str, Any]:
-    """Returns the configuration of an architecture with this number of arrays, without `model.share_embeddings`.
+def to_config(settings: Mapping[str, Any], arrays: int) -> dict[str, Any]:
+    """Returns the configuration of an architecture with this number of arrays.
 
     Raises UserError, with the setting, if it cannot be expressed here.
     """
     for name, values in REQUIRED.items():
         if (value := settings.get(name, values[0])) not in values:
             listed = " or ".join(map(repr, values))
-            raise UserError(f"{path}: {name}={value!r:.60} cannot be expressed here, only {listed}")
+            raise UserError(f"{name}={value!r:.60} cannot be expressed here, only {listed}")
     is_ssru = settings.get("transformer-decoder-autoreg") == "rnn"
     if is_ssru and settings.get("dec-cell") != "ssru":
-        raise UserError(f"{path}: dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'")
-    norms = {f"transformer-{part}process": str(settings.get(f"transformer-{part}process")) for part in ("pre", "post")}
-    before, after = (norm.replace("d", "") for norm in norms.values())
-    positions = [position for position, names in NORM_POSITIONS.items() if names == (before, f"d{after}")]
+        raise UserError(f"dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'")
+    norms = settings.get("transformer-preprocess"), settings.get("transformer-postprocess")
+    positions = [position for position, names in NORM_POSITIONS.items() if names == norms]
     if not positions:
         listed = " or ".join(map(repr, NORM_POSITIONS.values()))
-        raise UserError(f"{path}: {tuple(norms)}={tuple(norms.values())} cannot be expressed here, only {listed}")
+        raise UserError(
+            f"transformer-preprocess and -postprocess {norms!r:.80} cannot be expressed here, only {listed}"
+        )
     for key, name in SIZES.items():
         largest = arrays if key.endswith("layers") else LARGEST
         if type(value := settings.get(name)) is not int or not 1 <= value <= largest:
-            raise UserError(f"{path}: {name}={value!r:.60} must be an integer from 1 to {largest}")
+            raise UserError(f"{name}={value!r:.60} must be an integer from 1 to {largest}")
+    share = "all" if settings.get("tied-embeddings-all") else "target" if settings.get("tied-embeddings") else "none"
     return {key: settings[name] for key, name in SIZES.items()} | {
+        "model.share_embeddings": share,
         "model.activation": settings.get("transformer-ffn-activation", "swish"),
         "model.norm_position": positions[0],
         "model.final_norm": settings.get("transformer-postprocess-top") == "n",
@@ -125,6 +111,25 @@ def to_config(settings: Mapping[str, Any], path: Path, arrays: int) -> dict[str,
         "model.positions": "sinusoidal_marian",
         "model.decoder_start": "zero",
         "model.decoder_self_attention": "ssru" if is_ssru else "attention",
+    }
+
+
+def expressible(config: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Returns the values that Marian can express. It expresses every value of the settings in `SIZES`."""
+    is_ssru = config["model.decoder_self_attention"] == "ssru"
+    width = config["model.d_model"] // config["model.num_heads"]
+    return {
+        "training.objective": ("translation",),
+        "tokenizer.kind": ("bpe", "unigram", "word", "char"),
+        # Marian normalizes the keys and values of self-attention after a norm in training, but not in decoding.
+        "model.norm_position": ("post", "pre") if is_ssru else ("post",),
+        "model.positions": ("sinusoidal_marian",),
+        "model.decoder_start": ("zero",),
+        "model.activation": REQUIRED["transformer-ffn-activation"],
+        "model.attention": ("dot_product",),
+        "model.layer_norm_epsilon": (1e-6,),
+        "model.d_k": (None, width),
+        "model.d_v": (None, width),
     }
 
 

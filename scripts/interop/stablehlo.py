@@ -16,11 +16,11 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from jaxtyping import Array, Float, Int
 from safetensors.numpy import save
 
+from scripts.interop import vocabularies
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
-from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
 from transformer.decoding.beam_search import beam_search, output_limits
@@ -30,7 +30,6 @@ from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")
-SIDES = ("source", "target")
 PLATFORMS = ("cpu", "cuda", "tpu")
 # A device of no platform: programs traced for it have none of the forms that are for one platform only.
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
@@ -48,13 +47,9 @@ def write_safetensors(model: PortableModel, folder: Path, quantization: str | No
     # One entry of metadata: safetensors writes several in random order.
     files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
     files.write_json(folder / "config.json", settings)
-    sides = model.tokenizer.sides
-    files.write_json(folder / "vocabulary.json", {name: side.pieces for name, side in zip(SIDES, sides, strict=True)})
-    for index, (name, side) in enumerate(zip(SIDES, sides, strict=True)):
-        if isinstance(side, SentencePieceVocabulary):
-            files.write_bytes(folder / f"{name}.spm", side.serialized)
-        elif isinstance(side, PieceVocabulary) and side.models[index] is not None:
-            files.write_bytes(folder / f"{name}.spm", side.models[index])
+    pieces = {name: side.pieces for name, side in zip(vocabularies.SIDES, model.tokenizer.sides, strict=True)}
+    files.write_json(folder / "vocabulary.json", pieces)
+    vocabularies.write_segmenters(folder, model.tokenizer)
 
 
 def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """Reading of files that others made: sizes are checked against the file before memory is taken, and no code runs.
 
-Every function raises UserError, one line that begins with the file, if the file is missing or damaged.
+Every function raises UserError, one line that begins with the file, if the file is missing or damaged. In a block
+`with reading(path)`, so do a Cursor and all other code.
 """
 
 import contextlib
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from transformer.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file
-MAX_DEPTH = 64  # of nested YAML
 MAX_INFLATION = 16  # times the size of an archive that its content may have, if that is more than MAX_TEXT
-PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
-    *(*MALFORMED, EOFError, OverflowError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+    *(*MALFORMED, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(SafetensorError, yaml.YAMLError),
     *(SyntaxError, tokenize.TokenError),  # in the header of a NumPy array, which is a Python expression
 )
 
@@ -46,17 +49,13 @@ class Cursor:
     """A position in the content of a binary file, whose numbers are little-endian."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.position = path, 0
-        with reading(path):
-            self.content = memoryview(path.read_bytes())
-        if self.content[:4] == b"PK\3\4" or bytes(self.content[:2]) in PICKLE_STARTS:  # also PyTorch's archives of one
-            raise pickle_error(path)
+        self.content, self.position = memoryview(path.read_bytes()), 0
 
     def take(self, size: int) -> memoryview:
-        """Returns the next bytes."""
+        """Returns the next bytes. Raises ValueError beyond the end of the file."""
         start, self.position = self.position, self.position + size
         if size < 0 or self.position > len(self.content):
-            raise UserError(f"{self.path}: damaged (a value at byte {start} goes beyond the end, {len(self.content)})")
+            raise ValueError(f"a value at byte {start} goes beyond the end, {len(self.content)}")
         return self.content[start : self.position]
 
     def unsigned(self, size: int) -> int:
@@ -65,19 +64,16 @@ class Cursor:
 
     def name(self, size: int) -> str:
         """Returns the next name, of `size` bytes with the NUL at its end, if there is one."""
-        with reading(self.path):
-            return checked_name(bytes(self.take(size)).decode().removesuffix("\0"))
+        return bytes(self.take(size)).decode().removesuffix("\0")
 
     def array(self, dtype: Any, shape: Sequence[int]) -> np.ndarray:
         """Returns the next array, a view of the content."""
         dtype = np.dtype(dtype)
-        if any(size < 0 for size in shape):
-            raise UserError(f"{self.path}: damaged (an array of shape {tuple(shape)})")
         return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 
 def checked_name(name: str) -> str:
-    """Returns the name of an array or file. Raises UserError if it could name a file in another folder."""
+    """Returns the name of a file. Raises UserError if it could name a file in another folder."""
     if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
         raise UserError(f"damaged (the name {name!r:.60})")
     return name
@@ -115,61 +111,37 @@ def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, A
 
     With the loader "BaseLoader" all scalars are strings.
     """
-    import yaml
-
     loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # in C, if PyYAML has that
-    depth = 0
     with reading(path):
-        try:
-            for event in yaml.parse(text, loader):  # first, as nested values and aliases may exhaust stack and memory
-                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-                if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
-                    raise ValueError(f"YAML with aliases, or nested more than {MAX_DEPTH} times")
-            return _of_kind(yaml.load(text, loader), dict)
-        except yaml.YAMLError as error:
-            raise ValueError(error) from None
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
+            raise ValueError("YAML with aliases")  # nested ones would print without an end
+        return _of_kind(yaml.load(text, loader), dict)
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a NumPy archive, but no pickled objects."""
     arrays = {}
     with reading(path), zipfile.ZipFile(path) as archive:
-        check_archive(archive, path)
+        size, limit = sum(member.file_size for member in archive.infolist()), MAX_INFLATION * path.stat().st_size
+        if size > max(limit, MAX_TEXT):
+            raise ValueError(f"an archive of {size:,} bytes in {path.stat().st_size:,}")
         for member in archive.infolist():
             with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                shape, is_fortran, dtype = read_header[version](file)
-                if dtype.hasobject:
-                    raise pickle_error(path)
-                size = math.prod(shape) * dtype.itemsize
-                if min(shape, default=0) < 0 or size != member.file_size - file.tell():
-                    raise ValueError(f"{member.filename} of shape {shape} has {member.file_size - file.tell()} bytes")
-                array = np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if is_fortran else "C")
-            arrays[checked_name(member.filename.removesuffix(".npy"))] = array
+                np.lib.format.read_magic(file)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                if math.prod(shape) * dtype.itemsize > member.file_size:
+                    raise ValueError(f"{member.filename} of shape {shape} has {member.file_size} bytes")
+                file.seek(0)
+                arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
         check_finite(path, arrays)
     return arrays
 
 
-def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
-    """Raises UserError if the content of an archive would be much larger than its file."""
-    size = sum(member.file_size for member in archive.infolist())
-    if size > max(MAX_INFLATION * path.stat().st_size, MAX_TEXT):
-        raise UserError(f"{path}: damaged (an archive of {size:,} bytes in {path.stat().st_size:,})")
-
-
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a safetensors file; bfloat16 becomes float32."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     with reading(path):
-        try:
-            arrays = load_file(path)
-        except SafetensorError as error:
-            raise ValueError(error) from None
+        arrays = load_file(path)
         for name, array in arrays.items():
-            checked_name(name)
             arrays[name] = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         check_finite(path, arrays)
     return arrays

@@ -1,80 +1,51 @@
 """CTranslate2: decodes with its models as the package's docstring says, and writes them with its own converter.
 
-A request with `variables` is converted. It has `folder`, `quantization`, and these fields:
+A request with `vocabularies` is converted. Its `folder` has variables.npz, the arrays and scalars of the model by name,
+and it has `quantization` and these fields:
 
-    variables          an .npz file with the arrays and scalars of the model by name
     encoder, decoder   the arguments of their specifications
     config             the content of config.json
     vocabularies       the tokens of source and target
-    vmap               a file with candidates for vmap.txt, or null
 """
 
 import json
-import os
+import pathlib
 import re
 import sys
-import zipfile
 
 import ctranslate2
 import numpy as np
 import sentencepiece
-from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import model_spec, transformer_spec
-
-
-class VariablesConverter(Converter):
-    """Makes a specification of the variables of a request."""
-
-    def __init__(self, request):
-        self.request = request
-
-    def _load(self):
-        spec = transformer_spec.TransformerSpec(
-            transformer_spec.TransformerEncoderSpec(**self.request["encoder"]),
-            transformer_spec.TransformerDecoderSpec(**self.request["decoder"]),
-        )
-        for name, variable in np.load(self.request["variables"]).items():
-            scope, _, attribute = name.rpartition("/")
-            setattr(model_spec.index_spec(spec, scope), attribute, variable)
-        source, target = self.request["vocabularies"]
-        spec.register_source_vocabulary(source)
-        spec.register_target_vocabulary(target)
-        for key, value in self.request["config"].items():
-            setattr(spec.config, key, value)
-        return spec
-
 
 VERSIONS = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
 
 
 def convert(request):
-    converter = VariablesConverter(request)
-    # The folder exists, and is empty.
-    converter.convert(request["folder"], vmap=request["vmap"], quantization=request["quantization"], force=True)
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(**request["encoder"]),
+        transformer_spec.TransformerDecoderSpec(**request["decoder"]),
+    )
+    for name, variable in np.load(pathlib.Path(request["folder"], "variables.npz")).items():
+        scope, _, attribute = name.rpartition("/")
+        setattr(model_spec.index_spec(spec, scope), attribute, variable)
+    spec.register_source_vocabulary(request["vocabularies"][0])
+    spec.register_target_vocabulary(request["vocabularies"][1])
+    for key, value in request["config"].items():
+        setattr(spec.config, key, value)
+    spec.validate()
+    spec.optimize(quantization=request["quantization"])
+    spec.save(request["folder"])
     return {"versions": VERSIONS, "greedy": [], "beam": [], "scores": None}
-
-
-def read_files(path):
-    """Returns the content of the files of a model folder or an Argos package, by name without folders."""
-    if os.path.isfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if re.fullmatch("[^/]+/(model/)?[^/]+", name)]
-            return {os.path.basename(name): archive.read(name) for name in names}
-    folders = [folder for folder in (path, os.path.join(path, "model")) if os.path.isdir(folder)]
-    paths = [entry.path for folder in folders for entry in os.scandir(folder) if entry.is_file()]
-    contents = {}
-    for file in paths:
-        with open(file, "rb") as content:
-            contents[os.path.basename(file)] = content.read()
-    return contents
 
 
 class Segmenter:
     """The SentencePiece model of a side; without one, pieces are separated by spaces."""
 
-    def __init__(self, files, side):
-        model = files.get(f"{side}.spm", files.get("sentencepiece.model"))
-        self.processor = model and sentencepiece.SentencePieceProcessor(model_proto=model)
+    def __init__(self, folders, side):
+        paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model")]
+        models = [str(path) for path in paths if path.exists()]
+        self.processor = sentencepiece.SentencePieceProcessor(model_file=models[0]) if models else None
 
     def split(self, text):
         if self.processor is None:
@@ -87,13 +58,15 @@ class Segmenter:
 
 
 def decode(request):
-    files = read_files(request["folder"])
-    source, target = Segmenter(files, "source"), Segmenter(files, "target")
+    package = pathlib.Path(request["folder"])
+    folder = package if (package / "model.bin").exists() else package / "model"  # of an Argos package
+    source, target = (Segmenter((folder, package), side) for side in ("source", "target"))
     compute_type = "default" if request["quantization"] else "float32"
-    translator = ctranslate2.Translator("model", files=files, compute_type=compute_type, intra_threads=1)
+    translator = ctranslate2.Translator(str(folder), compute_type=compute_type, intra_threads=1)
     names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
-    name = next(name for name in names if name in files)
-    tokens = json.loads(files[name]) if name.endswith("json") else files[name].decode().split("\n")
+    path = next(folder / name for name in names if (folder / name).exists())
+    text = path.read_text(encoding="utf-8")
+    tokens = json.loads(text) if path.suffix == ".json" else text.split("\n")
     options = {
         "length_penalty": request["length_penalty"],
         "max_decoding_length": request["max_length"],
@@ -118,4 +91,4 @@ def decode(request):
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
-    json.dump(convert(request) if "variables" in request else decode(request), sys.stdout)
+    json.dump(convert(request) if "vocabularies" in request else decode(request), sys.stdout)

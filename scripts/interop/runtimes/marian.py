@@ -1,7 +1,7 @@
 """Marian: decodes as the package's docstring says, with pymarian."""
 
 import json
-import os
+import pathlib
 import sys
 
 import numpy as np
@@ -10,39 +10,32 @@ import sentencepiece
 import yaml
 
 
-def settings_of(path):
+def find_files(path):
     """Returns the model, its vocabularies, and the SentencePiece models that segment text for lists of pieces."""
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    names = sorted(os.listdir(folder))
-    if folder == path:
-        path = next(os.path.join(path, n) for n in names if n.endswith(".npz") and not n.endswith(".optimizer.npz"))
-    configs = (f"{os.path.basename(path)}.decoder.yml", "decoder.yml", *(n for n in names if n.startswith("config")))
-    config = next((os.path.join(folder, name) for name in configs if name in names), None)
-    vocabularies = [name for name in names if "vocab" in name and name.endswith((".spm", ".yml"))]
-    if config is not None:
-        with open(config, encoding="utf-8") as file:
-            vocabularies = yaml.safe_load(file).get("vocabs", vocabularies)
-    vocabularies = [os.path.join(folder, os.path.basename(name)) for name in (vocabularies * 2)[:2]]
-    segmenters = [os.path.join(folder, f"{side}.spm") for side in ("source", "target")]
-    is_segmented = all(map(os.path.exists, segmenters)) and vocabularies[0].endswith(".yml")
-    processors = (
-        [sentencepiece.SentencePieceProcessor(model_file=name) for name in segmenters] if is_segmented else None
-    )
-    return path, vocabularies, processors
+    folder = path if path.is_dir() else path.parent
+    if path == folder:
+        path = next(path for path in sorted(folder.glob("*.npz")) if not path.name.endswith(".optimizer.npz"))
+    names = (f"{path.name}.decoder.yml", "decoder.yml", *sorted(path.name for path in folder.glob("config*.yml")))
+    config = next((folder / name for name in names if (folder / name).exists()), None)
+    settings = {} if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
+    found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
+    vocabularies = [str(folder / pathlib.Path(name).name) for name in (settings.get("vocabs", found) * 2)[:2]]
+    segmenters = [folder / "source.spm", folder / "target.spm"]
+    if not (vocabularies[0].endswith(".yml") and all(path.exists() for path in segmenters)):
+        return str(path), vocabularies, None
+    return str(path), vocabularies, [sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in segmenters]
 
 
 def check_decoding(model):
     """Exits if pymarian decodes a model otherwise than it trains it."""
     settings = yaml.safe_load(np.load(model)["special:model.yml"].tobytes().split(b"\0")[0].decode())
     if settings["transformer-preprocess"] and settings["transformer-decoder-autoreg"] == "self-attention":
-        print(
-            "Marian normalizes the keys and values of pre-norm decoders in training, not in decoding", file=sys.stderr
-        )
+        print("Marian normalizes keys and values of pre-norm decoders in training, not in decoding", file=sys.stderr)
         sys.exit(3)
 
 
 def decode(request):
-    model, vocabularies, processors = settings_of(request["folder"])
+    model, vocabularies, processors = find_files(pathlib.Path(request["folder"]))
     check_decoding(model)
     sources, references = request["sources"], request["references"]
     targets = [reference["text"] for reference in references or []]
@@ -85,9 +78,7 @@ def score(sources, targets, lengths, options):
             # More pieces would be without text, such as a space.
             if len(word_scores) == lengths[int(number)] + 1:
                 scores[int(number)] = sum(word_scores)
-    missing = scores.count(None)
-    print(f"{missing} targets are not among the hypotheses that begin with them", file=sys.stderr)
-    return None if missing else scores
+    return None if None in scores else scores
 
 
 if __name__ == "__main__":

