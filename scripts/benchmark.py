@@ -2,12 +2,10 @@
 
     python -m scripts.benchmark train [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
     python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
-    python -m scripts.benchmark startup [--readme=docs/performance.md]
     python -m scripts.benchmark data [--pairs=2000000]
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
 train: target tokens a second of one training step. decode: output tokens a second of a beam search.
-startup: seconds of `--help`, of a second quickstart until its first step, and of translating one line.
 data: the data pipeline with generated text: preparation, batches, and a start in the middle of training.
 layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d are fitted to time
     and memory, and the longest path between two positions is found by gradients.
@@ -29,7 +27,6 @@ FLAGS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # 
 BENCHMARKS = {  # the function of each, which is imported when needed, and its flags
     "train": ("scripts.benchmarking.tasks:measure_training", ("size", "peers", "threads")),
     "decode": ("scripts.benchmarking.tasks:measure_decoding", ("size", "peers", "threads")),
-    "startup": ("scripts.benchmarking.startup:measure", ()),
     "data": ("scripts.benchmarking.data:measure", ("pairs",)),
     "layers": ("scripts.benchmarking.layers:measure", ()),
 }

@@ -41,7 +41,7 @@ def test_flags_reach_the_benchmark(measured):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["startup", "--peers"], "--peers=.venv-bench/bin/python: startup has no such flag"),
+        (["layers", "--peers"], "--peers=.venv-bench/bin/python: layers has no such flag"),
         (["train", "--pairs=7"], "--pairs=7: train has no such flag"),
         (["data", "--size=small"], "--size=small: data has no such flag"),
         (["train", "--size=big"], "--size"),
