@@ -80,7 +80,6 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
         (EVALUATE, ["--average=few"], "argument --average: invalid int value: 'few'"),
         (EVALUATE, ["--format=json"], "argument --format: invalid choice: 'json'"),
         (EVALUATE, ["--averag=2"], "did you mean --average?"),
-        (EVALUATE, ["--config.data.path=new"], "--config.data.path=FOLDER, which records its place and resumes"),
         (
             TRAIN,
             ["--config=a.py", "--config=a.py"],
