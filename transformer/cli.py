@@ -74,11 +74,8 @@ class Parser(argparse.ArgumentParser):
                     raise UserError(f"{word}: needs a value, {word}=VALUE")
                 overrides.append((name.removeprefix("--").removeprefix("config."), text))
             elif name.startswith("--") and name not in flags:
-                if name.startswith("--config.data."):
-                    advice = moved_data("DIR")
-                else:
-                    keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
-                    advice = nearest(name, [*flags, *filter(self._is_override, keys)])
+                keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
+                advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
             else:
                 plain.append(word)
