@@ -73,6 +73,9 @@ FORMATS: dict[str, Format] = {
 }
 
 
+UNPACK = {".gz": "gunzip", ".argosmodel": "unzip", ".zip": "unzip"}  # by suffix of a file
+
+
 def recognise(path: Path) -> str:
     """Returns the name of the format of a file or folder. Raises UserError unless it is exactly one."""
     if not path.exists():
@@ -80,6 +83,9 @@ def recognise(path: Path) -> str:
     names = [name for name, entry in FORMATS.items() if entry.recognises is not None and entry.recognises(path)]
     if not names:
         untrusted.refuse_pickles(path)
+        for file in [path, *path.glob("*")]:
+            if file.suffix in UNPACK:
+                raise UserError(f"--from={path}: unpack {file.name} first, with {UNPACK[file.suffix]}")
     if len(names) != 1:
         description = "looks like " + " and ".join(names) if names else "is of no known format"
         known = ", ".join(name for name, entry in FORMATS.items() if entry.read is not None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scripts.interop import untrusted
-from scripts.interop.portable import NEVER, PortableModel, foreign_ids, rows_in_order
+from scripts.interop.portable import NEVER, PortableModel, rows_in_order
 from transformer.config.keys import checked
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
@@ -136,7 +136,7 @@ def _read_tokenizer(folder: Path, is_shared: bool, start: Any) -> tuple[Tokenize
             pad, unk, eos = (vocabulary[piece] for piece in ("<pad>", "<unk>", "</s>"))
             bos = vocabulary.get("<s>", start if start in piece_of else pad)
             others = [foreign_id for foreign_id in range(len(piece_of)) if foreign_id not in (pad, unk, bos, eos)]
-            ids.append(foreign_ids(eos, unk, others, pad, bos))
+            ids.append([pad, unk, bos, eos, *others])  # in our order
             pieces.append([*SPECIAL_PIECES, *map(piece_of.get, others)])
     with untrusted.reading(folder):
         if is_shared:

@@ -43,11 +43,6 @@ class PortableModel:
                 raise UserError(f"--format={format}: cannot express {key}={show(value)}, only {listed}")
 
 
-def foreign_ids(eos: int, unk: int, others: list[int], pad: int = ABSENT, bos: int = ABSENT) -> list[int]:
-    """Returns the foreign ids of all tokens: the special ones come first, in our order."""
-    return [pad, unk, bos, eos, *others]
-
-
 def rows_in_order(table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0) -> Float[np.ndarray, "W *D"]:
     """Returns the rows of a table with these foreign ids; `absent` fills those of absent tokens."""
     rows = np.full((len(ids), *table.shape[1:]), absent, np.float32)

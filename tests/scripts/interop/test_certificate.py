@@ -225,12 +225,15 @@ def test_a_toolkit_that_fails_leaves_nothing(toy, tmp_path, capsys, program, rea
 def test_mistakes_are_errors_of_one_line_before_work_begins(model, toy, tmp_path, capsys, monkeypatch):
     source, output = f"--from={toy()}", f"--output={tmp_path / 'new'}"
     (tmp_path / "empty").mkdir()
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "model.bin.gz").touch()
     (tmp_path / "blank").write_text(" \n\n")
     (tmp_path / "latin").write_bytes(b"a dog\na\xfcn\n")
     monkeypatch.setitem(formats.FORMATS, "toy", formats.FORMATS["toy"]._replace(read=None))  # nothing begins
     cases = [
         (("--from=/nothing", output), "--from=/nothing: no such file or folder"),
         ((f"--from={tmp_path / 'empty'}", output), "is of no known format; name the folder or file of one model"),
+        ((f"--from={tmp_path / 'packed'}", output), "unpack model.bin.gz first, with gunzip"),
         ((source, f"--output={tmp_path / 'empty'}"), "exists; delete it"),
         ((source, output, "--runtime=/no/python"), "--runtime=/no/python: no such program"),
         ((source, output, "--runtime=none", "--sentences=/no/file"), "/no/file: No such file"),
