@@ -83,6 +83,11 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     (tmp_path / "changes.patch").write_text(described["diff"])
     git("apply", "changes.patch")
     assert (tmp_path / "requirements.txt").read_text() == "jax==2 \n"
+    (tmp_path / "notes").write_bytes(b"\xff" * environment.MAX_DIFF)
+    git("add", "notes")
+    diff = environment.describe_environment()["diff"]
+    assert diff.startswith("diff --git ") and len(diff) < environment.MAX_DIFF + 100
+    assert re.search(r"\n\[cut: the first 100,000 of 100,\d\d\d characters\]\n$", diff)
 
 
 def test_a_run_that_never_began_is_replaced(tmp_path):
@@ -243,7 +248,7 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations"])
+@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"])
 def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(tmp_path, name):
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -14,6 +14,7 @@ from typing import Any
 from transformer.errors import MALFORMED, UNREADABLE, UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MAX_DIFF = 100_000  # characters
 PACKAGES = (  # those that results depend on; tests compare them with requirements.txt, which an installation lacks
     *("flax", "jax", "jaxlib", "ml_collections", "numpy", "optax", "orbax-checkpoint"),
     *("sacrebleu", "scipy", "sentencepiece", "tensorflow-datasets"),
@@ -49,7 +50,8 @@ def describe_environment() -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
     if diff:
-        environment["diff"] = diff
+        cut = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n" if len(diff) > MAX_DIFF else ""
+        environment["diff"] = diff[:MAX_DIFF] + cut
     return environment
 
 

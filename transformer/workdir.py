@@ -14,7 +14,7 @@ from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.config_types import Config
 from transformer.environment import CONTENTS, describe_environment, now
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
 
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 
@@ -67,6 +67,9 @@ class Workdir:
             if {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes())):
                 return
         foreign = [path for path in self.written if os.path.lexists(path)]
+        # Empty, or with the name of a process, if a start was killed at once.
+        if self.lock.exists() and (content := self.lock.read_bytes()) and not content.startswith(b"process "):
+            foreign.append(self.lock)
         if foreign:
             raise UserError(
                 f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "
@@ -87,8 +90,13 @@ class Workdir:
         return self.complete.exists()
 
     def averaged_steps(self) -> list[int] | None:
-        """Returns the steps whose mean the workdir holds; None for a run."""
-        return json.loads(self.averaged.read_bytes())["steps"] if self.averaged.exists() else None
+        """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
+        if not self.averaged.exists():
+            return None
+        try:
+            return [int(step) for step in json.loads(self.averaged.read_bytes())["steps"]]
+        except MALFORMED as error:
+            raise UserError(f"{self.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error
 
     def has_begun(self) -> bool:
         """Tells whether a run has left results here. A plan, or a start that failed over its data, leaves none."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scripts import average
+from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import make_workdir, run
 from transformer import evaluate, files, train
 from transformer.checkpoints import trained
@@ -69,6 +70,8 @@ def test_the_run_is_not_changed(workdir, tmp_path):
     assert contents(workdir) == before
     (checkpoint,) = trained.load([str(tmp_path / "mean")], "last", 1, []).checkpoints
     assert checkpoint.averaged == (10, 20)
+    (tmp_path / "mean" / "averaged.json").write_text("{")
+    assert "averaged.json: damaged" in refusal(trained.load, [str(tmp_path / "mean")], "last", 1, [])
 
 
 def test_the_output_is_beside_the_run_unless_named(tmp_path, capsys):
