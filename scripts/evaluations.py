@@ -16,7 +16,7 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import MALFORMED, UNREADABLE, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
@@ -75,7 +75,9 @@ class Evaluation:
     def language(self) -> Language:
         """The language of the translations, with the tokenizer that the signature of `bleu` names with a version."""
         signed = self.result["bleu_signature"].partition("|tok:")[2]
-        tokenizer = next(name for name in BLEU.TOKENIZERS if signed.startswith(name))
+        tokenizer = next((name for name in BLEU.TOKENIZERS if signed.startswith(name)), None)
+        if tokenizer is None:
+            raise UserError(f"{self.path}: damaged (bleu_signature names no tokenizer); run transformer.evaluate again")
         return bleu_language(self.config.data)._replace(tokenizer=tokenizer)
 
     @property
@@ -114,7 +116,11 @@ class Evaluation:
         path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
         if not path.exists():
             return None
-        return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
+        try:
+            return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
+        except MALFORMED as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}: damaged ({reason}); run transformer.evaluate again") from error
 
     def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
@@ -148,7 +154,10 @@ def _evaluated_run(path: Path, result: Mapping[str, Any]) -> Path:
     around = Workdir(path.parent.parent)
     if around.evaluations == path.parent and around.config.exists():
         return around.path
-    return Path(result["models"][0]["workdir"])
+    try:
+        return Path(result["models"][0]["workdir"])
+    except (*MALFORMED, IndexError) as error:
+        raise UserError(f"{path}: is in no workdir, and names none; run transformer.evaluate again") from error
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")
-    parser.add_argument("--worst", metavar="N", type=int, default=20, help="pairs to print (20)")
+    parser.add_argument("--worst", metavar="N", type=cli.at_least(0), default=20, help="pairs to print (20)")
     parser.add_argument(
-        "--min_tokens", metavar="N", type=int, default=5, help="tokens of the shortest target to rank (5)"
+        "--min_tokens", metavar="N", type=cli.at_least(0), default=5, help="tokens of the shortest target to rank (5)"
     )
     parser.add_argument("--exclude", metavar="FILE", help="write a list of the worst pairs")
     parser.add_argument(

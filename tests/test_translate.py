@@ -141,7 +141,7 @@ def test_sampling_is_repeatable_and_changes_with_its_seed(translated):
     ("flags", "message"),
     [
         (["--n_best=3"], "n_best=3: must be at most decoding.beam_size=2"),
-        (["--n_best=0"], "--n_best=0: must be at least 1"),
+        (["--n_best=0"], "--n_best: 0: must be at least 1"),
         (["--format=xml"], "--format"),
         (["--decoding.beam=3"], "no key decoding.beam"),
     ],

@@ -31,8 +31,6 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.checkpoints import trained
     from transformer.training.objectives import OBJECTIVES
 
-    if arguments.n_best < 1:
-        raise UserError(f"--n_best={arguments.n_best}: must be at least 1")
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
@@ -72,7 +70,7 @@ def as_jsonl(source: str, translations: Sequence[Any]) -> str:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
     parser.add_model_flags()
-    parser.add_argument("--n_best", metavar="N", type=int, default=1, help="translations a line (1)")
+    parser.add_argument("--n_best", metavar="N", type=cli.at_least(1), default=1, help="translations a line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     return parser
 

@@ -121,7 +121,7 @@ def decode(
 def compare(
     sentences: Sentences, request: Mapping[str, Any], ours: dict[str, Any], theirs: dict[str, Any], config: Config
 ) -> dict[str, Any]:
-    """Returns the certificate of two answers. Raises Unavailable if all translations reach the length limit.
+    """Returns the certificate of two answers. Raises Unavailable if most translations reach the length limit.
 
     A toolkit may cut such a translation or choose its end by other rules, so shares leave these out.
     """
@@ -130,9 +130,10 @@ def compare(
     for search in [search for search in SEARCHES if theirs[search]]:
         triples = zip(ours[search], theirs[search], ours["ended"][search], strict=True)
         pairs[search] = [(first, second) for first, second, has_ended in triples if has_ended]
-    if not any(pairs.values()):
-        raise Unavailable(f"all translations here reach the length limit of {request['max_length']} tokens")
-    identical = {search: identical_share(ended) for search, ended in pairs.items() if ended}
+    count = len(sentences.texts)
+    if min(map(len, pairs.values())) < count / 2:
+        raise Unavailable(f"most translations here reach the length limit of {request['max_length']} tokens")
+    identical = {search: identical_share(ended) for search, ended in pairs.items()}
     difference = None
     if theirs["scores"] is not None:
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
@@ -150,7 +151,7 @@ def compare(
         "precision": precision,
         "sentences": len(sentences.texts),
         "sentences_from": sentences.origin,
-        "at_length_limit": {search: len(ours[search]) - len(ended) for search, ended in pairs.items()},
+        "at_length_limit": {search: count - len(ended) for search, ended in pairs.items()},
         **{f"identical_{search}": identical.get(search) for search in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,

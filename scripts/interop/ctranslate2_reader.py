@@ -151,8 +151,12 @@ class _Importer:
         d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
         if tables[0] is None:  # CTranslate2 then computes encodings, of which the first is that of position 1
             tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
-        encodings = {name: sinusoids(name, d_model, np.arange(len(tables[0]))) for name in SINUSOIDS}
-        kinds = [name for name, table in encodings.items() if np.allclose(tables, table, rtol=0, atol=5e-3)]
+        encodings = {name: sinusoids(name, d_model, np.arange(max(map(len, tables)))) for name in SINUSOIDS}
+        kinds = [
+            name
+            for name, sines in encodings.items()
+            if all(np.allclose(table, sines[: len(table)], rtol=0, atol=5e-3) for table in tables)
+        ]
         if kinds or is_rotary:
             self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
             return

@@ -129,6 +129,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             with archive.open(member) as file:
                 np.lib.format.read_magic(file)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                if dtype.hasobject:
+                    raise pickle_error(path)
                 if math.prod(shape) * dtype.itemsize > member.file_size:
                     raise ValueError(f"{member.filename} of shape {shape} has {member.file_size} bytes")
                 file.seek(0)

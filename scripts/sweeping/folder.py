@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import secrets
 import urllib.parse
 from collections.abc import Sequence
@@ -33,6 +34,19 @@ class Folder:
         self.database = path / "study.db"
         # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
         self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
+
+    def check_own(self) -> None:
+        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep would write."""
+        if self.record.exists():
+            self.read()
+            return
+        paths = (self.table, self.database, self.trials, self.configs, self.logs)
+        foreign = [path.name for path in paths if os.path.lexists(path)]
+        if foreign and not self.lock_file.exists():  # which a sweep makes first
+            raise UserError(
+                f"--workdir={self.path}: has {foreign[0]}, which a sweep would write, but no sweep.json; name a new "
+                "folder"
+            )
 
     def workdir(self, trial: int) -> Path:
         """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""

@@ -23,6 +23,7 @@ def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, ret
     """
     check_values(sweep, task)
     files.make_folder(folder.path, "--workdir")
+    folder.check_own()
     with folder.lock():
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)

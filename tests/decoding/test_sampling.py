@@ -18,9 +18,10 @@ DRAWS = 4000
 
 def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
     keys = sample_keys(0, jnp.arange(1), DRAWS)
-    log_p = jnp.broadcast_to(jnp.array(LOG_P, jnp.float32), (1, DRAWS, len(LOG_P)))
+    # In reverse, since a row of -inf alone draws the first token.
+    log_p = jnp.broadcast_to(jnp.array(LOG_P[::-1], jnp.float32), (1, DRAWS, len(LOG_P)))
     drawn = np.asarray(draw(keys, log_p, temperature, top_k, top_p))
-    return np.bincount(drawn[0], minlength=len(LOG_P)) / DRAWS
+    return np.bincount(drawn[0], minlength=len(LOG_P))[::-1] / DRAWS
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
         (1.0, 0, 0.6, [4 / 7, 3 / 7, 0, 0]),
         (1.0, 0, 0.8, [4 / 9, 3 / 9, 2 / 9, 0]),
         (1.0, 0, 0.01, [1, 0, 0, 0]),
+        (1e-39, 0, 1.0, [1, 0, 0, 0]),  # subnormal in float32
+        (1e-300, 3, 0.9, [1, 0, 0, 0]),
         (1e-3, 0, 1.0, [1, 0, 0, 0]),
         # Of the two likeliest, 4/7 and 3/7, the first already has half of the probability.
         (1.0, 2, 0.5, [1, 0, 0, 0]),

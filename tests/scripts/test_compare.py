@@ -153,6 +153,8 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"line {worst[0]['line']}: chrF {worst[0]['chrf']:.1f}" in lines
     assert any("There is only one system" in line for line in lines)
+    scores.write_text("{}\n" * 20)
+    assert "valid-step9.sentences.jsonl: damaged (KeyError: 'score')" in error(capsys, path)
 
 
 def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):

@@ -84,6 +84,8 @@ def test_a_folder_outside_the_workdirs_stands_for_its_evaluations(evaluated, tmp
     saved = json.loads((folder / "a.json").read_text())
     (folder / "a.json").write_text(json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]}))
     assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder)
+    (folder / "a.json").write_text(json.dumps(saved | {"models": [{}]}))
+    assert "a.json: is in no workdir, and names none" in error(capsys, folder)
 
 
 def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):

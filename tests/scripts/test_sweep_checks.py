@@ -139,6 +139,24 @@ def test_the_database_is_in_the_folder_whatever_its_name(tmp_path):
     assert (path / "study.db").exists()
 
 
+@pytest.mark.parametrize("name", ["trials.csv", "study.db", "sweep.json", "configs"])
+def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(tmp_path, capsys, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).write_text('{"mine": 1}')
+    flags = [sweep_file(tmp_path, LISTED.format(values=[0.5])), "--config=configs/quickstart.py"]
+    assert run(sweep, *flags, f"--workdir={tmp_path / 'folder'}") == 2
+    assert name in error(capsys)
+    (path,) = (tmp_path / "folder").iterdir()
+    assert path.read_text() == '{"mine": 1}'
+
+
+def test_a_sweep_that_was_killed_before_its_record_begins(tmp_path):
+    folder = Folder(tmp_path)
+    with folder.lock():
+        folder.database.touch()
+    folder.check_own()
+
+
 def test_a_trial_that_is_listed_twice_is_refused():
     with pytest.raises(UserError, match="trial 1: has the values of trial 0, .*; list it once, or vary the seed"):
         description.listed([{"model.dropout": 0.1}] * 2, objective="nll", pruner=None)

@@ -11,6 +11,8 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses
 from transformer.special_tokens import BOS, EOS, PAD
 
+LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
+
 
 class State(NamedTuple):
     """The state of the loop. `position` is the step, which is the length of every unfinished sample."""
@@ -85,7 +87,7 @@ def draw(
     keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
 ) -> Int[Array, "B K"]:
     """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that sum to `top_p`."""
-    logits = log_p / temperature
+    logits = log_p / max(temperature, LOWEST_TEMPERATURE)
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
     vocab_size = logits.shape[-1]

@@ -17,7 +17,7 @@ from transformer.data.sources.lines import decode, is_natural_number, read_text_
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes
@@ -119,6 +119,11 @@ class SelectedPairs:
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
-    """Returns the record in the folder `data.path`; None if there is none."""
+    """Returns the record in the folder `data.path`; None if there is none. Raises UserError if it is damaged."""
     path = files.expanded(data.path) / ORIGIN
-    return json.loads(path.read_text(encoding="utf-8")) if data.path and path.is_file() else None
+    if not data.path or not path.is_file():
+        return None
+    try:
+        return {**json.loads(path.read_text(encoding="utf-8"))}
+    except UNREADABLE as error:
+        raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or delete it") from error

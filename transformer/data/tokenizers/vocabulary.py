@@ -41,6 +41,7 @@ class SentencePieceVocabulary:
         self._token_of_piece = {self._processor.id_to_piece(id_): token for id_, token in self._tokens.items()}
         self._has_bytes = "<0x00>" in self._token_of_piece
         self._sampler = functools.cache(self._sampler)
+        self._same_ids = all(token == model_id for model_id, token in self._tokens.items())
 
     def __reduce__(self):
         return SentencePieceVocabulary, (self.serialized,)
@@ -63,6 +64,8 @@ class SentencePieceVocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text in its best segmentation."""
         sequences = self._processor.encode(list(texts), num_threads=1)
+        if self._same_ids:
+            return sequences
         return [[self._tokens[model_id] for model_id in sequence] for sequence in sequences]
 
     def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
