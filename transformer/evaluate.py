@@ -48,11 +48,12 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     workdir, config = models.workdir, models.config
     objective = config.training.objective
     if not OBJECTIVES[objective].translates:
+        model = f"a model of training.objective={objective}"
         if arguments.source or arguments.data or len(models.checkpoints) > 1:
             advice = "is evaluated by itself on a split of its own data; give --split only"
-            raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} {advice}")
+            raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
         for key, text in arguments.overrides:
-            raise UserError(f"--{key}={text}: has no meaning for the perplexity of a language model; leave it out")
+            raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
         folder = evaluation_files.make_folder(arguments, models)
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
         accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
