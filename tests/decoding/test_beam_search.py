@@ -19,8 +19,9 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, beam_search, output_limits
+from transformer.decoding.beam_search import BeamSearch, beam_search
 from transformer.decoding.ensemble import Prediction
+from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12

@@ -6,18 +6,16 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
 from transformer.decoding import ensemble
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.top_k import top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
@@ -171,21 +169,6 @@ def beam_search(
         search.is_unfinished, lambda state: search.advance(state, search.extend(state)), search.start(source)
     )
     return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
-
-
-# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
-# power. None decreases with the length, as the bound of the search supposes.
-LENGTH_PENALTIES: dict[str, Callable] = {
-    "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
-    "power": lambda length, alpha: length**alpha,
-}
-
-
-def output_limits(length: int, config: Config) -> Int[np.ndarray, "S"]:
-    """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS."""
-    factor, extra = config.max_length_factor, config.max_extra_length
-    # 1.1 x 10 is above 11 in floating point.
-    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
 
 
 def gather(x: Array, index: Int[Array, "B N"]) -> Array:

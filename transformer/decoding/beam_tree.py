@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, State
+from transformer.decoding.beam_search import BeamSearch, State
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.special_tokens import BOS, EOS
 

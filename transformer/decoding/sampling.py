@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.special_tokens import BOS, EOS, PAD
 
 

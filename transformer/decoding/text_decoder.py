@@ -13,7 +13,8 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import Hypotheses, output_limits
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.lengths import output_limits
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
