@@ -56,6 +56,14 @@ def test_translations_and_scores_are_those_of_the_command(workdirs, monkeypatch,
         assert json.loads(json.dumps(written)) == expected
 
 
+def test_translations_begin_with_their_prefixes(model):
+    prefixes = iter(["7 6 7"] + [""] * (len(TEXTS) - 1))
+    first, *others = model.translate(TEXTS, prefixes=prefixes)
+    assert first[0].text.startswith("7 6 7") and others == model.translate(TEXTS)[1:]
+    with pytest.raises(UserError, match=r"prefixes\[0\]=3: must be a str"):
+        model.translate(["1"], prefixes=[3])
+
+
 def test_a_translation_has_the_score_that_is_given_to_it(model):
     n_best = zip(TEXTS, model.translate(TEXTS, N_BEST), strict=True)
     pairs = [(text, translation) for text, translations in n_best for translation in translations if text]

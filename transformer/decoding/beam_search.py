@@ -6,7 +6,7 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,6 +71,7 @@ class BeamSearch:
     shrinking_beam: whether a hypothesis that ends keeps its place among the K, as in Marian, so that fewer stay live.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
+    constrain: returns the prediction without the tokens that may not come next, given it, the tokens and the position.
     """
 
     models: Sequence[ensemble.AutoregressiveModel]
@@ -82,6 +83,7 @@ class BeamSearch:
     max_length: int
     forbid_unk: bool
     shrinking_beam: bool = False
+    constrain: Callable[..., ensemble.Prediction] = lambda prediction, *_: prediction
 
     def start(self, source: Int[Array, "B S"]) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
@@ -100,6 +102,7 @@ class BeamSearch:
     def extend(self, state: State) -> Extensions:
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
+        prediction = self.constrain(prediction, state.live_tokens, state.position)
         end_log_p = state.live_log_p + prediction.log_p_of(EOS)
         live_log_p, *extensions = self.best_extensions(state.live_log_p, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
