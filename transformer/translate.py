@@ -49,8 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
-        texts = list(decode_lines(chunk, first_line))
-        constraints = {}
+        texts, constraints = list(decode_lines(chunk, first_line)), {}
         if arguments.prefix_column:
             texts, _, constraints["prefix"] = zip(*(text.partition("\t") for text in texts), strict=True)
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line, constraints=constraints)

@@ -24,11 +24,11 @@ LOG_P = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 SCORES = LOG_P / np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def search(names, parameters, source, beam_size, values):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def search(beam_size, numbers, parameters, source, arrays):
     limits = jnp.array([LIMIT])
     options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": LIMIT + 1, "forbid_unk": False}
-    options["constrain"] = functools.partial(constrain, dict(zip(names, values, strict=True)), limits)
+    options["constrain"] = functools.partial(constrain, dict(numbers) | arrays, limits)
     models = ensemble.build_models([MODEL.graph], parameters)
     return beam_search(models, source, limits, beam_size=beam_size, n_best=beam_size, **options)[0]
 
@@ -37,17 +37,41 @@ def begins(prefix):
     return lambda body: body[: len(prefix)] == prefix
 
 
+def has(body, phrase):
+    return any(body[i : i + len(phrase)] == phrase for i in range(len(body)))
+
+
+def has_no_repeated(n, body):
+    ngrams = [tuple(body[i : i + n]) for i in range(len(body) - n + 1)]
+    return len(set(ngrams)) == len(ngrams)
+
+
 @pytest.mark.parametrize(
     ("values", "obeys"),
     [
         ({"prefix": np.array([[4, 5, *[PAD] * 3]])}, begins([4, 5])),
+        ({"min_length": 2}, lambda body: len(body) >= 2),
+        ({"min_length": 9}, lambda body: len(body) == LIMIT),
+        *[({"no_repeat_ngram": n}, functools.partial(has_no_repeated, n)) for n in (1, 2, 3)],
+        (
+            {"banned": np.array([[[PAD, PAD, UNK], [PAD, 4, 4], [4, 5, 5]]])},
+            lambda body: UNK not in body and not has(body, [4, 4]) and not has(body, [4, 5, 5]),
+        ),
+        (
+            {"prefix": np.array([[4, 5, *[PAD] * 3]]), "banned": np.array([[[4, 5], [5, 4]]]), "min_length": 3},
+            lambda body: (
+                begins([4, 5])(body) and len(body) >= 3 and not has(body[1:], [4, 5]) and not has(body[1:], [5, 4])
+            ),
+        ),
         ({"prefix": np.array([[5, 5, 5, 5, PAD]])}, begins([5, 5, 5, 5])),
     ],
 )
 def test_the_search_finds_the_best_of_all_outputs_that_obey(values, obeys):
     best = sorted((i for i, body in enumerate(SPACE) if obeys(body)), key=lambda i: -SCORES[i])
     assert 0 < len(best) < len(SPACE) - 1, "the constraint is too weak"
-    hypotheses = search(tuple(values), [MODEL.parameters], SOURCE, len(SPACE), tuple(values.values()))
+    numbers = tuple(item for item in values.items() if isinstance(item[1], int))
+    arrays = {name: jnp.array(value) for name, value in values.items() if not isinstance(value, int)}
+    hypotheses = search(len(SPACE), numbers, [MODEL.parameters], SOURCE, arrays)
     count = np.isfinite(hypotheses.scores[0]).sum()
     assert [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0, :count])] == [
         [*SPACE[i], EOS] for i in best
@@ -94,3 +118,23 @@ def test_the_first_pass_may_be_shorter_than_the_prefix():
 def test_a_prefix_that_no_output_can_have_is_refused(prefixes, changes, message):
     with pytest.raises(UserError, match=message):
         translate(make_decoder(**changes), ["1 2", "3"], constraints={"prefix": prefixes})
+
+
+@pytest.mark.parametrize("strategy", ["beam", "sample"])
+def test_the_keys_hold_in_every_search(strategy, tmp_path):
+    (tmp_path / "phrases").write_text("4 4\n\n7\n1 1 1\n")
+    banned = {"banned": str(tmp_path / "phrases")}
+    for changes, obeys in (
+        ({"min_length": 6}, lambda body: len(body) >= 5),  # the limit of the shortest source
+        ({"no_repeat_ngram": 2}, functools.partial(has_no_repeated, 2)),
+        (banned, lambda body: not any(has(body, phrase) for phrase in (["4", "4"], ["7"], ["1", "1", "1"]))),
+    ):
+        texts = [text for text in random_texts(40, longest=15, seed=0) if text]
+        plain, constrained = (translate(make_decoder(strategy=strategy, **c), texts) for c in ({}, changes))
+        assert all(obeys(best.text.split()) for (best,) in constrained)
+        assert not all(obeys(best.text.split()) for (best,) in plain), f"{changes} are too weak"
+
+
+def test_a_file_that_is_missing_is_refused():
+    with pytest.raises(UserError, match="^absent: No such file or directory; name a file that can be read"):
+        make_decoder(banned="absent")

@@ -4,12 +4,15 @@ A forbidden token is never chosen. The other log-probabilities stay as in forced
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from transformer.config_types import Config
+from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.batches import DecodingBatch, pad
 from transformer.decoding.ensemble import Prediction
@@ -17,7 +20,7 @@ from transformer.decoding.lengths import output_limits
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
 from transformer.errors import UserError
-from transformer.special_tokens import PAD, UNK
+from transformer.special_tokens import EOS, PAD, UNK
 
 
 class History(NamedTuple):
@@ -27,8 +30,36 @@ class History(NamedTuple):
     position: Int[Array, ""]
     limits: Int[Array, "B"]
 
+    def last(self, i: int) -> Int[Array, "B K"]:
+        """Returns the i-th last token of each hypothesis; PAD if it is shorter."""
+        return self.tokens[:, :, self.position - i]  # a negative index counts from the end, which is still empty
 
-Forbidden = Bool[Array, "B #K V"]  # as the next token
+
+Forbidden = Bool[Array, "B K V"]  # as the next token
+
+
+def is_short(least: int, history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids EOS until a hypothesis has `least` tokens, or as many as its limit allows."""
+    is_short = history.position < jnp.minimum(least, history.limits)
+    return forbidden.at[:, :, EOS].max(is_short[:, None])
+
+
+def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids the tokens that would end an n-gram of this size which the hypothesis has already."""
+    ends = jnp.arange(history.tokens.shape[2])[None, None]  # of its n-grams
+    is_repeated = (size - 1 <= ends) & (history.tokens != PAD)
+    for i in range(1, size):
+        is_repeated &= jnp.roll(history.tokens, i, axis=2) == history.last(i)[:, :, None]
+    return _forbid(history.tokens, is_repeated, forbidden)
+
+
+def ends_banned(phrases: Int[Array, "#B N M"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids the last token of each phrase after its other tokens. PAD fills phrases up on the left."""
+    is_next = phrases[:, None, :, -1] != PAD
+    for i in range(1, phrases.shape[2]):
+        token = phrases[:, None, :, -1 - i]
+        is_next &= (token == PAD) | (token == history.last(i)[:, :, None])
+    return _forbid(phrases[:, None, :, -1], is_next, forbidden)
 
 
 def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
@@ -39,7 +70,12 @@ def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbid
 
 # Functions of a constraint's value, the hypotheses and the tokens that those above forbid. A value is one for each
 # sentence, or that of the key of the same name.
-CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {"prefix": leaves_prefix}
+CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
+    "min_length": is_short,
+    "no_repeat_ngram": repeats_ngram,
+    "banned": ends_banned,
+    "prefix": leaves_prefix,
+}
 
 
 def constrain(
@@ -56,6 +92,24 @@ def constrain(
     for name in filter(values.__contains__, CONSTRAINTS):
         forbidden = CONSTRAINTS[name](values[name], History(tokens, position, limits), forbidden)
     return prediction._replace(logits=jnp.where(forbidden, -jnp.inf, prediction.logits))
+
+
+def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "B K N"], forbidden: Forbidden) -> Forbidden:
+    """Forbids those of the tokens that `which` marks."""
+    index = jnp.where(which, tokens, forbidden.shape[2])  # beyond the vocabulary: dropped
+    return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
+
+
+def values_of_keys(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Returns the values of the constraints that `config.decoding` sets. Raises UserError if a file cannot be read."""
+    values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
+    values = {name: value for name, value in values.items() if value}
+    lines = read_text_file(Path(config.banned)) if config.banned else []
+    if phrases := [tokens for line in lines if (tokens := encode(vocabulary, config.banned, line)[:-1])]:
+        # Reversed, so that the padding comes first.
+        reversed_phrases = pad([phrase[::-1] for phrase in phrases], len(phrases), max(map(len, phrases)))
+        values["banned"] = jnp.array(reversed_phrases[None, :, ::-1])
+    return values
 
 
 def with_constraints(

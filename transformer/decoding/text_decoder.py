@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.constraints import constrain, with_constraints
+from transformer.decoding.constraints import constrain, values_of_keys, with_constraints
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
@@ -39,6 +39,7 @@ class TextDecoder(DeviceModels):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.strategy = STRATEGIES[self.config.strategy]
+        self.constraints = values_of_keys(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
         self._logged: set[str] = set()  # warnings
 
@@ -171,7 +172,7 @@ class TextDecoder(DeviceModels):
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
         known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
-        known["constrain"] = functools.partial(constrain, constraints or {}, limits)
+        known["constrain"] = functools.partial(constrain, self.constraints | (constraints or {}), limits)
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
         return method(with_candidates(models, candidates), source, limits, **options)
 
