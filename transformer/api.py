@@ -57,7 +57,12 @@ class Model:
         return f"Model({', '.join(sources)})"
 
     def translate(
-        self, texts: Iterable[str], n_best: int = 1, *, prefixes: Iterable[str] | None = None
+        self,
+        texts: Iterable[str],
+        n_best: int = 1,
+        *,
+        prefixes: Iterable[str] | None = None,
+        required: Iterable[Iterable] | None = None,
     ) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
@@ -68,11 +73,14 @@ class Model:
         `texts`. `n_best` is at most `config.decoding.beam_size` in a beam search.
 
         `prefixes` has for each text the beginning of its translations, which may end within a word; "" for none.
+        `required` has for each text a list of phrases that its translations have. A phrase is a str, or a list of
+        alternatives, of which one suffices. The translation is empty if the search finds none that obeys.
 
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
         texts = _texts(texts)
         constraints = {} if prefixes is None else {"prefix": _texts(prefixes, "prefixes")}
+        constraints |= {} if required is None else {"required": _phrases(required, "required")}
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
@@ -155,6 +163,17 @@ def _refuse_fork(method: str) -> None:
 
 def _texts(texts: Any, name: str = "texts") -> list[str]:
     return [check_text(text, f"{name}[{i}]") for i, text in enumerate(_items(texts, name, "strings"))]
+
+
+def _phrases(rows: Any, name: str) -> list[list[list[str]]]:
+    """Returns the alternatives of the phrases of each text."""
+    checked = []
+    for i, row in enumerate(_items(rows, name, "lists of phrases")):
+        phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in _items(row, f"{name}[{i}]", "phrases")]
+        checked.append([_texts(phrase, f"{name}[{i}][{number}]") for number, phrase in enumerate(phrases)])
+        if not all(checked[-1]):
+            raise UserError(f"{name}[{i}]={phrases!r:.60}: has a phrase without alternatives; remove it")
+    return checked
 
 
 def _items(items: Any, name: str, kind: str) -> list[Any]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
 from transformer.decoding.lengths import LENGTH_PENALTIES
-from transformer.decoding.top_k import top_k
+from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -104,7 +104,7 @@ class BeamSearch:
         prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
         prediction = self.constrain(prediction, state.live_tokens, state.position)
         end_log_p = state.live_log_p + prediction.log_p_of(EOS)
-        live_log_p, *extensions = self.best_extensions(state.live_log_p, prediction, self.beam_size)
+        live_log_p, *extensions = self.best_extensions(state, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
         if self.shrinking_beam:
@@ -116,7 +116,7 @@ class BeamSearch:
         return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
 
     def best_extensions(
-        self, live_log_p: Float[Array, "B K"], prediction: ensemble.Prediction, count: int
+        self, state: State, prediction: ensemble.Prediction, count: int
     ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie.
 
@@ -127,7 +127,7 @@ class BeamSearch:
         logits, tokens = top_k(prediction.logits, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
         token_log_p = logits - prediction.log_normalizer[:, :, None]
-        values = token_log_p + live_log_p[:, :, None]
+        values = token_log_p + state.live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
         tokens, token_log_p = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p))
         return best, index // per_parent, prediction.tokens_at(tokens), token_log_p
@@ -159,6 +159,12 @@ class BeamSearch:
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.max_length) & ~state.done.all()
 
+    def run(self, source: Int[Array, "B S"]) -> tuple[Hypotheses, Bool[Array, "B"]]:
+        """Returns the `n_best` translations of each row of `source`, and which rows are done."""
+        step, start = (lambda state: self.advance(state, self.extend(state))), self.start(source)
+        final = jax.lax.while_loop(self.is_unfinished, step, start)
+        return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+
 
 def beam_search(
     models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
@@ -167,13 +173,4 @@ def beam_search(
 
     A row is a sentence, tokens and EOS, padded with PAD. The other arguments are the attributes of `BeamSearch`.
     """
-    search = BeamSearch(models, limits, **options)
-    final = jax.lax.while_loop(
-        search.is_unfinished, lambda state: search.advance(state, search.extend(state)), search.start(source)
-    )
-    return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
-
-
-def gather(x: Array, index: Int[Array, "B N"]) -> Array:
-    """Returns x[b, index[b, n]] for every b and n."""
-    return jax.vmap(lambda row, i: row[i])(x, index)
+    return BeamSearch(models, limits, **options).run(source)

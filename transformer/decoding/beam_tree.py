@@ -86,7 +86,7 @@ def record(
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)
         count = 2 * search.beam_size
-        log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, extensions.prediction, count)
+        log_p, parents, tokens, _ = search.best_extensions(state, extensions.prediction, count)
         log_p = jnp.where(state.position < search.limits[0], log_p, -jnp.inf)
         considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
         return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered

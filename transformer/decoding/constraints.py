@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer.config_types import Config
@@ -17,6 +18,7 @@ from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.batches import DecodingBatch, pad
 from transformer.decoding.ensemble import Prediction
 from transformer.decoding.lengths import output_limits
+from transformer.decoding.required_phrases import needed_after
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
 from transformer.errors import UserError
@@ -62,6 +64,17 @@ def ends_banned(phrases: Int[Array, "#B N M"], history: History, forbidden: Forb
     return _forbid(phrases[:, None, :, -1], is_next, forbidden)
 
 
+def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
+    wanted = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))  # PAD: any other token
+    wanted = jnp.broadcast_to(wanted, (*history.tokens.shape[:2], wanted.shape[2]))
+    needed = needed_after(history.tokens, history.position, wanted, phrases)
+    is_late = needed > (history.limits - history.position)[:, None, None] - 1
+    fits_not = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
+    fits_not = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(fits_not, wanted, is_late)
+    return forbidden | fits_not.at[:, :, EOS].set(needed[:, :, -1] > 0)
+
+
 def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids all tokens but that of the prefix, which it allows. PAD ends the prefix."""
     token = prefix[:, history.position][:, None, None]
@@ -74,6 +87,7 @@ CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
     "min_length": is_short,
     "no_repeat_ngram": repeats_ngram,
     "banned": ends_banned,
+    "required": lacks_phrases,
     "prefix": leaves_prefix,
 }
 
@@ -114,7 +128,7 @@ def values_of_keys(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def with_constraints(
     arrays_of: Callable[[DecodingBatch], tuple],
-    texts: Mapping[str, Sequence[str]],
+    texts: Mapping[str, Sequence],
     sources: Sequence[Sequence[int]],
     vocabulary: Vocabulary,
     config: Config,
@@ -122,7 +136,8 @@ def with_constraints(
 ) -> Callable[[DecodingBatch], tuple]:
     """Returns the function of a batch that adds the constraints of its sentences, if there are any, to its arrays.
 
-    texts: "prefix", for each source the text that its outputs begin with; "" for none.
+    texts: "prefix", for each source the text that its outputs begin with; "" for none. "required", for each source a
+      list of the phrases that its outputs have; a phrase is a list of alternatives, of which one suffices.
 
     Raises UserError if their number is wrong, or one has unknown characters or more tokens than the output may have.
     """
@@ -137,24 +152,39 @@ def with_constraints(
         if len(items) != len(sources):
             raise UserError(f"{name}: has {len(items)} items, must have {len(sources)}, one for each source")
     limits = [int(output_limits(max(len(source), 1), config)[-1]) for source in sources]
-    prefixes = [
-        encode_phrase(vocabulary, f"prefix of line {line}", text, limit) if text else []
-        for line, text, limit in zip(lines, texts["prefix"], limits, strict=True)
-    ]
+    prefixes, required = [], []
+    for i, (line, limit) in enumerate(zip(lines, limits, strict=True)):
+        text, phrases = texts["prefix"][i] if "prefix" in texts else "", texts.get("required", [[]] * len(limits))[i]
+        prefixes.append(encode_phrase(vocabulary, f"prefix of line {line}", text, limit))
+        name = f"required phrase of line {line}"
+        required.append([[encode_phrase(vocabulary, name, text, limit, 1) for text in phrase] for phrase in phrases])
+        count = len(prefixes[-1]) + sum(min(map(len, phrase)) for phrase in required[-1])
+        if count > limit:
+            raise UserError(f"line {line}: its phrases and prefix have {count} tokens, an output may have {limit}")
+    phrases = [phrase for row in required for phrase in row]
+    sizes = [max(map(len, required), default=0), max(map(len, phrases), default=0)]
+    sizes.append(max((len(tokens) for phrase in phrases for tokens in phrase), default=0))
+    sizes = [1 << (size - 1).bit_length() for size in sizes]  # few shapes
 
     def arrays_with_constraints(batch: DecodingBatch) -> tuple:
         length = int(output_limits(batch.length, config)[-1]) + 1  # of the longest output
         values = {"prefix": pad([prefixes[i] for i in batch.indices], batch.rows, length)}
+        if phrases:
+            values["required"] = np.full((batch.rows, *sizes), PAD, np.int32)
+            for row, i in zip(values["required"], batch.indices, strict=False):
+                for alternatives, phrase in zip(row, required[i], strict=False):
+                    alternatives[: len(phrase)] = pad(phrase, len(phrase), sizes[2])
         return *arrays_of(batch), None, values
 
     return arrays_with_constraints
 
 
-def encode_phrase(vocabulary: Vocabulary, name: str, text: str, limit: int) -> list[int]:
+def encode_phrase(vocabulary: Vocabulary, name: str, text: str, limit: int, least: int = 0) -> list[int]:
     """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if no output can have it."""
     tokens = encode(vocabulary, name, text)[:-1]
-    if UNK in tokens:
-        raise UserError(f"{name}: {text!r:.60} has characters that the vocabulary lacks; remove them")
+    if UNK in tokens or len(tokens) < least:
+        fault = "has characters that the vocabulary lacks" if tokens else "has no tokens"
+        raise UserError(f"{name}: {text!r:.60} {fault}; change it")
     if len(tokens) > limit:
         raise UserError(
             f"{name}: has {len(tokens)} tokens, an output may have {limit}; shorten it, or raise "
