@@ -69,11 +69,14 @@ def test_translations_have_their_required_phrases(model):
     (first, *_), (second, *_), *others = model.translate(TEXTS, required=required)
     assert "7 7" in first.text and "4 4 4" in second.text and {"5", "6"} & set(second.text.split())
     assert others == model.translate(TEXTS)[2:]
+    assert {"7"}.isdisjoint(model.translate(["1"], required=[["5"]], banned=[["7"]])[0][0].text.split())
+    with pytest.raises(UserError, match=r"banned\[0\]\[1\]=None: must be a str"):
+        model.translate(["1"], banned=[["1", None]])
     for phrases, message in (
         ("7", r"required\[0\]='7': must be a list of phrases; put"),
         ([3], r"required\[0\]\[0\]=3: must be a list"),
         ([[]], r"required\[0\]=\[\[\]\]: has a phrase without alternatives"),
-        (["1 1 1 1 1 1"], "required phrase of line 1: has 6 tokens, an output may have 4"),
+        (["1 1 1 1 1 1"], "line 1: prefix and required phrases have 6 tokens, an output may have 4"),
     ):
         with pytest.raises(UserError, match=message):
             model.translate(["1"], required=[phrases])

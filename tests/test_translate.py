@@ -76,7 +76,10 @@ def test_a_column_of_prefixes_begins_the_outputs(translated):
     assert code == 0 and len(lines) == 4
     assert lines[0].startswith("7 7") and lines[1:] == translated(b"4 5\n6\n\n")[1]
     code, lines, log = translated(b"1\n1 2 3\t" + b"7 " * 9, "--prefix_column")
-    assert (code, lines) == (2, []) and "prefix of line 2: has 9 tokens, an output may have 6; shorten it" in log
+    assert (code, lines) == (
+        2,
+        [],
+    ) and "line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them" in log
 
 
 def test_missing_hypotheses_become_lines_with_a_number():

@@ -63,6 +63,7 @@ class Model:
         *,
         prefixes: Iterable[str] | None = None,
         required: Iterable[Iterable] | None = None,
+        banned: Iterable[Iterable[str]] | None = None,
     ) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
@@ -74,13 +75,17 @@ class Model:
 
         `prefixes` has for each text the beginning of its translations, which may end within a word; "" for none.
         `required` has for each text a list of phrases that its translations have. A phrase is a str, or a list of
-        alternatives, of which one suffices. The translation is empty if the search finds none that obeys.
+        alternatives, of which one suffices. `banned` has for each text a list of phrases that its translations do not
+        have, as tokens. The translation is empty if the search finds none that obeys.
 
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
         texts = _texts(texts)
         constraints = {} if prefixes is None else {"prefix": _texts(prefixes, "prefixes")}
         constraints |= {} if required is None else {"required": _phrases(required, "required")}
+        if banned is not None:
+            rows = enumerate(_items(banned, "banned", "lists of phrases"))
+            constraints["banned_here"] = [_texts(row, f"banned[{i}]") for i, row in rows]
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")

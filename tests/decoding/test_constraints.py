@@ -50,11 +50,12 @@ def has_no_repeated(n, body):
     ("values", "obeys"),
     [
         ({"prefix": np.array([[4, 5, *[PAD] * 3]])}, begins([4, 5])),
+        ({"banned": np.array([[[UNK]]])}, lambda body: UNK not in body),
         ({"min_length": 2}, lambda body: len(body) >= 2),
         ({"min_length": 9}, lambda body: len(body) == LIMIT),
         *[({"no_repeat_ngram": n}, functools.partial(has_no_repeated, n)) for n in (1, 2, 3)],
         (
-            {"banned": np.array([[[PAD, PAD, UNK], [PAD, 4, 4], [4, 5, 5]]])},
+            {"banned": np.array([[[UNK, PAD, PAD], [4, 4, PAD], [5, 5, 4]]])},
             lambda body: UNK not in body and not has(body, [4, 4]) and not has(body, [4, 5, 5]),
         ),
         (
@@ -110,7 +111,7 @@ def test_the_first_pass_may_be_shorter_than_the_prefix():
     [
         (["1"], {}, "^prefix: has 1 items, must have 2"),
         (["1", "2 99"], {}, "^prefix of line 2: '2 99' has characters that the vocabulary lacks"),
-        (["1", "1 1 1 1 1 1"], {}, "^prefix of line 2: has 6 tokens, an output may have 5; shorten it"),
+        (["1", "1 1 1 1 1 1"], {}, "^line 2: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
         (["1", "x"], {}, "^prefix of line 2: 'x'"),
         (["1", "2"], {"strategy": "ctc"}, "^prefix: needs a search by steps"),
     ],

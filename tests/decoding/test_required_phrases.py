@@ -93,8 +93,8 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
 @pytest.mark.parametrize(
     ("required", "message"),
     [
-        ([["1 1 1 1 1 1"]], "^required phrase of line 1: has 6 tokens, an output may have 5; shorten it"),
-        ([["1 1 1", "2 2 2 2"], ["3 3 3"]], "^line 1: its phrases and prefix have 6 tokens, an output may have 5"),
+        ([["1 1 1 1 1 1"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
+        ([["1 1 1", "2 2 2 2"], ["3 3 3"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5"),
         ([[" "]], "^required phrase of line 1: ' ' has no tokens"),
         ([["99"]], "^required phrase of line 1: '99' has characters that the vocabulary lacks"),
     ],
@@ -102,3 +102,15 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
 def test_phrases_that_no_output_can_have_are_refused(required, message):
     with pytest.raises(UserError, match=message):
         translate(make_decoder(), ["1"], constraints={"required": [required]})
+
+
+def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused():
+    texts = [text for text in random_texts(12, longest=15, seed=0) if text]
+    plain = translate(make_decoder(), texts)
+    banned = [["1 1", " ", "7"] if i % 2 else [] for i in range(len(texts))]
+    constrained = translate(make_decoder(), texts, constraints={"banned_here": banned})
+    assert constrained[::2] == plain[::2]
+    for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
+        assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
+    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but has a banned phrase; remove one of them"):
+        translate(make_decoder(), texts, constraints={"banned_here": banned, "required": [[["3 1 1"]]] * len(texts)})

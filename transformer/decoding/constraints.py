@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.batches import DecodingBatch, pad
+from transformer.decoding.batches import DecodingBatch
 from transformer.decoding.ensemble import Prediction
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.required_phrases import needed_after
@@ -56,12 +56,12 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
 
 
 def ends_banned(phrases: Int[Array, "#B N M"], history: History, forbidden: Forbidden) -> Forbidden:
-    """Forbids the last token of each phrase after its other tokens. PAD fills phrases up on the left."""
-    is_next = phrases[:, None, :, -1] != PAD
+    """Forbids the last token of each phrase after its other tokens. Phrases are in reverse, filled up with PAD."""
+    is_next = phrases[:, None, :, 0] != PAD
     for i in range(1, phrases.shape[2]):
-        token = phrases[:, None, :, -1 - i]
+        token = phrases[:, None, :, i]
         is_next &= (token == PAD) | (token == history.last(i)[:, :, None])
-    return _forbid(phrases[:, None, :, -1], is_next, forbidden)
+    return _forbid(phrases[:, None, :, 0], is_next, forbidden)
 
 
 def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
@@ -77,19 +77,23 @@ def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: F
 
 def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids all tokens but that of the prefix, which it allows. PAD ends the prefix."""
-    token = prefix[:, history.position][:, None, None]
+    token = jnp.take(prefix, history.position, axis=1, mode="fill", fill_value=PAD)[:, None, None]
     return jnp.where(token == PAD, forbidden, jnp.arange(forbidden.shape[2])[None, None] != token)
 
 
-# Functions of a constraint's value, the hypotheses and the tokens that those above forbid. A value is one for each
-# sentence, or that of the key of the same name.
+# Functions of a constraint's value, the hypotheses and the tokens that the entries above forbid. A value has a row for
+# each sentence, or is that of the key of the same name.
 CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
     "min_length": is_short,
     "no_repeat_ngram": repeats_ngram,
     "banned": ends_banned,
+    "banned_here": ends_banned,
     "required": lacks_phrases,
     "prefix": leaves_prefix,
 }
+
+
+DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
 
 def constrain(
@@ -108,9 +112,10 @@ def constrain(
     return prediction._replace(logits=jnp.where(forbidden, -jnp.inf, prediction.logits))
 
 
-def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "B K N"], forbidden: Forbidden) -> Forbidden:
+def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbidden: Forbidden) -> Forbidden:
     """Forbids those of the tokens that `which` marks."""
     index = jnp.where(which, tokens, forbidden.shape[2])  # beyond the vocabulary: dropped
+    index = jnp.broadcast_to(index, (*forbidden.shape[:2], index.shape[2]))
     return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
 
 
@@ -119,10 +124,8 @@ def values_of_keys(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:
     values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
     values = {name: value for name, value in values.items() if value}
     lines = read_text_file(Path(config.banned)) if config.banned else []
-    if phrases := [tokens for line in lines if (tokens := encode(vocabulary, config.banned, line)[:-1])]:
-        # Reversed, so that the padding comes first.
-        reversed_phrases = pad([phrase[::-1] for phrase in phrases], len(phrases), max(map(len, phrases)))
-        values["banned"] = jnp.array(reversed_phrases[None, :, ::-1])
+    if phrases := _reversed(vocabulary, config.banned, lines):
+        values["banned"] = jnp.array(_array([phrases], (1, *_sizes([phrases], 2))))
     return values
 
 
@@ -136,58 +139,93 @@ def with_constraints(
 ) -> Callable[[DecodingBatch], tuple]:
     """Returns the function of a batch that adds the constraints of its sentences, if there are any, to its arrays.
 
-    texts: "prefix", for each source the text that its outputs begin with; "" for none. "required", for each source a
-      list of the phrases that its outputs have; a phrase is a list of alternatives, of which one suffices.
+    texts: for each source
+      prefix: the text that its outputs begin with; "" for none.
+      required: a list of phrases that its outputs have; a phrase is a list of alternatives, of which one suffices.
+      banned_here: a list of phrases that its outputs do not have.
 
-    Raises UserError if their number is wrong, or one has unknown characters or more tokens than the output may have.
+    Raises UserError if their number is wrong, or no output can have a text, since it has unknown characters, too many
+    tokens together, or banned phrases.
     """
     if not texts:
         return arrays_of
     if not STRATEGIES[config.strategy].takes_steps or config.shortlist:
-        raise UserError(
-            f"{', '.join(texts)}: needs a search by steps without decoding.shortlist; change the decoding keys"
-        )
-    lines = range(first_line, first_line + len(sources))
+        advice = "needs a search by steps without decoding.shortlist; change the decoding keys"
+        raise UserError(f"{', '.join(texts)}: {advice}")
     for name, items in texts.items():
         if len(items) != len(sources):
             raise UserError(f"{name}: has {len(items)} items, must have {len(sources)}, one for each source")
-    limits = [int(output_limits(max(len(source), 1), config)[-1]) for source in sources]
-    prefixes, required = [], []
-    for i, (line, limit) in enumerate(zip(lines, limits, strict=True)):
-        text, phrases = texts["prefix"][i] if "prefix" in texts else "", texts.get("required", [[]] * len(limits))[i]
-        prefixes.append(encode_phrase(vocabulary, f"prefix of line {line}", text, limit))
-        name = f"required phrase of line {line}"
-        required.append([[encode_phrase(vocabulary, name, text, limit, 1) for text in phrase] for phrase in phrases])
-        count = len(prefixes[-1]) + sum(min(map(len, phrase)) for phrase in required[-1])
-        if count > limit:
-            raise UserError(f"line {line}: its phrases and prefix have {count} tokens, an output may have {limit}")
-    phrases = [phrase for row in required for phrase in row]
-    sizes = [max(map(len, required), default=0), max(map(len, phrases), default=0)]
-    sizes.append(max((len(tokens) for phrase in phrases for tokens in phrase), default=0))
-    sizes = [1 << (size - 1).bit_length() for size in sizes]  # few shapes
+    columns = {name: [] for name in texts}
+    for i, source in enumerate(sources):
+        row = {name: items[i] for name, items in texts.items()}
+        limit = int(output_limits(max(len(source), 1), config)[-1])
+        for name, tokens in _encode_row(row, vocabulary, f"line {first_line + i}", limit).items():
+            columns[name].append(tokens)
+    sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items()}
 
     def arrays_with_constraints(batch: DecodingBatch) -> tuple:
-        length = int(output_limits(batch.length, config)[-1]) + 1  # of the longest output
-        values = {"prefix": pad([prefixes[i] for i in batch.indices], batch.rows, length)}
-        if phrases:
-            values["required"] = np.full((batch.rows, *sizes), PAD, np.int32)
-            for row, i in zip(values["required"], batch.indices, strict=False):
-                for alternatives, phrase in zip(row, required[i], strict=False):
-                    alternatives[: len(phrase)] = pad(phrase, len(phrase), sizes[2])
+        rows = {name: [column[i] for i in batch.indices] for name, column in columns.items()}
+        values = {name: _array(rows[name], (batch.rows, *sizes[name])) for name in rows}
         return *arrays_of(batch), None, values
 
     return arrays_with_constraints
 
 
-def encode_phrase(vocabulary: Vocabulary, name: str, text: str, limit: int, least: int = 0) -> list[int]:
-    """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if no output can have it."""
-    tokens = encode(vocabulary, name, text)[:-1]
-    if UNK in tokens or len(tokens) < least:
-        fault = "has characters that the vocabulary lacks" if tokens else "has no tokens"
-        raise UserError(f"{name}: {text!r:.60} {fault}; change it")
-    if len(tokens) > limit:
+def _encode_row(row: Mapping[str, Any], vocabulary: Vocabulary, line: str, limit: int) -> dict[str, list]:
+    """Returns the tokens of one sentence's constraints. Raises UserError if no output of `limit` tokens obeys them."""
+    tokens: dict[str, list] = {name: [] for name in row}
+    count = 0
+    if "prefix" in row:
+        tokens["prefix"] = _encode_possible(vocabulary, f"prefix of {line}", row["prefix"])
+        count += len(tokens["prefix"])
+    if "banned_here" in row:
+        tokens["banned_here"] = _reversed(vocabulary, line, row["banned_here"])
+    for phrase in row.get("required", ()):
+        alternatives = [_encode_possible(vocabulary, f"required phrase of {line}", text) for text in phrase]
+        for text, alternative in zip(phrase, alternatives, strict=True):
+            if not alternative:
+                raise UserError(f"required phrase of {line}: {text!r:.60} has no tokens; change it")
+            if any(_has(alternative, banned[::-1]) for banned in tokens.get("banned_here", ())):
+                raise UserError(f"{line}: {text!r:.60} is required, but has a banned phrase; remove one of them")
+        tokens["required"].append(alternatives)
+        count += min(map(len, alternatives))
+    if count > limit:
+        advice = "shorten them, or raise decoding.max_extra_length"
         raise UserError(
-            f"{name}: has {len(tokens)} tokens, an output may have {limit}; shorten it, or raise "
-            "decoding.max_extra_length"
+            f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
         )
     return tokens
+
+
+def _encode_possible(vocabulary: Vocabulary, name: str, text: str) -> list[int]:
+    """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""
+    tokens = encode(vocabulary, name, text)[:-1]
+    if UNK in tokens:
+        raise UserError(f"{name}: {text!r:.60} has characters that the vocabulary lacks; change it")
+    return tokens
+
+
+def _reversed(vocabulary: Vocabulary, name: str, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the tokens of the texts that have any, last first."""
+    return [tokens for text in texts if (tokens := encode(vocabulary, name, text)[-2::-1])]
+
+
+def _has(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+    return any(tokens[i : i + len(phrase)] == phrase for i in range(len(tokens)))
+
+
+def _sizes(rows: Sequence, depth: int) -> tuple[int, ...]:
+    """Returns the lengths of nested lists below the rows, rounded up to powers of two so that there are few shapes."""
+    sizes = []
+    for _ in range(depth):
+        sizes.append(1 << max(max(map(len, rows), default=0) - 1, 0).bit_length())
+        rows = [item for row in rows for item in row]
+    return tuple(sizes)
+
+
+def _array(rows: Sequence, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns nested lists as an array, filled up with PAD."""
+    array = np.full(shape, PAD, np.int32)
+    for i, row in enumerate(rows):
+        array[i] = _array(row, shape[1:]) if len(shape) > 1 else row
+    return array
