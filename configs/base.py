@@ -214,7 +214,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
-    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
+    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.lengths:LENGTH_PENALTIES"))
     # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the
     # beam_size-th ended hypothesis, even if a live one is far better
     decoding.shrinking_beam = Key(False, SWITCH)
@@ -222,6 +222,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))
     decoding.max_extra_length = Key(50, at_least(0))
+    decoding.min_length = Key(0, at_least(0))  # output tokens, end excluded, at least, if the limit above allows
+    decoding.no_repeat_ngram = Key(0, between(0, 100))  # no output has an n-gram of so many tokens twice; 0: any may
+    decoding.banned = Key("", TEXT)  # file of phrases, one a line, whose tokens no output has; empty: none
     decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
     # Source or output positions x beams of a decoding batch, at most
     decoding.batch_tokens = Key(8192, at_least(1), MESH)

@@ -56,6 +56,32 @@ def test_translations_and_scores_are_those_of_the_command(workdirs, monkeypatch,
         assert json.loads(json.dumps(written)) == expected
 
 
+def test_translations_begin_with_their_prefixes(model):
+    prefixes = iter(["7 6 7"] + [""] * (len(TEXTS) - 1))
+    first, *others = model.translate(TEXTS, prefixes=prefixes)
+    assert first[0].text.startswith("7 6 7") and others == model.translate(TEXTS)[1:]
+    with pytest.raises(UserError, match=r"prefixes\[0\]=3: must be a str"):
+        model.translate(["1"], prefixes=[3])
+
+
+def test_translations_have_their_required_phrases(model):
+    required = [["7 7"], [["5", "6"], "4 4 4"], *[[]] * (len(TEXTS) - 2)]
+    (first, *_), (second, *_), *others = model.translate(TEXTS, required=required)
+    assert "7 7" in first.text and "4 4 4" in second.text and {"5", "6"} & set(second.text.split())
+    assert others == model.translate(TEXTS)[2:]
+    assert {"7"}.isdisjoint(model.translate(["1"], required=[["5"]], banned=[["7"]])[0][0].text.split())
+    with pytest.raises(UserError, match=r"banned\[0\]\[1\]=None: must be a str"):
+        model.translate(["1"], banned=[["1", None]])
+    for phrases, message in (
+        ("7", r"required\[0\]='7': must be a list of phrases; put"),
+        ([3], r"required\[0\]\[0\]=3: must be a list"),
+        ([[]], r"required\[0\]=\[\[\]\]: has a phrase without alternatives"),
+        (["1 1 1 1 1 1"], "line 1: prefix and required phrases have 6 tokens, an output may have 4"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.translate(["1"], required=[phrases])
+
+
 def test_a_translation_has_the_score_that_is_given_to_it(model):
     n_best = zip(TEXTS, model.translate(TEXTS, N_BEST), strict=True)
     pairs = [(text, translation) for text, translations in n_best for translation in translations if text]

@@ -71,6 +71,17 @@ def test_n_best_as_text_and_as_json(translated):
         assert len({len(first[field]) for field in fields}) == 1
 
 
+def test_a_column_of_prefixes_begins_the_outputs(translated):
+    code, lines, _ = translated(b"1 2 3\t7 7\n4 5\n6\t\n\t5\n", "--prefix_column")
+    assert code == 0 and len(lines) == 4
+    assert lines[0].startswith("7 7") and lines[1:] == translated(b"4 5\n6\n\n")[1]
+    code, lines, log = translated(b"1\n1 2 3\t" + b"7 " * 9, "--prefix_column")
+    assert (code, lines) == (
+        2,
+        [],
+    ) and "line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them" in log
+
+
 def test_missing_hypotheses_become_lines_with_a_number():
     translation = dataclasses.replace(EMPTY, text="y", score=-1.23456)
     assert translate.as_text([translation], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"

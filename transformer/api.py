@@ -56,7 +56,15 @@ class Model:
         sources = [f"{checkpoint.workdir} at step {checkpoint.step}" for checkpoint in self.checkpoints]
         return f"Model({', '.join(sources)})"
 
-    def translate(self, texts: Iterable[str], n_best: int = 1) -> list[list[Translation]]:
+    def translate(
+        self,
+        texts: Iterable[str],
+        n_best: int = 1,
+        *,
+        prefixes: Iterable[str] | None = None,
+        required: Iterable[Iterable] | None = None,
+        banned: Iterable[Iterable[str]] | None = None,
+    ) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
         A text without tokens, such as "", has `n_best` empty translations. A longer text than
@@ -65,14 +73,24 @@ class Model:
         strategy="sample" they are samples, in the order drawn, which depend on the seed and the text's position in
         `texts`. `n_best` is at most `config.decoding.beam_size` in a beam search.
 
+        `prefixes` has for each text the beginning of its translations, which may end within a word; "" for none.
+        `required` has for each text a list of phrases that its translations have. A phrase is a str, or a list of
+        alternatives, of which one suffices. `banned` has for each text a list of phrases that its translations do not
+        have, as tokens. The translation is empty if the search finds none that obeys.
+
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
         texts = _texts(texts)
+        constraints = {} if prefixes is None else {"prefix": _texts(prefixes, "prefixes")}
+        constraints |= {} if required is None else {"required": _phrases(required, "required")}
+        if banned is not None:
+            rows = enumerate(_items(banned, "banned", "lists of phrases"))
+            constraints["banned_here"] = [_texts(row, f"banned[{i}]") for i, row in rows]
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
         with self._lock:
-            return self._decoder.translate(self._parameters, texts, n_best)
+            return self._decoder.translate(self._parameters, texts, n_best, constraints=constraints)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
@@ -148,8 +166,19 @@ def _refuse_fork(method: str) -> None:
         )
 
 
-def _texts(texts: Any) -> list[str]:
-    return [check_text(text, f"texts[{i}]") for i, text in enumerate(_items(texts, "texts", "strings"))]
+def _texts(texts: Any, name: str = "texts") -> list[str]:
+    return [check_text(text, f"{name}[{i}]") for i, text in enumerate(_items(texts, name, "strings"))]
+
+
+def _phrases(rows: Any, name: str) -> list[list[list[str]]]:
+    """Returns the alternatives of the phrases of each text."""
+    checked = []
+    for i, row in enumerate(_items(rows, name, "lists of phrases")):
+        phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in _items(row, f"{name}[{i}]", "phrases")]
+        checked.append([_texts(phrase, f"{name}[{i}][{number}]") for number, phrase in enumerate(phrases)])
+        if not all(checked[-1]):
+            raise UserError(f"{name}[{i}]={phrases!r:.60}: has a phrase without alternatives; remove it")
+    return checked
 
 
 def _items(items: Any, name: str, kind: str) -> list[Any]:

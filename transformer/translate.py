@@ -1,11 +1,13 @@
 """Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--prefix_column] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.
 jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
+
+With --prefix_column a line is a source, a tab and the prefix that its translations begin with; without a tab, any may.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
 """
@@ -45,8 +47,10 @@ def main(arguments: argparse.Namespace) -> None:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
-        texts = list(decode_lines(chunk, first_line))
-        translations = decoder.translate(parameters, texts, arguments.n_best, first_line)
+        texts, constraints = list(decode_lines(chunk, first_line)), {}
+        if arguments.prefix_column:
+            texts, _, constraints["prefix"] = zip(*(text.partition("\t") for text in texts), strict=True)
+        translations = decoder.translate(parameters, texts, arguments.n_best, first_line, constraints=constraints)
         for text, best in zip(texts, translations, strict=True):
             output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
             sys.stdout.buffer.write(output.encode())
@@ -72,6 +76,7 @@ def make_parser() -> cli.Parser:
     parser.add_model_flags()
     parser.add_argument("--n_best", metavar="N", type=cli.at_least(1), default=1, help="translations a line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
+    parser.add_argument("--prefix_column", action="store_true", help="read SOURCE, a tab, PREFIX from each line")
     return parser
 
 

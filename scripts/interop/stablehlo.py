@@ -23,7 +23,8 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
-from transformer.decoding.beam_search import beam_search, output_limits
+from transformer.decoding.beam_search import beam_search
+from transformer.decoding.lengths import output_limits
 from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD

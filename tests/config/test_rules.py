@@ -93,6 +93,8 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
     ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
+    ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
+    (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )
 
 # Changes at the bounds of the combinations above.
@@ -118,6 +120,7 @@ POSSIBLE_COMBINATIONS = (
     {"training.steps": 4000},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
     {"decoding.shortlist": 8},
+    {"decoding.strategy": "sample", "decoding.banned": "phrases.txt"},
 )
 
 

@@ -19,8 +19,9 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, beam_search, output_limits
+from transformer.decoding.beam_search import BeamSearch, beam_search
 from transformer.decoding.ensemble import Prediction
+from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
@@ -188,7 +189,8 @@ def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
     searcher = BeamSearch([], jnp.array([9]), 3, 3, 0.6, "gnmt", 9, forbid_unk=True)
-    best, parents, tokens, gained = searcher.best_extensions(live, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
+    state = searcher.start(jnp.zeros((1, 1), int))._replace(live_log_p=live)
+    best, parents, tokens, gained = searcher.best_extensions(state, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
     # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
     assert parents.tolist() == [[0, 0, 1]] and tokens.tolist() == [[4, 5, 5]]

@@ -150,4 +150,11 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "a shortlist is for beam search with translation models; set shortlist=0": (
         lambda c: c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")
     ),
+    "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
+    "min_length=0, no_repeat_ngram=0 and an empty banned": (
+        lambda c: (
+            any((c.decoding.min_length, c.decoding.no_repeat_ngram, c.decoding.banned))
+            and (c.decoding.strategy == "ctc" or c.decoding.shortlist > 0)
+        )
+    ),
 }

@@ -116,7 +116,7 @@ class DeviceModels:
         key = function, *options.items()
         if key not in self._jitted:
 
-            def apply(parameters: tuple[dict, ...], *arrays: jax.Array) -> Any:
+            def apply(parameters: tuple[dict, ...], *arrays: Any) -> Any:
                 return function(ensemble.build_models(self.graphs, parameters), *arrays, **options)
 
             apply.__name__ = function.__name__  # names the program in profiles

@@ -6,19 +6,17 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.top_k import top_k
+from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -73,6 +71,7 @@ class BeamSearch:
     shrinking_beam: whether a hypothesis that ends keeps its place among the K, as in Marian, so that fewer stay live.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
+    constrain: returns the prediction without the tokens that may not come next, given it, the tokens and the position.
     """
 
     models: Sequence[ensemble.AutoregressiveModel]
@@ -84,6 +83,7 @@ class BeamSearch:
     max_length: int
     forbid_unk: bool
     shrinking_beam: bool = False
+    constrain: Callable[..., ensemble.Prediction] = lambda prediction, *_: prediction
 
     def start(self, source: Int[Array, "B S"]) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
@@ -102,8 +102,9 @@ class BeamSearch:
     def extend(self, state: State) -> Extensions:
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
+        prediction = self.constrain(prediction, state.live_tokens, state.position)
         end_log_p = state.live_log_p + prediction.log_p_of(EOS)
-        live_log_p, *extensions = self.best_extensions(state.live_log_p, prediction, self.beam_size)
+        live_log_p, *extensions = self.best_extensions(state, prediction, self.beam_size)
         live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
         if self.shrinking_beam:
@@ -115,7 +116,7 @@ class BeamSearch:
         return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
 
     def best_extensions(
-        self, live_log_p: Float[Array, "B K"], prediction: ensemble.Prediction, count: int
+        self, state: State, prediction: ensemble.Prediction, count: int
     ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie.
 
@@ -126,7 +127,7 @@ class BeamSearch:
         logits, tokens = top_k(prediction.logits, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
         token_log_p = logits - prediction.log_normalizer[:, :, None]
-        values = token_log_p + live_log_p[:, :, None]
+        values = token_log_p + state.live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
         tokens, token_log_p = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p))
         return best, index // per_parent, prediction.tokens_at(tokens), token_log_p
@@ -158,6 +159,12 @@ class BeamSearch:
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.max_length) & ~state.done.all()
 
+    def run(self, source: Int[Array, "B S"]) -> tuple[Hypotheses, Bool[Array, "B"]]:
+        """Returns the `n_best` translations of each row of `source`, and which rows are done."""
+        step, start = (lambda state: self.advance(state, self.extend(state))), self.start(source)
+        final = jax.lax.while_loop(self.is_unfinished, step, start)
+        return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+
 
 def beam_search(
     models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
@@ -166,28 +173,4 @@ def beam_search(
 
     A row is a sentence, tokens and EOS, padded with PAD. The other arguments are the attributes of `BeamSearch`.
     """
-    search = BeamSearch(models, limits, **options)
-    final = jax.lax.while_loop(
-        search.is_unfinished, lambda state: search.advance(state, search.extend(state)), search.start(source)
-    )
-    return Hypotheses(*(x[:, : search.n_best] for x in final.ended)), final.done
-
-
-# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
-# power. None decreases with the length, as the bound of the search supposes.
-LENGTH_PENALTIES: dict[str, Callable] = {
-    "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
-    "power": lambda length, alpha: length**alpha,
-}
-
-
-def output_limits(length: int, config: Config) -> Int[np.ndarray, "S"]:
-    """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS."""
-    factor, extra = config.max_length_factor, config.max_extra_length
-    # 1.1 x 10 is above 11 in floating point.
-    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
-
-
-def gather(x: Array, index: Int[Array, "B N"]) -> Array:
-    """Returns x[b, index[b, n]] for every b and n."""
-    return jax.vmap(lambda row, i: row[i])(x, index)
+    return BeamSearch(models, limits, **options).run(source)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, State
+from transformer.decoding.beam_search import BeamSearch, State
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.special_tokens import BOS, EOS
 
@@ -85,7 +86,7 @@ def record(
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)
         count = 2 * search.beam_size
-        log_p, parents, tokens, _ = search.best_extensions(state.live_log_p, extensions.prediction, count)
+        log_p, parents, tokens, _ = search.best_extensions(state, extensions.prediction, count)
         log_p = jnp.where(state.position < search.limits[0], log_p, -jnp.inf)
         considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
         return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered

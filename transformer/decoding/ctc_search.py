@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses, gather
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import BOS, EOS, PAD, UNK

@@ -13,7 +13,7 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import LENGTH_PENALTIES, output_limits
+from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer, attention_weights

@@ -1,6 +1,6 @@
 """Ancestral sampling. The random numbers depend only on decoding.seed, line number, sample number and position."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, Hypotheses
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.special_tokens import BOS, EOS, PAD
 
 LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
@@ -39,6 +40,7 @@ def sample(
     length_penalty_form: str,
     max_length: int,
     forbid_unk: bool,
+    constrain: Callable[..., ensemble.Prediction] = lambda prediction, *_: prediction,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns `n_best` samples of each row of `source`, in the order drawn, and which rows are done.
 
@@ -51,6 +53,7 @@ def sample(
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
+        prediction = constrain(prediction, state.tokens, state.position)
         log_p = (prediction.logits - prediction.log_normalizer[:, :, None]).at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
         drawn = draw(step_keys, log_p, temperature, top_k, top_p)

@@ -15,7 +15,7 @@ class Strategy(NamedTuple):
 
     search(models, source, limits, **arguments): the hypotheses, and which rows are done; see `beam_search`.
     arguments: the names of its other arguments: keys of the group `config.decoding`; `n_best`, the number of hypotheses
-      to return; `max_length`, of an output; `lines`, a (B,) array with the number of each row's line.
+      to return; `max_length`, of an output; `lines`, a (B,) array with the number of each row's line; `constrain`.
     samples: whether it draws `n_best` samples, which may have equal texts, instead of the best of `beam_size`
       hypotheses. Samples are no measure of a model, so validation takes the beam search instead.
     takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
@@ -28,10 +28,11 @@ class Strategy(NamedTuple):
 
 
 COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
-SAMPLE = (*COMMON, "lines", "seed", "temperature", "top_k", "top_p", "max_length")
+STEPS = (*COMMON, "max_length", "constrain")
+SAMPLE = (*STEPS, "lines", "seed", "temperature", "top_k", "top_p")
 
 STRATEGIES = {
-    "beam": Strategy(beam_search, (*COMMON, "beam_size", "shrinking_beam", "max_length")),
+    "beam": Strategy(beam_search, (*STEPS, "beam_size", "shrinking_beam")),
     "sample": Strategy(sample, SAMPLE, samples=True),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }

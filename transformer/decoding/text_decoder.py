@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import Hypotheses, output_limits
+from transformer.decoding.beam_search import Hypotheses, beam_search
+from transformer.decoding.constraints import constrain, values_of_keys, with_constraints
+from transformer.decoding.lengths import output_limits
+from transformer.decoding.required_phrases import PhraseSearch
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -36,6 +40,7 @@ class TextDecoder(DeviceModels):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.strategy = STRATEGIES[self.config.strategy]
+        self.constraints = values_of_keys(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
         self._logged: set[str] = set()  # warnings
 
@@ -46,25 +51,28 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
+        constraints: Mapping[str, Sequence] = MappingProxyType({}),
     ) -> list[list[Translation]]:
         """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
 
         A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
         warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
+        `constraints` are the texts that `with_constraints` takes.
 
-        Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
+        Raises UserError if `check_n_best` or `with_constraints` does, or the vocabulary cannot encode a text.
         """
         self.check_n_best(n_best)
         sources = self.source_tokens(texts, first_line)
+        arrays_of = functools.partial(self.arrays, sources=sources, first_line=first_line)
+        arrays_of = with_constraints(arrays_of, constraints, sources, self.tokenizer.target, self.config, first_line)
         translations = [[EMPTY] * n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
         for extra_length in self.extra_lengths:
             search, batches = self._pass({i: len(sources[i]) for i in pending}, n_best, extra_length)
             began, pending = time.perf_counter(), []
-            call_all(self._jobs(search, parameters[self.devices[0]], batches))
+            call_all(self._jobs(search, parameters[self.devices[0]], batches, arrays_of))
             self.compile_seconds += time.perf_counter() - began
-            arrays_of = functools.partial(self.arrays, sources=sources, first_line=first_line)
             with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
                 for batch, (hypotheses, done) in results:
                     for row, index in enumerate(batch.indices):
@@ -93,7 +101,8 @@ class TextDecoder(DeviceModels):
         abstract = self.abstract(parameters)
         lengths = {i: len(source) for i, source in enumerate(self.source_tokens(texts, 1)) if source}
         passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
-        return [job for search, batches in passes for job in self._jobs(search, abstract, batches)]
+        arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
+        return [job for search, batches in passes for job in self._jobs(search, abstract, batches, arrays_of)]
 
     def _pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
@@ -111,11 +120,13 @@ class TextDecoder(DeviceModels):
 
         return search, make_batches(lengths, self.config.max_source_length, max_positions, shortest, positions)
 
-    def _jobs(self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch]) -> list[Callable]:
+    def _jobs(
+        self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch], arrays_of: Callable
+    ) -> list[Callable]:
         """Returns functions that each compile a program of one pass, that of the longest sources first."""
         jobs = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
-            arguments = search, parameters, *self.arrays(DecodingBatch(rows, length, indices=[]), [], first_line=0)
+            arguments = search, parameters, *arrays_of(DecodingBatch(rows, length, indices=[]))
             for device in self.devices[: len(batches)]:
                 jobs.append(functools.partial(self.programs.compile, *arguments, device=device))
         return jobs
@@ -151,6 +162,7 @@ class TextDecoder(DeviceModels):
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
         candidates: Int[Array, "B C"] | None = None,
+        constraints: Mapping[str, Array] | None = None,
         *,
         method: Callable[..., Any],
         n_best: int,
@@ -161,7 +173,10 @@ class TextDecoder(DeviceModels):
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
         known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
+        known["constrain"] = functools.partial(constrain, self.constraints | (constraints or {}), limits)
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
+        if constraints and "required" in constraints and method is beam_search:
+            return PhraseSearch(models, limits, phrases=constraints["required"], **options).run(source)
         return method(with_candidates(models, candidates), source, limits, **options)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:

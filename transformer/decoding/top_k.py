@@ -1,4 +1,4 @@
-"""The largest logits of large vocabularies."""
+"""The largest logits of large vocabularies, and the selection of elements."""
 
 import jax
 import jax.numpy as jnp
@@ -24,3 +24,8 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
     values, index = jax.lax.top_k(candidates, k)
     index = jnp.take_along_axis(groups, index // GROUP, axis=1) * GROUP + index % GROUP
     return values.reshape(*x.shape[:-1], k), index.reshape(*x.shape[:-1], k)
+
+
+def gather(x: Array, index: Int[Array, "B N"]) -> Array:
+    """Returns x[b, index[b, n]] for every b and n."""
+    return jax.vmap(lambda row, i: row[i])(x, index)

@@ -1,0 +1,116 @@
+"""Searches with required phrases against exhaustive search, and in a small beam."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding.models import random_sources
+from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, has
+from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
+from transformer.decoding import ensemble
+from transformer.decoding.beam_search import beam_search
+from transformer.decoding.constraints import constrain
+from transformer.decoding.required_phrases import PhraseSearch, needed
+from transformer.errors import UserError
+from transformer.special_tokens import EOS, PAD, UNK
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def search(allocates, beam_size, limit, parameters, source, phrases):
+    limits, models = jnp.full(len(source), limit), ensemble.build_models([MODEL.graph], parameters)
+    options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": limit + 1, "forbid_unk": False}
+    options |= {"beam_size": beam_size, "n_best": beam_size}
+    options["constrain"] = functools.partial(constrain, {"required": phrases}, limits)
+    if allocates:
+        return PhraseSearch(models, limits, phrases=phrases, **options).run(source)[0]
+    return beam_search(models, source, limits, **options)[0]
+
+
+@pytest.mark.parametrize(
+    ("phrases", "obeys"),
+    [
+        ([[[4, 5]]], lambda body: has(body, [4, 5])),
+        ([[[UNK, UNK, 5]], [[4, PAD, PAD]]], lambda body: has(body, [UNK, UNK, 5]) and 4 in body),
+        (
+            [[[4, 4], [UNK, PAD]], [[5, PAD], [PAD, PAD]]],
+            lambda body: (has(body, [4, 4]) or UNK in body) and 5 in body,
+        ),
+    ],
+)
+def test_the_search_finds_the_best_of_all_outputs_that_have_the_phrases(phrases, obeys):
+    best = sorted((i for i, body in enumerate(SPACE) if obeys(body)), key=lambda i: -SCORES[i])
+    hypotheses = search(True, len(SPACE), LIMIT, [MODEL.parameters], SOURCE, jnp.array([phrases]))
+    count = np.isfinite(hypotheses.scores[0]).sum()
+    tokens = [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0, :count])]
+    assert tokens == [[*SPACE[i], EOS] for i in best]
+    np.testing.assert_allclose(hypotheses.scores[0, :count], SCORES[best], rtol=1e-5)
+    np.testing.assert_allclose(hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5)
+
+
+def test_allocation_finds_better_outputs_than_phrases_forced_at_the_limit():
+    sources = random_sources(16, 6, 6, seed=5)
+    phrases = jnp.array([[[[5, 4, 5]], [[4, 4, PAD]]]] * 16)
+    banks, forced = (search(a, 4, 10, [MODEL.parameters], sources, phrases) for a in (True, False))
+    for hypotheses in (banks, forced):
+        assert all(has(body, [5, 4, 5]) and has(body, [4, 4]) for body in np.array(hypotheses.tokens[:, 0]).tolist())
+    assert banks.scores[:, 0].mean() > forced.scores[:, 0].mean() + 0.1
+
+
+def test_needed_by_hand():
+    phrases = jnp.array([[[4, 5, 4], [6, 7, PAD]], [[8, PAD, PAD], [PAD, PAD, PAD]]])
+    # The first phrase needs two tokens, by its second alternative; 6 or 4 5 begin it.
+    for tokens, expected in (
+        ([], 3),
+        ([6], 2),
+        ([4], 3),
+        ([4, 5], 2),
+        ([4, 5, 4], 1),
+        ([8], 2),
+        ([6, 7, 8], 0),
+        ([6, 6], 2),
+    ):
+        padded = jnp.array([*tokens, *[PAD] * (5 - len(tokens))])
+        assert needed(padded, jnp.array(len(tokens)), phrases) == expected, tokens
+
+
+@pytest.mark.parametrize("strategy", ["beam", "sample"])
+def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
+    texts = [text or "1" for text in random_texts(8, longest=15, seed=0)]
+    required = [[], [["3 2"]], [["6", "5 5"], ["2"]], [["4 4 3"]]] * 2
+    decoder = make_decoder(strategy=strategy, max_extra_length=8)
+    together = translate(decoder, texts, constraints={"required": required, "prefix": ["7"] * 8})
+    for phrases, (best,) in zip(required, together, strict=True):
+        body = best.text.split()
+        assert body[0] == "7"
+        assert all(any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases)
+    (alone,) = translate(decoder, texts[2:3], first_line=3, constraints={"required": required[2:3], "prefix": ["7"]})
+    assert alone[0].tokens == together[2][0].tokens
+
+
+@pytest.mark.parametrize(
+    ("required", "message"),
+    [
+        ([["1 1 1 1 1 1"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
+        ([["1 1 1", "2 2 2 2"], ["3 3 3"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5"),
+        ([[" "]], "^required phrase of line 1: ' ' has no tokens"),
+        ([["99"]], "^required phrase of line 1: '99' has characters that the vocabulary lacks"),
+    ],
+)
+def test_phrases_that_no_output_can_have_are_refused(required, message):
+    with pytest.raises(UserError, match=message):
+        translate(make_decoder(), ["1"], constraints={"required": [required]})
+
+
+def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused():
+    texts = [text for text in random_texts(12, longest=15, seed=0) if text]
+    plain = translate(make_decoder(), texts)
+    banned = [["1 1", " ", "7"] if i % 2 else [] for i in range(len(texts))]
+    constrained = translate(make_decoder(), texts, constraints={"banned_here": banned})
+    assert constrained[::2] == plain[::2]
+    for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
+        assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
+    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but has a banned phrase; remove one of them"):
+        translate(make_decoder(), texts, constraints={"banned_here": banned, "required": [[["3 1 1"]]] * len(texts)})
