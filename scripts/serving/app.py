@@ -113,15 +113,18 @@ class Routes:
             raise HTTPException(400, f"{form!s:.20} format is not supported")
         detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
-        models = [self._model(code, target) for code in sources]
-        n_best = [min(1 + _alternatives(fields), model.max_n_best) for model in models]
-        found = await asyncio.gather(
-            *(model.translate(text, form, n) for model, text, n in zip(models, texts, n_best, strict=True))
-        )
+        models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
+        found: list[list[str]] = [[] for _ in texts]
+        for model in dict.fromkeys(models):
+            chosen = [i for i, other in enumerate(models) if other is model]
+            n_best = min(1 + alternatives, model.max_n_best)
+            translations = await model.translate([texts[i] for i in chosen], form, n_best)
+            for i, translation in zip(chosen, translations, strict=True):
+                found[i] = translation
         answer: dict[str, Any] = {"translatedText": [best for best, *_ in found]}
         if detected:
             answer["detectedLanguage"] = detected
-        if _alternatives(fields):
+        if alternatives:
             answer["alternatives"] = [others for _, *others in found]
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 

@@ -1,6 +1,7 @@
 """The models of a server, one for each pair of languages, each with its queue."""
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,20 +84,29 @@ class ServedModel:
             with contextlib.suppress(UserError):  # the model has no such method
                 call()
 
-    async def translate(self, text: str, form: str, n_best: int) -> list[str]:
-        """Returns the `n_best` translations of a text, best first; fewer if the search of no sentence finds so many.
+    async def translate(self, sources: Sequence[str], form: str, n_best: int) -> list[list[str]]:
+        """Returns the `n_best` translations of each text, best first; fewer if no search of its sentences finds so many.
 
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
         """
-        pieces = []
-        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
-            pieces += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
-        sentences = [piece for is_sentence, piece in pieces if is_sentence]
+        split = [self._split(text, form) for text in sources]
+        sentences = [piece for pieces in split for is_sentence, piece in pieces if is_sentence]
         found = await self.queue.compute("translate" if n_best == 1 else "alternatives", sentences)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
-        count = max((len(best) for best in found), default=1)
-        chosen = ([best[min(n, len(best) - 1)].text for best in found] for n in range(min(n_best, count)))
-        return list(dict.fromkeys(texts.join(pieces, iter(each), texts.ESCAPES[form]) for each in chosen))
+        remaining, translations = iter(found), []
+        for pieces in split:
+            hypotheses = list(itertools.islice(remaining, sum(is_sentence for is_sentence, _ in pieces)))
+            count = min(n_best, max(map(len, hypotheses), default=1))
+            chosen = [[best[min(n, len(best) - 1)].text for best in hypotheses] for n in range(count)]
+            joined = [texts.join(pieces, iter(nth), texts.ESCAPES[form]) for nth in chosen]
+            translations.append(list(dict.fromkeys(joined)))
+        return translations
+
+    def _split(self, text: str, form: str) -> list[texts.Piece]:
+        split: list[texts.Piece] = []
+        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
+            split += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
+        return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
         """Returns the best translation of each sentence, by the model whose batches have the fewest filler rows."""

@@ -39,6 +39,7 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
     if kind == "application/json":
         try:
             fields = json.loads(bytes(body))
+            json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
         except (ValueError, RecursionError):
             raise HTTPException(400, "Invalid JSON format") from None
         if not isinstance(fields, dict):

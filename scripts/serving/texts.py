@@ -49,7 +49,7 @@ def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
         return [(True, sentence)]
     middle = len(sentence) / 2
     spaces = [match.span() for match in re.finditer(r"\s+", sentence)]
-    start, end = min(spaces, key=lambda span: abs(span[0] - middle), default=(int(middle), int(middle)))
+    start, end = min(spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(int(middle), int(middle)))
     rest = shorten(sentence[:start], fits), [(False, sentence[start:end])], shorten(sentence[end:], fits)
     return list(itertools.chain(*rest))
 

@@ -12,21 +12,16 @@ from scripts.serving.requests import Limits
 from tests.checkpoints.workdirs import make_workdir
 
 LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60)
-BYTES = {
-    **{
-        "data.source": "text",
-        "tokenizer.kind": "bpe",
-        "tokenizer.byte_fallback": "true",
-        "tokenizer.vocab_size": "270",
-    },
-    "decoding.max_source_length": "32",
+WORDS = {
+    **{"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"},
+    **{"decoding.max_source_length": "32", "decoding.batch_tokens": "1024"},
 }
 
 
 @pytest.fixture(scope="session")
 def workdirs(tmp_path_factory) -> list:
     folder, back = tmp_path_factory.mktemp("served"), {"data.source_language": "out", "data.target_language": "in"}
-    return [make_workdir(folder / "there", 0, (10,), **BYTES), make_workdir(folder / "back", 1, (10,), **BYTES, **back)]
+    return [make_workdir(folder / "there", 0, (10,), **WORDS), make_workdir(folder / "back", 1, (10,), **WORDS, **back)]
 
 
 @pytest.fixture(scope="session")

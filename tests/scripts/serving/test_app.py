@@ -35,8 +35,8 @@ def post(client, path="/translate", **fields):
 
 
 def test_a_text_is_translated_sentence_by_sentence_with_its_white_space(client, expected):
-    answer = post(client, q=" 1 2. 3 4\n\n5 ").json()
-    assert answer == {"translatedText": f" {expected('1 2. 3 4')}\n\n{expected('5')} "}
+    answer = post(client, q=" 1 2.  3 4\n\n5 ").json()
+    assert answer == {"translatedText": f" {expected('1 2.')}  {expected('3 4')}\n\n{expected('5')} "}
 
 
 def test_json_and_forms_have_the_same_answer(client, expected):
@@ -70,7 +70,7 @@ def test_html_keeps_its_tags(client, expected):
 def test_a_sentence_that_is_too_long_is_not_cut_off(client, expected):
     words = " ".join("1234567890")
     answer = post(client, q=f"{words} {words} {words} {words}").json()["translatedText"]
-    assert answer == " ".join([expected(f"{words} {words}")] * 2) or answer == " ".join([expected(words)] * 4)
+    assert answer == " ".join([expected(f"{words} {words}")] * 2)
 
 
 def test_the_language_is_detected_among_the_sources(client):
@@ -103,7 +103,7 @@ def test_what_is_served_is_listed(client):
         ({"q": ["1", {}]}, "q must be a text"),
         ({"q": "1" * 401}, "request (401) exceeds text limit (400)"),
         ({"q": ["1"] * 6}, "request (6) exceeds text limit (5)"),
-        ({"q": "1 \ud800"}, "UTF-8"),
+        ({"q": "1 \ud800"}, "Invalid JSON format"),
         ({"source": ""}, "missing source"),
         ({"source": ["in"]}, "source must be a text"),
         ({"source": "xx"}, "xx is not supported"),
@@ -207,7 +207,8 @@ def test_the_page_s_routes_have_the_model_s_numbers(client, served):
         assert found["score"] == pytest.approx(scored.score, abs=1e-4)
         assert sum(found["token_log_probabilities"]) == pytest.approx(found["log_probability"])
     chart = client.post("/explore/beam", json=pair).json()
-    assert len(chart["data"]["values"]) == len(model.beam_tree("1 2").nodes)
+    (records,) = chart["datasets"].values()
+    assert len(records) == len(model.beam_tree("1 2").nodes)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +320,8 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
     ahead = [set(known) for known in programs]
     for count in (1, 5, 30):
         texts = [" ".join("12345678"[: n % 8 + 1]) for n in range(count)]
-        asyncio.run(model.translate("\n".join(texts), "text", 1))
-    asyncio.run(model.translate("1 2 3\n4", "text", 2))
+        asyncio.run(model.translate(texts, "text", 1))
+    asyncio.run(model.translate(["1 2 3", "4"], "text", 2))
     model.explorer.score([("1 2", "3")])
     model.explorer.attention("1 2", "3 4")
     model.explorer.beam_tree("1 2")

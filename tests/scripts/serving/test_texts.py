@@ -66,4 +66,4 @@ def test_long_sentences_are_cut_into_pieces_that_fit(text, longest):
 
 
 def test_long_sentences_are_cut_between_words():
-    assert sentences(shorten("one two three four", lambda sentence: len(sentence) < 10)) == ["one two", "three four"]
+    assert sentences(shorten("one two  three four", lambda sentence: len(sentence) < 11)) == ["one two", "three four"]
