@@ -18,6 +18,7 @@ from transformer import cli
 from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
+LAST_PORT = 65535
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -68,6 +69,8 @@ def read_keys(path: Path) -> list[str]:
 
 def bind(host: str, port: int) -> socket.socket:
     """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible."""
+    if port > LAST_PORT:
+        raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
     listener = None
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

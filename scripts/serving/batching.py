@@ -36,8 +36,8 @@ class Batcher:
 
     An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches, at most
     `wait_seconds` after the first: clients send their next requests when they have the answers of a batch. A job whose
-    future was cancelled leaves the queue. If a batch fails, each of its jobs is computed alone, so that only those fail
-    which are at fault.
+    future was cancelled leaves the queue. If a batch fails, its jobs are computed one by one, so that only those at
+    fault fail.
 
     Attributes:
       kinds: the kinds of work, by name.

@@ -1,4 +1,4 @@
-"""What a model does with one sentence: its attention, the scores of translations, its beam search.
+"""Explanations of one sentence: the model's attention, the scores of translations, the beam search.
 
 Each function checks the fields of a request, and returns a function that computes the answer. Pieces are those of the
 Python interface: U+2581 begins a word, "</s>" is end-of-sentence.

@@ -85,7 +85,7 @@ class ServedModel:
                 call()
 
     async def translate(self, sources: Sequence[str], form: str, n_best: int) -> list[list[str]]:
-        """Returns the `n_best` translations of each text, best first; fewer if no search of its sentences finds so many.
+        """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
 
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
         """
@@ -124,22 +124,22 @@ def load_models(
 
     Raises UserError if one cannot be loaded or does not translate, or two translate the same pair of languages.
     """
-    served: dict[tuple[str, str], ServedModel] = {}
+    models: dict[tuple[str, str], Model] = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
         objective, strategy = model.config.training.objective, model.config.decoding.strategy
         if "translate" not in OBJECTIVES[objective].methods:
             raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
         if STRATEGIES[strategy].samples:
+            raise UserError(f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search")
+        pair = source, target = model.config.data.source_language, model.config.data.target_language
+        if pair in models:
             raise UserError(
-                f"--workdir={workdir}: decoding.strategy={strategy} is not served; use a search, such as beam"
+                f"--workdir={workdir}: translates {source} to {target}, as an earlier one does; leave one out"
             )
-        pair = model.config.data.source_language, model.config.data.target_language
-        if pair in served:
-            raise UserError(
-                f"--workdir={workdir}: translates {pair[0]} to {pair[1]}, as an earlier one does; leave one out"
-            )
-        served[pair] = ServedModel(model, *queue)
-        served[pair].compile()
-        logging.info("%s: serves %s to %s.", workdir, *pair)
-    return list(served.values())
+        models[pair] = model
+    served = [ServedModel(model, *queue) for model in models.values()]
+    for model in served:
+        model.compile()
+        logging.info("Serves %s to %s.", model.source, model.target)
+    return served

@@ -15,7 +15,7 @@ CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receiv
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may ask for.
+    """The most that clients may ask for.
 
     body_bytes: of a request. characters, items: of all texts of a request. requests: at a time. seconds: of a request,
     from its first byte to the answer.

@@ -25,17 +25,22 @@ def workdirs(tmp_path_factory) -> list:
 
 
 @pytest.fixture(scope="session")
-def served(workdirs) -> Iterator[list[ServedModel]]:
-    models = load_models(list(map(str, workdirs)), "best", 1, {}, 0.02, 40, Metrics())
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture(scope="session")
+def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
+    models = load_models(list(map(str, workdirs)), "best", 1, {}, 0.02, 40, metrics)
     yield models
     for model in models:
         model.queue.close()
 
 
 @pytest.fixture
-def make_client(served) -> Callable[..., TestClient]:
+def make_client(served, metrics) -> Callable[..., TestClient]:
     def make(limits: Limits = LIMITS, keys: tuple[str, ...] = (), **options) -> TestClient:
-        return TestClient(make_app(served, limits, keys, Metrics()), **options)
+        return TestClient(make_app(served, limits, keys, metrics), **options)
 
     return make
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import html
 import json
 import shutil
 import threading
@@ -10,6 +11,7 @@ import time
 import pytest
 import uvicorn
 from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
 
 from scripts.serve import bind
 from scripts.serving import app as app_module
@@ -60,8 +62,6 @@ def test_alternatives_are_the_next_best(client, served):
 
 
 def test_html_keeps_its_tags(client, expected):
-    import html
-
     answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()["translatedText"]
     first, second = (html.escape(expected(text), quote=False) for text in ("1 2", "3 4"))
     assert answer == f"<p id='1'>{first}<br>{second}</p><!-- 5 -->"
@@ -287,28 +287,25 @@ def test_a_translation_does_not_depend_on_its_neighbours(make_client, expected):
     assert answers == {n: expected(text) for n, text in enumerate(texts)}
 
 
-def test_prometheus_reads_what_happened(served, workdirs):
-    metrics = Metrics()
-    models = load_models([str(workdirs[0])], "best", 1, {}, 0.0, 9, metrics)
-    with app_module_client(models, metrics) as client:
-        translations = [models[0].model.translate([text])[0][0] for text in ("1", "2 3")]
-        post(client, q=["1", "2 3"])
-        post(client, q=3)
-        text = client.get("/metrics").text
-    assert 'transformer_requests_total{route="/translate",status="200"} 1.0' in text
-    assert 'transformer_requests_total{route="/translate",status="400"} 1.0' in text
-    tokens = sum(len(translation.tokens) for translation in translations)
-    assert f'transformer_tokens_total{{pair="in-out"}} {tokens:.1f}' in text
-    assert 'transformer_queue{pair="in-out"} 0.0' in text
-    assert 'transformer_batch_fill_count{kind="translate",pair="in-out"} 1.0' in text
-    assert 'transformer_request_seconds_bucket{le="30.0",route="/translate"} 2.0' in text
-    assert not models[0].queue.is_alive  # the application has ended
+def test_prometheus_reads_what_happened(client, served):
+    def read() -> dict[str, float]:
+        lines = client.get("/metrics").text.splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
-
-def app_module_client(models, metrics):
-    from starlette.testclient import TestClient
-
-    return TestClient(make_app(models, LIMITS, [], metrics))
+    before = read()
+    translations = served[0].model.translate(["1", "2 3"])
+    post(client, q=["1", "2 3"])
+    post(client, q=3)
+    after = read()
+    for series, increase in (
+        ('transformer_requests_total{route="/translate",status="200"}', 1),
+        ('transformer_requests_total{route="/translate",status="400"}', 1),
+        ('transformer_tokens_total{pair="in-out"}', sum(len(best.tokens) for best, *_ in translations)),
+        ('transformer_queue{pair="in-out"}', 0),
+        ('transformer_batch_fill_count{kind="translate",pair="in-out"}', 1),
+        ('transformer_request_seconds_bucket{le="30.0",route="/translate"}', 2),
+    ):
+        assert after[series] - before.get(series, 0) == increase, series
 
 
 def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workdirs, tmp_path):
@@ -325,7 +322,9 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
     model.explorer.score([("1 2", "3")])
     model.explorer.attention("1 2", "3 4")
     model.explorer.beam_tree("1 2")
-    model.queue.close()
+    with TestClient(make_app([model], LIMITS, [], Metrics())):
+        assert model.queue.is_alive
+    assert not model.queue.is_alive  # the application has ended
     assert len(programs) > 1 and ahead == [set(known) for known in programs]
 
 
