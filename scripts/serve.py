@@ -50,6 +50,7 @@ def main(arguments: argparse.Namespace) -> None:
         app = make_app(models, limits, keys, metrics)
         # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
         config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, ws="none")
+        listener.listen(config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
             uvicorn.Server(config).run(sockets=[listener])

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,11 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from scripts.serving import explore, languages
 from scripts.serving.batching import QueueFull
 from scripts.serving.metrics import Metrics
+from scripts.serving.middleware import Measured
 from scripts.serving.models import ServedModel
 from scripts.serving.requests import CLIENT_CLOSED, Limits, check_key, read_fields, read_name, read_texts, unless_gone
 from transformer.errors import UserError
@@ -27,14 +27,6 @@ from transformer.errors import UserError
 PAGE = Path(__file__).parent / "page"
 NO_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation server</title>
 <p>This server has LibreTranslate's API: POST /translate with q, source and target, and GET /languages.</p></html>"""
-HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 
 
 def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
@@ -65,7 +57,7 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
         ],
         exception_handlers={HTTPException: _error, Exception: _error},
     )
-    return _Measured(app, metrics, [route.path for route in app.routes])
+    return Measured(app, metrics, [route.path for route in app.routes])
 
 
 class Routes:
@@ -206,25 +198,3 @@ async def _error(request: Request, error: Exception) -> Response:
     frames = "".join(traceback.format_tb(error.__traceback__))
     logging.error("%s failed with %s.\n%s", request.url.path, type(error).__name__, frames)
     return JSONResponse({"error": "the server failed; its log has the reason"}, 500)
-
-
-class _Measured:
-    """Adds the security headers, counts requests and measures their latency."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str]) -> None:
-        self.app, self.measurements, self.paths = app, metrics, set(paths)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        start, path = time.perf_counter(), scope["path"] if scope["path"] in self.paths else "other"
-
-        async def send_measured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
-                self.measurements.requests.labels(path, message["status"]).inc()
-                self.measurements.latency.labels(path).observe(time.perf_counter() - start)
-            await send(message)
-
-        await self.app(scope, receive, send_measured)
