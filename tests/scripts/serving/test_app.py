@@ -271,6 +271,32 @@ def test_a_request_that_takes_too_long_ends_and_leaves_the_queue(make_client, se
     assert answer.status_code == 503 and "0.2 seconds" in answer.json()["error"]
 
 
+def test_a_client_that_goes_away_leaves_the_queue(served, metrics):
+    body, sent = json.dumps(QUESTION).encode(), []
+    events = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers}
+
+    async def receive():
+        await asyncio.sleep(0.05)
+        return next(events)
+
+    async def send(message):
+        sent.append(message)
+
+    def translated() -> float:
+        return metrics.registry.get_sample_value("transformer_tokens_total", {"pair": "in-out"}) or 0.0
+
+    before, free = translated(), hold(served[0])
+    try:
+        asyncio.run(make_app(served, LIMITS, [], Metrics())(scope, receive, send))
+    finally:
+        free()
+    assert sent[0]["status"] == 499
+    asyncio.run(served[0].queue.compute("explore", [int]))  # comes after what was in the queue
+    assert len(served[0].queue) == 0 and translated() == before
+
+
 def test_a_translation_does_not_depend_on_its_neighbours(make_client, expected):
     client = make_client(dataclasses.replace(LIMITS, requests=99))
     texts = [" ".join(map(str, range(n % 7, n % 7 + n % 5 + 1))) for n in range(40)]
