@@ -14,7 +14,7 @@ from tests.checkpoints.workdirs import make_workdir
 LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60)
 WORDS = {
     **{"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"},
-    **{"decoding.max_source_length": "32", "decoding.batch_tokens": "1024"},
+    **{"decoding.max_source_length": "16", "decoding.batch_tokens": "1024"},
 }
 
 
