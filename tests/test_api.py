@@ -204,3 +204,27 @@ def test_too_long_texts_are_cut_with_a_warning_and_loading_logs_nothing(workdirs
 
 def test_importing_the_package_does_not_import_jax():
     subprocess.run([sys.executable, "-c", "import sys, transformer; assert 'jax' not in sys.modules"], check=True)
+
+
+def test_compiled_shapes_are_all_that_translate_needs(workdirs):
+    model = transformer.load(workdirs[0], max_source_length=20)
+    for n_best in (1, N_BEST):
+        model.compile(n_best)
+    programs = model._decoder.programs.compiled
+    ahead = set(programs)
+    for n_best in (1, N_BEST):
+        model.translate([" ".join("1" * length) for length in range(1, 20)], n_best)
+    assert set(programs) == ahead
+
+
+def test_other_decoding_keys_share_the_parameters(model):
+    other = model.with_decoding(batch_tokens=1, beam_size=1)
+    assert other._parameters is model._parameters and model.config.decoding.batch_tokens == 128
+    greedy = transformer.load(model.checkpoints[0].workdir, beam_size=1)
+    assert [best[0].text for best in other.translate(TEXTS)] == [best[0].text for best in greedy.translate(TEXTS)]
+    with pytest.raises(UserError, match="beam_size"):
+        model.with_decoding(beam_size=0)
+
+
+def test_tokens_are_counted_with_the_end_of_sentence(model):
+    assert [model.num_tokens(text) for text in ("", "1 2 3")] == [1, 4]

@@ -1,5 +1,7 @@
 """The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
+import copy
+import dataclasses
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,12 +9,14 @@ from typing import Any
 
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.config.loading import override
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, trace
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
+from transformer.workers import call_all
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
 LOADING_PROCESS = os.getpid()  # `transformer.load` imports this module; forked children inherit the value
@@ -146,6 +150,28 @@ class Model:
         self._check("encode", allows_ensemble=False)
         with self._lock:
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
+
+    def with_decoding(self, **decoding: object) -> "Model":
+        """Returns a model with the same parameters and lock, and other values of keys of the group `decoding`.
+
+        Raises UserError if a value is not allowed.
+        """
+        model = copy.copy(self)
+        model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
+        model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
+        return model
+
+    def compile(self, n_best: int = 1) -> None:
+        """Compiles all batch shapes of `translate` with this `n_best`, so that no later call waits for a compiler."""
+        self._check("translate")
+        with self._lock:
+            parameters = self._parameters[self._decoder.devices[0]]
+            lengths = range(2, self.config.decoding.max_source_length + 1)
+            call_all(self._decoder.compilations(parameters, lengths, n_best))
+
+    def num_tokens(self, text: str) -> int:
+        """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
+        return len(encode(self._decoder.tokenizer.source, "text", check_text(text, "text")))
 
     def _check(self, method: str, allows_ensemble: bool = True) -> None:
         """Raises UserError unless this process can run the method, and a model of this objective has it."""

@@ -116,6 +116,11 @@ def test_lines_without_tokens_stay_empty_and_are_not_searched():
     assert not decoder.programs.compiled
 
 
+def compilations(decoder, texts):
+    lengths = [len(source) for source in decoder.source_tokens(texts, first_line=1)]
+    return decoder.compilations(decoder.abstract([MODEL.parameters]), lengths)
+
+
 def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
     longest = " ".join(map(str, [1, 2, 3] * 6 + [4]))
     whole, cut = translate(make_decoder(), [longest, longest + " 5 6 7"], first_line=41)
@@ -126,7 +131,7 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
 def test_the_first_line_that_is_cut_is_named_and_all_are_counted_once(warnings_logged):
     decoder, texts = make_decoder(), [" ".join(["1"] * count) for count in (20, 19, 25)]
     for _ in range(3):  # as a validation does
-        decoder.compilations([MODEL.parameters], texts)
+        decoder.source_tokens(texts, first_line=1)
     (warning,) = warnings_logged
     assert warning.startswith("Line 1 has 21 tokens") and warning.endswith(" 2 of 3 lines are cut.")
 
@@ -221,13 +226,13 @@ def test_the_longest_output_is_a_factor_of_the_source_and_extra_tokens(factor, e
 )
 def test_each_pass_that_can_find_more_is_compiled_once(changes, passes):
     texts = random_texts(40, longest=15, seed=3)  # one padded length
-    assert len(make_decoder(**changes).compilations([MODEL.parameters], texts)) == passes
+    assert len(compilations(make_decoder(**changes), texts)) == passes
 
 
 @pytest.mark.parametrize("shortlist", [None, SHORTLIST], ids=["vocabulary", "shortlist"])
 def test_a_program_compiled_ahead_is_the_one_that_translates(shortlist):
     decoder, texts = make_decoder(shortlist), random_texts(5, longest=9, seed=3)
-    for compilation in decoder.compilations([MODEL.parameters], texts):
+    for compilation in compilations(decoder, texts):
         compilation()
     ahead = set(decoder.programs.compiled)
     translate(decoder, texts)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -96,13 +96,15 @@ class TextDecoder(DeviceModels):
         is_short = self.config.max_length_factor <= 1.0 and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
-    def compilations(self, parameters: Sequence[dict], texts: Sequence[str]) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of `translate` for the texts. Arrays may be abstract."""
-        abstract = self.abstract(parameters)
-        lengths = {i: len(source) for i, source in enumerate(self.source_tokens(texts, 1)) if source}
-        passes = [self._pass(lengths, 1, extra_length) for extra_length in self.extra_lengths]
+    def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
+        """Returns functions that each compile a program of `translate` for sources of these lengths, EOS included.
+
+        The parameters are those of a device; they may be abstract.
+        """
+        lengths = dict(enumerate(lengths))
+        passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
-        return [job for search, batches in passes for job in self._jobs(search, abstract, batches, arrays_of)]
+        return [job for search, batches in passes for job in self._jobs(search, parameters, batches, arrays_of)]
 
     def _pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None

@@ -142,10 +142,10 @@ class Validation:
         batches = [abstract_batch(bucket, False, sharding) for bucket in self._buckets()]
         jobs = [functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch) for batch in batches]
         if self.decoder is not None:
-            jobs += self.decoder.compilations([parameters], self.texts)
+            abstract, sources = self.decoder.abstract([parameters]), self.decoder.source_tokens(self.texts, 1)
+            jobs += self.decoder.compilations(abstract, [len(source) for source in sources if source])
             # Only process 0 takes samples, but the processes agree on interruptions after each program they compile.
             if self.has_attention:
-                abstract = self.decoder.abstract([parameters])
                 jobs += [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.samples]
         return jobs
 

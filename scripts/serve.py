@@ -1,0 +1,114 @@
+"""Serves trained models: a page at /, and the API of LibreTranslate, whose clients work unchanged.
+
+python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
+    [--decoding.KEY=VALUE ...]
+
+Each workdir translates one pair of languages. The server answers when all of its programs are compiled. docs/serving.md
+explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has accepted.
+"""
+
+import argparse
+import contextlib
+import socket
+from pathlib import Path
+
+from absl import logging
+
+from transformer import cli
+from transformer.errors import UserError
+
+SHORTEST_KEY = 16  # characters
+LAST_PORT = 65535
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if not arguments.workdir:
+        raise UserError("--workdir=DIR is needed: the folder of a run")
+    keys = [] if arguments.api_keys is None else read_keys(Path(arguments.api_keys))
+    with contextlib.closing(bind(arguments.host, arguments.port)) as listener:
+        import uvicorn  # these imports take seconds, which --help should not
+
+        from scripts.serving.app import make_app
+        from scripts.serving.metrics import Metrics
+        from scripts.serving.models import load_models
+        from scripts.serving.requests import Limits
+        from transformer.cache import enable_compilation_cache
+
+        enable_compilation_cache()
+        decoding, metrics = {key.removeprefix("decoding."): value for key, value in arguments.overrides}, Metrics()
+        models = load_models(
+            *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
+            *(arguments.wait_ms / 1000, arguments.max_queue, metrics),
+        )
+        limits = Limits(
+            body_bytes=arguments.max_body_bytes,
+            characters=arguments.max_characters,
+            items=arguments.max_items,
+            requests=arguments.max_requests,
+            seconds=arguments.max_seconds,
+        )
+        app = make_app(models, limits, keys, metrics)
+        # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
+        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, ws="none")
+        listener.listen(config.backlog)  # so that who reads the next line can connect
+        logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
+            uvicorn.Server(config).run(sockets=[listener])
+        logging.info("Ended after the requests that were accepted.")
+
+
+def read_keys(path: Path) -> list[str]:
+    """Returns the keys of a file, one a line. Raises UserError if it has none, or one that is easily guessed."""
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api_keys={path}: cannot be read: {error}") from None
+    if not keys or min(map(len, keys)) < SHORTEST_KEY:
+        raise UserError(f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters")
+    return keys
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible."""
+    if port > LAST_PORT:
+        raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
+    listener = None
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--host={host} --port={port}: {reason}; choose another one") from None
+    return listener
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
+    number = cli.at_least(1)
+    parser.add_argument(
+        "--workdir", metavar="DIR", action="append", default=[], help="the folder of a run; DIR,DIR,... for an ensemble"
+    )
+    parser.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
+    parser.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", metavar="PORT", type=cli.at_least(0), default=5000, help="0: any free one (5000)")
+    parser.add_argument("--api_keys", metavar="FILE", help="a key a line; requests must have one as api_key")
+    for name, default, text in (
+        ("max_characters", 5000, "characters of a request"),
+        ("max_items", 100, "texts of a request"),
+        ("max_body_bytes", 200_000, "bytes of a request"),
+        ("max_requests", 256, "requests at a time"),
+        ("max_seconds", 60, "seconds of a request"),
+        ("max_queue", 2000, "sentences that wait for one model"),
+    ):
+        parser.add_argument(f"--{name}", metavar="N", type=number, default=default, help=f"{text} ({default})")
+    parser.add_argument("--wait_ms", metavar="N", type=cli.at_least(0), default=20, help="wait of a busy queue (20)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

@@ -1,0 +1,200 @@
+"""LibreTranslate's API and the routes of the page, as an application of Starlette."""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from scripts.serving import explore, languages
+from scripts.serving.batching import QueueFull
+from scripts.serving.metrics import Metrics
+from scripts.serving.middleware import Measured
+from scripts.serving.models import ServedModel
+from scripts.serving.requests import CLIENT_CLOSED, Limits, check_key, read_fields, read_name, read_texts, unless_gone
+from transformer.errors import UserError
+
+PAGE = Path(__file__).parent / "page"
+NO_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation server</title>
+<p>This server has LibreTranslate's API: POST /translate with q, source and target, and GET /languages.</p></html>"""
+
+
+def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
+    """Returns the application. With `keys`, those who ask for translations must give one of them."""
+    routes = Routes(models, limits, keys, metrics)
+    post = {"methods": ["POST"]}
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        for model in models:
+            await asyncio.to_thread(model.queue.close)
+
+    app = Starlette(
+        lifespan=lifespan,
+        routes=[
+            Route("/translate", routes.limited(routes.translate), **post),
+            Route("/detect", routes.limited(routes.detect), **post),
+            Route("/explore/attention", routes.limited(routes.explored(explore.attention)), **post),
+            Route("/explore/score", routes.limited(routes.explored(explore.score)), **post),
+            Route("/explore/beam", routes.limited(routes.explored(explore.beam)), **post),
+            Route("/languages", routes.languages),
+            Route("/frontend/settings", routes.settings),
+            Route("/health", routes.health),
+            Route("/metrics", routes.metrics),
+            Route("/", routes.page),
+            Route("/static/{name}", routes.static),
+        ],
+        exception_handlers={HTTPException: _error, Exception: _error},
+    )
+    return Measured(app, metrics, [route.path for route in app.routes])
+
+
+class Routes:
+    """The routes. Errors are {"error": text}, as LibreTranslate's."""
+
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> None:
+        self.models = {(model.source, model.target): model for model in models}
+        self.limits, self.keys, self.registry, self._running = limits, keys, metrics.registry, 0
+        self.sources = list(dict.fromkeys(source for source, _ in self.models))
+        self.detector = languages.Detector(self.sources)
+
+    def limited(self, route: Callable[[dict[str, Any]], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
+
+        async def respond(request: Request) -> Any:
+            fields = await read_fields(request, self.limits)
+            check_key(fields, self.keys)
+            return await unless_gone(request, route(fields))
+
+        async def endpoint(request: Request) -> Response:
+            if self._running >= self.limits.requests:
+                raise HTTPException(429, "Slow down: too many requests at a time")
+            self._running += 1
+            try:
+                async with asyncio.timeout(self.limits.seconds):  # a client may send its body slowly
+                    return JSONResponse(await respond(request))
+            except QueueFull:
+                raise HTTPException(429, "Slow down: the queue is full") from None
+            except UserError as error:
+                raise HTTPException(400, str(error)) from None
+            except TimeoutError:
+                raise HTTPException(503, f"the request took more than {self.limits.seconds:g} seconds") from None
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_CLOSED)
+            finally:
+                self._running -= 1
+
+        return endpoint
+
+    async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
+        texts, is_list = read_texts(fields, "q", self.limits)
+        source, target = read_name(fields, "source"), read_name(fields, "target")
+        form = fields.get("format") or "text"
+        if form not in ("text", "html"):
+            raise HTTPException(400, f"{form!s:.20} format is not supported")
+        detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
+        sources = [found["language"] for found in detected] or [source] * len(texts)
+        models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
+        found: list[list[str]] = [[] for _ in texts]
+        for model in dict.fromkeys(models):
+            chosen = [i for i, other in enumerate(models) if other is model]
+            n_best = min(1 + alternatives, model.max_n_best)
+            translations = await model.translate([texts[i] for i in chosen], form, n_best)
+            for i, translation in zip(chosen, translations, strict=True):
+                found[i] = translation
+        answer: dict[str, Any] = {"translatedText": [best for best, *_ in found]}
+        if detected:
+            answer["detectedLanguage"] = detected
+        if alternatives:
+            answer["alternatives"] = [others for _, *others in found]
+        return answer if is_list else {key: value for key, (value,) in answer.items()}
+
+    async def detect(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        texts, _ = read_texts(fields, "q", self.limits)
+        return self.detector("\n".join(texts))
+
+    def explored(self, function: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]]:
+        """Returns the route of a function of a model and the fields, which the model's queue calls."""
+
+        async def route(fields: dict[str, Any]) -> Any:
+            model = self._model(read_name(fields, "source"), read_name(fields, "target"))
+            call = function(model.explorer, fields, self.limits)
+            return (await model.queue.compute("explore", [call]))[0]
+
+        return route
+
+    async def languages(self, request: Request) -> Response:
+        codes = list(dict.fromkeys(code for pair in self.models for code in pair))
+        targets = {code: [target for source, target in self.models if source == code] for code in codes}
+        return JSONResponse([{"code": code, "name": languages.name(code), "targets": targets[code]} for code in codes])
+
+    async def settings(self, request: Request) -> Response:
+        source, target = next(iter(self.models))
+        return JSONResponse(
+            {
+                "apiKeys": bool(self.keys),
+                "charLimit": self.limits.characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,  # milliseconds between the last key and the request
+                "keyRequired": bool(self.keys),
+                "language": {
+                    "source": {"code": source, "name": languages.name(source)},
+                    "target": {"code": target, "name": languages.name(target)},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        is_ok = all(model.queue.is_alive for model in self.models.values())
+        return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def page(self, request: Request) -> Response:
+        path = PAGE / "index.html"
+        return FileResponse(path) if path.exists() else HTMLResponse(NO_PAGE)
+
+    async def static(self, request: Request) -> Response:
+        files = {path.name: path for path in PAGE.glob("*.*")}  # no name leads out of the folder
+        if request.path_params["name"] not in files:
+            raise HTTPException(404, "Not found")
+        return FileResponse(files[request.path_params["name"]])
+
+    def _model(self, source: str, target: str) -> ServedModel:
+        """Returns the model of a pair. Raises HTTPException if a language is not served."""
+        if (source, target) in self.models:
+            return self.models[source, target]
+        codes = {code for pair in self.models for code in pair}
+        if unknown := [code for code in (source, target) if code not in codes]:
+            raise HTTPException(400, f"{unknown[0]:.20} is not supported")
+        raise HTTPException(400, f"{target} is not available as a target language from {source}")
+
+
+def _alternatives(fields: dict[str, Any]) -> int:
+    value = str(fields.get("alternatives") or 0)
+    if not value.isascii() or not value.isdigit() or len(value) > 6:
+        raise HTTPException(400, "Invalid request: alternatives must be a number")
+    return int(value)
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    """Returns the answer to a request that failed. The log has the place of an error in the code, without texts."""
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    logging.error("%s failed with %s.\n%s", request.url.path, type(error).__name__, frames)
+    return JSONResponse({"error": "the server failed; its log has the reason"}, 500)

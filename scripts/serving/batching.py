@@ -1,0 +1,130 @@
+"""A queue that gathers the work of concurrent requests for one model, and the thread that does it."""
+
+import asyncio
+import collections
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+EMA = 0.5  # weight of the newest batch in the number of jobs that the next one waits for
+
+
+class QueueFull(Exception):
+    """The queue has no place for all jobs of a request."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of work: a function from a list of arguments to a list of results, and the most arguments of a call."""
+
+    function: Callable[[list[Any]], Sequence[Any]]
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Job:
+    kind: str
+    argument: Any
+    future: Future = field(default_factory=Future)
+
+
+class Batcher:
+    """A queue for one model. Jobs of one kind that wait together are computed together, in the order they came.
+
+    An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches, at most
+    `wait_seconds` after the first: clients send their next requests when they have the answers of a batch. A job whose
+    future was cancelled leaves the queue. If a batch fails, its jobs are computed one by one, so that only those at
+    fault fail.
+
+    Attributes:
+      kinds: the kinds of work, by name.
+      report: is called after each batch with its kind, number of jobs and seconds.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Work],
+        wait_seconds: float,
+        max_jobs: int,
+        report: Callable[[str, int, float], None] = lambda kind, jobs, seconds: None,
+    ) -> None:
+        self.kinds, self.wait_seconds, self.max_jobs, self.report = kinds, wait_seconds, max_jobs, report
+        self._jobs: collections.deque[Job] = collections.deque()
+        self._changed, self._is_closed, self._expected = threading.Condition(), False, 1.0
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def compute(self, kind: str, arguments: Sequence[Any]) -> list[Any]:
+        """Returns the results for the arguments. Raises QueueFull, or the exception of the first that fails."""
+        jobs = [Job(kind, argument) for argument in arguments]
+        with self._changed:
+            if len(self._jobs) + len(jobs) > self.max_jobs:
+                self._jobs = collections.deque(job for job in self._jobs if not job.future.cancelled())
+                if len(self._jobs) + len(jobs) > self.max_jobs:
+                    raise QueueFull
+            self._jobs.extend(jobs)
+            self._changed.notify()
+        futures = [asyncio.wrap_future(job.future) for job in jobs]
+        try:
+            return await asyncio.gather(*futures)  # if it is cancelled, so are the futures
+        except Exception:
+            for future in futures:
+                future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Ends the thread after the jobs in the queue."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while jobs := self._gather():
+            start = time.perf_counter()
+            self._compute(jobs)
+            self.report(jobs[0].kind, len(jobs), time.perf_counter() - start)
+
+    def _gather(self) -> list[Job]:
+        """Returns the next jobs, of one kind; [] after the last one of a closed queue."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._jobs or self._is_closed)
+                self._changed.wait_for(self._is_complete, self.wait_seconds)
+                taken, others = [], collections.deque()
+                for job in self._jobs:
+                    kind = taken[0].kind if taken else job.kind
+                    if job.kind != kind or len(taken) == self.kinds[kind].capacity:
+                        others.append(job)
+                    elif job.future.set_running_or_notify_cancel():
+                        taken.append(job)
+                self._jobs = others
+                if taken or self._is_closed:
+                    self._expected += EMA * (len(taken) - self._expected)
+                    return taken
+
+    def _is_complete(self) -> bool:
+        return len(self._jobs) >= min(round(self._expected), self.max_jobs) or self._is_closed
+
+    def _compute(self, jobs: Sequence[Job]) -> None:
+        try:
+            results = self.kinds[jobs[0].kind].function([job.argument for job in jobs])
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].future.set_exception(error)
+            else:
+                for job in jobs:
+                    self._compute([job])
+        else:
+            for job, result in zip(jobs, results, strict=True):
+                job.future.set_result(result)

@@ -1,0 +1,53 @@
+"""Explanations of one sentence: the model's attention, the scores of translations, the beam search.
+
+Each function checks the fields of a request, and returns a function that computes the answer. Pieces are those of the
+Python interface: U+2581 begins a word, "</s>" is end-of-sentence.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from scripts.charts import beam as beam_chart
+from scripts.serving.requests import Limits, read_texts
+from transformer.api import Model
+
+
+def attention(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+    """Explains `translation` by cross-attention: weights (T, S), the mean of the heads of the last decoder layer."""
+    source, target = _sentence(fields, "q", limits), _sentence(fields, "translation", limits)
+
+    def call() -> dict[str, Any]:
+        read = model.attention(source, target)
+        weights = read.cross[-1].mean(axis=0).astype(float).round(4).tolist()
+        return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
+
+    return call
+
+
+def score(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+    """Scores each of `translations`, a list of texts, in total and by tokens."""
+    source, (targets, _) = _sentence(fields, "q", limits), read_texts(fields, "translations", limits)
+    names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
+
+    def call() -> dict[str, Any]:
+        scored = model.score([(source, target) for target in targets])
+        return {"scores": [{name: getattr(translation, name) for name in names} for translation in scored]}
+
+    return call
+
+
+def beam(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+    """Shows the hypotheses of the beam search: a chart of Vega-Lite, as the report has it."""
+    source, longest = _sentence(fields, "q", limits), model.config.decoding.max_source_length
+    if (tokens := model.num_tokens(source)) > longest:
+        raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
+    return lambda: beam_chart.tree(model.beam_tree(source)).to_dict()
+
+
+def _sentence(fields: dict[str, Any], name: str, limits: Limits) -> str:
+    (text, *_), is_list = read_texts(fields, name, limits)
+    if is_list:
+        raise HTTPException(400, f"Invalid request: {name} must be one text")
+    return text

@@ -1,0 +1,145 @@
+"""The models of a server, one for each pair of languages, each with its queue."""
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+import transformer
+from scripts.serving import texts
+from scripts.serving.batching import Batcher, Work
+from scripts.serving.metrics import Metrics
+from transformer.api import Model
+from transformer.decoding.batches import SHORTEST, padded_lengths
+from transformer.decoding.forced_decoding import longest_text
+from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
+from transformer.decoding.translation import Translation
+from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
+from transformer.workdir import split_names
+
+ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+
+
+class ServedModel:
+    """A model for one pair of languages.
+
+    Batches have one of a few numbers of rows. In float32 they all find the same translations; a model in another dtype
+    has only full batches, so that its answers cannot depend on the number of requests either.
+
+    Attributes:
+      source, target: the codes of the languages.
+      model: the model as loaded, with full batches. explorer: the same with the smallest batches.
+      queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
+        sentence, and "explore", functions without arguments.
+    """
+
+    def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
+        config, self.model = model.config, model
+        self.source, self.target = config.data.source_language, config.data.target_language
+        row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
+        tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
+        tokens = tokens if config.model.dtype == "float32" else []
+        self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
+        self.capacity = max(config.decoding.batch_tokens // row, 1)
+        self._models[self.capacity] = model
+        self.explorer = next(iter(self._models.values()))
+        kinds = {
+            "translate": Work(self._translate, self.capacity),
+            "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), self.capacity),
+            "explore": Work(lambda calls: [call() for call in calls], 1),
+        }
+        pair = f"{self.source}-{self.target}"
+        self.queue = Batcher(kinds, wait_seconds, max_jobs, metrics.batches_of(pair, self.capacity))
+        metrics.watch_queue(pair, self.queue)
+        self._tokens = metrics.tokens.labels(pair)
+
+    @property
+    def max_n_best(self) -> int:
+        return self.model.config.decoding.beam_size
+
+    def compile(self) -> None:
+        """Compiles all programs of the queue's work."""
+        for model in self._models.values():
+            model.compile()
+        self.explorer.compile(self.max_n_best)
+        shapes, known, text = padded_lengths(longest_text(self.model.config.decoding)), set(), "1"
+        while self.explorer.can_score((text, text)):
+            length = next(length for length in shapes if self.explorer.num_tokens(text) <= length)
+            if length not in known:
+                self._explore(text)
+            known.add(length)
+            text += " 1"
+
+    def _explore(self, text: str) -> None:
+        """Compiles the programs of the work "explore" for texts of this length."""
+        for call in (
+            lambda: self.explorer.score([(text, text)]),
+            lambda: self.explorer.attention(text, text),
+            lambda: self._fits(text) and self.explorer.beam_tree(text),
+        ):
+            with contextlib.suppress(UserError):  # the model has no such method
+                call()
+
+    async def translate(self, sources: Sequence[str], form: str, n_best: int) -> list[list[str]]:
+        """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
+
+        `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
+        """
+        split = [self._split(text, form) for text in sources]
+        sentences = [piece for pieces in split for is_sentence, piece in pieces if is_sentence]
+        found = await self.queue.compute("translate" if n_best == 1 else "alternatives", sentences)
+        self._tokens.inc(sum(len(best[0].tokens) for best in found))
+        remaining, translations = iter(found), []
+        for pieces in split:
+            hypotheses = list(itertools.islice(remaining, sum(is_sentence for is_sentence, _ in pieces)))
+            count = min(n_best, max(map(len, hypotheses), default=1))
+            chosen = [[best[min(n, len(best) - 1)].text for best in hypotheses] for n in range(count)]
+            joined = [texts.join(pieces, iter(nth), texts.ESCAPES[form]) for nth in chosen]
+            translations.append(list(dict.fromkeys(joined)))
+        return translations
+
+    def _split(self, text: str, form: str) -> list[texts.Piece]:
+        split: list[texts.Piece] = []
+        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
+            split += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
+        return split
+
+    def _translate(self, sentences: list[str]) -> list[list[Translation]]:
+        """Returns the best translation of each sentence, by the model whose batches have the fewest filler rows."""
+        rows = max((rows for rows in self._models if rows <= 2 * len(sentences)), default=min(self._models))
+        return self._models[rows].translate(sentences)
+
+    def _fits(self, sentence: str) -> bool:
+        return self.model.num_tokens(sentence) <= self.model.config.decoding.max_source_length
+
+
+def load_models(
+    workdirs: Sequence[str], checkpoint: str, average: int, decoding: dict[str, str], *queue: Any
+) -> list[ServedModel]:
+    """Loads the model of each workdir and compiles its programs; `queue`: the other arguments of `ServedModel`.
+
+    Raises UserError if one cannot be loaded or does not translate, or two translate the same pair of languages.
+    """
+    models: dict[tuple[str, str], Model] = {}
+    for workdir in workdirs:
+        model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
+        objective, strategy = model.config.training.objective, model.config.decoding.strategy
+        if "translate" not in OBJECTIVES[objective].methods:
+            raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
+        if STRATEGIES[strategy].samples:
+            raise UserError(f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search")
+        pair = source, target = model.config.data.source_language, model.config.data.target_language
+        if pair in models:
+            raise UserError(
+                f"--workdir={workdir}: translates {source} to {target}, as an earlier one does; leave one out"
+            )
+        models[pair] = model
+    served = [ServedModel(model, *queue) for model in models.values()]
+    for model in served:
+        model.compile()
+        logging.info("Serves %s to %s.", model.source, model.target)
+    return served

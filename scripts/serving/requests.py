@@ -1,0 +1,104 @@
+"""Requests: their fields, within limits, and the errors that they are answered with."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that clients may ask for.
+
+    body_bytes: of a request. characters, items: of all texts of a request. requests: at a time. seconds: of a request,
+    from its first byte to the answer.
+    """
+
+    body_bytes: int
+    characters: int
+    items: int
+    requests: int
+    seconds: float
+
+
+async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
+    """Returns the fields of a JSON object or of a form. Raises HTTPException if the body is neither, or too large."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limits.body_bytes:
+            raise HTTPException(413, f"the body has more than {limits.body_bytes} bytes")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        try:
+            fields = json.loads(bytes(body))
+            json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "Invalid JSON format") from None
+        if not isinstance(fields, dict):
+            raise HTTPException(400, "Invalid JSON format: must be an object")
+        return fields
+    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        raise HTTPException(415, "content-type must be application/json or that of a form")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": bytes(body)}
+
+    async with Request(request.scope, receive).form(max_files=0) as form:
+        return dict(form)
+
+
+def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
+    """Raises HTTPException unless there are no keys or the field `api_key` is one. Takes the same time for all keys."""
+    given = str(fields.get("api_key") or "").encode("utf-8", "surrogatepass")
+    matches = [hmac.compare_digest(given, key.encode()) for key in keys]
+    if keys and not any(matches):
+        raise HTTPException(403, "Invalid API key" if given else "Please contact the server operator for an API key")
+
+
+def read_texts(fields: dict[str, Any], name: str, limits: Limits) -> tuple[list[str], bool]:
+    """Returns the texts of a field, and whether it is a list. Raises HTTPException if it is missing or too large."""
+    value = fields.get(name)
+    texts = value if isinstance(value, list) else [value]
+    if not value and value != "":
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+    if not all(isinstance(text, str) for text in texts):
+        raise HTTPException(400, f"Invalid request: {name} must be a text or a list of texts")
+    for size, limit in ((len(texts), limits.items), (sum(map(len, texts)), limits.characters)):
+        if size > limit:
+            raise HTTPException(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
+    return texts, isinstance(value, list)
+
+
+def read_name(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not value:
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+    if not isinstance(value, str):
+        raise HTTPException(400, f"Invalid request: {name} must be a text")
+    return value
+
+
+async def unless_gone(request: Request, work: Coroutine) -> Any:
+    """Returns the result of `work`. Cancels it and raises ClientDisconnect if the client leaves."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_departure(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

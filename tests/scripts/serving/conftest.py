@@ -1,0 +1,50 @@
+"""Models that translate numbers, from "in" to "out" and back, and clients of their server."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from scripts.serving.app import make_app
+from scripts.serving.metrics import Metrics
+from scripts.serving.models import ServedModel, load_models
+from scripts.serving.requests import Limits
+from tests.checkpoints.workdirs import make_workdir
+
+LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60)
+WORDS = {
+    **{"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"},
+    **{"decoding.max_source_length": "16", "decoding.batch_tokens": "1024"},
+}
+
+
+@pytest.fixture(scope="session")
+def workdirs(tmp_path_factory) -> list:
+    folder, back = tmp_path_factory.mktemp("served"), {"data.source_language": "out", "data.target_language": "in"}
+    return [make_workdir(folder / "there", 0, (10,), **WORDS), make_workdir(folder / "back", 1, (10,), **WORDS, **back)]
+
+
+@pytest.fixture(scope="session")
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture(scope="session")
+def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
+    models = load_models(list(map(str, workdirs)), "best", 1, {}, 0.02, 40, metrics)
+    yield models
+    for model in models:
+        model.queue.close()
+
+
+@pytest.fixture
+def make_client(served, metrics) -> Callable[..., TestClient]:
+    def make(limits: Limits = LIMITS, keys: tuple[str, ...] = (), **options) -> TestClient:
+        return TestClient(make_app(served, limits, keys, metrics), **options)
+
+    return make
+
+
+@pytest.fixture
+def client(make_client) -> TestClient:
+    return make_client()

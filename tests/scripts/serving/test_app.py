@@ -1,0 +1,381 @@
+"""LibreTranslate's API, the page's routes, limits and errors."""
+
+import asyncio
+import dataclasses
+import html
+import json
+import shutil
+import threading
+import time
+
+import pytest
+import uvicorn
+from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
+
+from scripts.serve import bind
+from scripts.serving import app as app_module
+from scripts.serving.app import make_app
+from scripts.serving.languages import Detector, name
+from scripts.serving.metrics import Metrics
+from scripts.serving.models import load_models
+from tests.scripts.serving.conftest import LIMITS
+from transformer.errors import UserError
+
+QUESTION = {"q": "1 2 3", "source": "in", "target": "out"}
+KEY = "a-key-of-20-letters"
+
+
+@pytest.fixture(scope="module")
+def expected(served):
+    """Returns the translation of a sentence by the model alone."""
+    return lambda text: served[0].model.translate([text])[0][0].text
+
+
+def post(client, path="/translate", **fields):
+    return client.post(path, json={**QUESTION, **fields})
+
+
+def test_a_text_is_translated_sentence_by_sentence_with_its_white_space(client, expected):
+    answer = post(client, q=" 1 2.  3 4\n\n5 ").json()
+    assert answer == {"translatedText": f" {expected('1 2.')}  {expected('3 4')}\n\n{expected('5')} "}
+
+
+def test_json_and_forms_have_the_same_answer(client, expected):
+    answer = {"translatedText": expected("1 2 3")}
+    assert client.post("/translate", json=QUESTION).json() == answer
+    assert client.post("/translate", data=QUESTION).json() == answer
+    assert client.post("/translate", files={key: (None, value) for key, value in QUESTION.items()}).json() == answer
+
+
+def test_lists_have_lists_of_answers(client, expected):
+    answer = post(client, q=["1 2", "", " ", "4"], alternatives=1).json()
+    assert answer["translatedText"] == [expected("1 2"), "", " ", expected("4")]
+    assert [len(others) for others in answer["alternatives"]] == [1, 0, 0, 1]
+
+
+def test_alternatives_are_the_next_best(client, served):
+    best, second = (translation.text for translation in served[0].model.translate(["1 2"], n_best=2)[0])
+    assert post(client, q="1 2", alternatives=9).json() == {"translatedText": best, "alternatives": [second]}
+    data = {**QUESTION, "q": "1 2", "alternatives": "1"}
+    assert client.post("/translate", data=data).json()["alternatives"] == [second]
+
+
+def test_html_keeps_its_tags(client, expected):
+    answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()["translatedText"]
+    first, second = (html.escape(expected(text), quote=False) for text in ("1 2", "3 4"))
+    assert answer == f"<p id='1'>{first}<br>{second}</p><!-- 5 -->"
+
+
+def test_a_sentence_that_is_too_long_is_not_cut_off(client, expected):
+    words = " ".join("1234567890")
+    answer = post(client, q=f"{words} {words} {words} {words}").json()["translatedText"]
+    assert answer == " ".join([expected(words)] * 4)
+
+
+def test_the_language_is_detected_among_the_sources(client):
+    answer = post(client, source="auto", target="out", q="1").json()
+    assert answer["detectedLanguage"]["language"] in ("in", "out")
+    detector = Detector(["en", "de_AT"])
+    assert [found["language"] for found in detector("Das ist ein kleines Haus.")] == ["de_AT", "en"]
+    assert detector("The house is small.")[0]["language"] == "en"
+    assert detector("The house is small.")[0]["confidence"] > 90
+    assert Detector(["fr", "de"])("The house is small.")[0]["language"] in ("fr", "de")
+    assert (name("de_AT"), name("out")) == ("German", "out")
+
+
+def test_what_is_served_is_listed(client):
+    assert client.get("/languages").json() == [
+        {"code": "in", "name": "in", "targets": ["out"]},
+        {"code": "out", "name": "out", "targets": ["in"]},
+    ]
+    assert client.get("/health").json() == {"status": "ok"}
+    settings = client.get("/frontend/settings").json()
+    assert settings["charLimit"] == LIMITS.characters and settings["keyRequired"] is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"q": None}, "missing q"),
+        ({"q": []}, "missing q"),
+        ({"q": 3}, "q must be a text"),
+        ({"q": ["1", {}]}, "q must be a text"),
+        ({"q": "1" * 401}, "request (401) exceeds text limit (400)"),
+        ({"q": ["1"] * 6}, "request (6) exceeds text limit (5)"),
+        ({"q": "1 \ud800"}, "Invalid JSON format"),
+        ({"source": ""}, "missing source"),
+        ({"source": ["in"]}, "source must be a text"),
+        ({"source": "xx"}, "xx is not supported"),
+        ({"target": "xx"}, "xx is not supported"),
+        ({"target": "in"}, "in is not available as a target language from in"),
+        ({"format": "pdf"}, "pdf format is not supported"),
+        ({"format": ["html"]}, "format is not supported"),
+        ({"alternatives": -1}, "alternatives must be a number"),
+        ({"alternatives": "²"}, "alternatives must be a number"),
+    ],
+)
+def test_wrong_fields_have_one_line_of_explanation(client, fields, message):
+    body = json.dumps({**QUESTION, **fields})
+    answer = client.post("/translate", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and message in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[" * 1500, "application/json", 400),
+        (b'"text"', "application/json", 400),
+        (b'{"q": "\xff"}', "application/json", 400),
+        (b"x" * 2001, "application/json", 413),
+        (b"<q/>", "application/xml", 415),
+        (b"q=1", "multipart/form-data", 400),
+        (b"q=%ff%00&source=in&target=out", "application/x-www-form-urlencoded", 200),
+    ],
+)
+def test_bodies_that_cannot_be_read_are_refused(client, content, kind, status):
+    answer = client.post("/translate", content=content, headers={"content-type": kind})
+    assert answer.status_code == status
+    assert ("error" in answer.json()) == (status != 200)
+
+
+@pytest.mark.parametrize("text", ["\x00\x01\x1b[2J", "\u202e1 2\u2066", "\ufeff", "\U0001f600" * 9, "\u0301" * 200])
+def test_strange_characters_are_translated(client, text):
+    assert isinstance(post(client, q=text).json()["translatedText"], str)
+
+
+def test_markup_within_markup_is_translated_once(client):
+    bomb = "<b>" * 90 + "1" + "</b>" * 30
+    assert post(client, q=bomb, format="html").json()["translatedText"].startswith("<b>" * 90)
+
+
+def test_keys_are_needed_for_all_that_computes(make_client):
+    client = make_client(keys=("another-key-of-letters", KEY))
+    for path in ("/translate", "/detect", "/explore/attention", "/explore/score", "/explore/beam"):
+        for key in (None, "wrong", "é", KEY[:-1]):
+            assert post(client, path, api_key=key).status_code == 403
+    assert post(client, api_key=KEY).status_code == 200
+    assert client.get("/frontend/settings").json()["keyRequired"] is True
+    assert KEY not in client.get("/frontend/settings").text
+
+
+def test_every_answer_has_security_headers_and_no_path_of_the_machine(make_client, workdirs, monkeypatch):
+    def fail(*arguments):
+        raise OSError(f"{workdirs[0]}: 1 2 3 cannot be read")
+
+    client = make_client(raise_server_exceptions=False)
+    answers = [client.get(path) for path in ("/", "/languages", "/metrics", "/nowhere", "/static/x", "/translate")]
+    answers += [client.get("/static/..%2fapp.py"), client.get("/static/%2e%2e/app.py"), post(client), post(client, q=3)]
+    monkeypatch.setattr(app_module, "_alternatives", fail)
+    answers.append(post(client))
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404, 405, 404, 404, 200, 400, 500]
+    for answer in answers:
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert str(workdirs[0].parent) not in answer.text and "Traceback" not in answer.text
+
+
+def test_errors_are_logged_without_texts(make_client, monkeypatch, caplog):
+    def fail(*arguments):
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(app_module, "_alternatives", fail)
+    logged = []
+    monkeypatch.setattr(app_module.logging, "error", lambda message, *arguments: logged.append(message % arguments))
+    assert post(make_client(raise_server_exceptions=False), q="SECRET").status_code == 500
+    (message,) = logged
+    assert "/translate failed with ValueError" in message and "SECRET" not in message.replace(
+        'ValueError("SECRET")', ""
+    )
+
+
+def test_the_page_s_routes_have_the_model_s_numbers(client, served):
+    model = served[0].model
+    pair = {"q": "1 2", "source": "in", "target": "out"}
+    attention = client.post("/explore/attention", json=pair | {"translation": "3 4"}).json()
+    known = model.attention("1 2", "3 4")
+    assert (
+        tuple(attention["source"]) == known.source_pieces and tuple(attention["target"]) == known.target_output_pieces
+    )
+    for row, weights in zip(attention["weights"], known.cross[-1].mean(axis=0), strict=True):
+        assert row == pytest.approx(weights.tolist(), abs=1e-4)
+    scores = client.post("/explore/score", json=pair | {"translations": ["3 4", "5"]}).json()["scores"]
+    for found, scored in zip(scores, model.score([("1 2", "3 4"), ("1 2", "5")]), strict=True):
+        assert found["text"] == scored.text and found["pieces"] == list(scored.pieces)
+        assert found["score"] == pytest.approx(scored.score, abs=1e-4)
+        assert sum(found["token_log_probabilities"]) == pytest.approx(found["log_probability"])
+    chart = client.post("/explore/beam", json=pair).json()
+    (records,) = chart["datasets"].values()
+    assert len(records) == len(model.beam_tree("1 2").nodes)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/explore/attention", {"translation": ["1"]}),
+        ("/explore/attention", {}),
+        ("/explore/attention", {"translation": "1 " * 60}),
+        ("/explore/score", {"translations": ["1 " * 60]}),
+        ("/explore/score", {"translations": ["1"] * 6}),
+        ("/explore/beam", {"q": "1 " * 60}),
+        ("/explore/beam", {"q": ["1"]}),
+        ("/explore/beam", {"source": "xx"}),
+    ],
+)
+def test_what_cannot_be_explored_is_refused(client, path, fields):
+    answer = post(client, path, **fields)
+    assert answer.status_code == 400 and answer.json()["error"]
+
+
+def hold(model):
+    """Occupies the model's queue. Returns a function that frees it."""
+    held, free = threading.Event(), threading.Event()
+
+    def wait():
+        held.set()
+        free.wait(30)
+
+    thread = threading.Thread(target=lambda: asyncio.run(model.queue.compute("explore", [wait])))
+    thread.start()
+    held.wait(30)
+    return lambda: (free.set(), thread.join())
+
+
+def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_client, served, expected):
+    free = hold(served[0])
+    clients = [make_client(dataclasses.replace(LIMITS, characters=10**6, body_bytes=10**6)) for _ in range(2)]
+    assert post(clients[0], q="1\n" * 41).json() == {"error": "Slow down: the queue is full"}
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(post(clients[0]))) for _ in range(LIMITS.requests)]
+    for thread in threads:
+        thread.start()
+    while len(served[0].queue) < LIMITS.requests:
+        time.sleep(0.01)
+    refused = post(clients[0])
+    assert refused.status_code == 429 and "too many requests" in refused.json()["error"]
+    assert clients[0].get("/health").status_code == 200
+    free()
+    for thread in threads:
+        thread.join()
+    assert [answer.json()["translatedText"] for answer in answers] == [expected("1 2 3")] * LIMITS.requests
+
+
+def test_a_request_that_takes_too_long_ends_and_leaves_the_queue(make_client, served):
+    free = hold(served[0])
+    try:
+        answer = post(make_client(dataclasses.replace(LIMITS, seconds=0.2)))
+    finally:
+        free()
+    assert answer.status_code == 503 and "0.2 seconds" in answer.json()["error"]
+
+
+def test_a_client_that_goes_away_leaves_the_queue(served, metrics):
+    body, sent = json.dumps(QUESTION).encode(), []
+    events = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers}
+
+    async def receive():
+        await asyncio.sleep(0.05)
+        return next(events)
+
+    async def send(message):
+        sent.append(message)
+
+    def translated() -> float:
+        return metrics.registry.get_sample_value("transformer_tokens_total", {"pair": "in-out"}) or 0.0
+
+    before, free = translated(), hold(served[0])
+    try:
+        asyncio.run(make_app(served, LIMITS, [], Metrics())(scope, receive, send))
+    finally:
+        free()
+    assert sent[0]["status"] == 499
+    asyncio.run(served[0].queue.compute("explore", [int]))  # comes after what was in the queue
+    assert len(served[0].queue) == 0 and translated() == before
+
+
+def test_a_translation_does_not_depend_on_its_neighbours(make_client, expected):
+    client = make_client(dataclasses.replace(LIMITS, requests=99))
+    texts = [" ".join(map(str, range(n % 7, n % 7 + n % 5 + 1))) for n in range(40)]
+    answers = {}
+
+    def ask(n):
+        answers[n] = post(client, q=texts[n]).json()["translatedText"]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {n: expected(text) for n, text in enumerate(texts)}
+
+
+def test_prometheus_reads_what_happened(client, served):
+    def read() -> dict[str, float]:
+        lines = client.get("/metrics").text.splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+    before = read()
+    translations = served[0].model.translate(["1", "2 3"])
+    post(client, q=["1", "2 3"])
+    post(client, q=3)
+    after = read()
+    for series, increase in (
+        ('transformer_requests_total{route="/translate",status="200"}', 1),
+        ('transformer_requests_total{route="/translate",status="400"}', 1),
+        ('transformer_tokens_total{pair="in-out"}', sum(len(best.tokens) for best, *_ in translations)),
+        ('transformer_queue{pair="in-out"}', 0),
+        ('transformer_batch_fill_count{kind="translate",pair="in-out"}', 1),
+        ('transformer_request_seconds_bucket{le="30.0",route="/translate"}', 2),
+    ):
+        assert after[series] - before.get(series, 0) == increase, series
+
+
+def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workdirs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(workdirs[0], copy)
+    (model,) = load_models([str(copy)], "best", 1, {}, 0.0, 99, Metrics())
+    shutil.rmtree(copy)
+    programs = [tier._decoder.programs.compiled for tier in model._models.values()]
+    ahead = [set(known) for known in programs]
+    for count in (1, 5, 30):
+        texts = [" ".join("12345678"[: n % 8 + 1]) for n in range(count)]
+        asyncio.run(model.translate(texts, "text", 1))
+    asyncio.run(model.translate(["1 2 3", "4"], "text", 2))
+    model.explorer.score([("1 2", "3")])
+    model.explorer.attention("1 2", "3 4")
+    model.explorer.beam_tree("1 2")
+    with TestClient(make_app([model], LIMITS, [], Metrics())):
+        assert model.queue.is_alive
+    assert not model.queue.is_alive  # the application has ended
+    assert len(programs) > 1 and ahead == [set(known) for known in programs]
+
+
+def test_models_that_cannot_be_served_are_refused(workdirs):
+    for folders, decoding, message in (
+        ([workdirs[0], workdirs[0]], {}, "translates in to out, as an earlier one does"),
+        ([workdirs[0]], {"strategy": "sample"}, "strategy=sample is not served"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_models(list(map(str, folders)), "best", 1, decoding, 0.0, 9, Metrics())
+
+
+def test_a_client_of_libretranslate_works_over_loopback(served, expected):
+    with bind("127.0.0.1", 0) as listener:
+        app = make_app(served, LIMITS, [KEY], Metrics())
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            library = LibreTranslateAPI(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY)
+            assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
+            assert [language["code"] for language in library.languages()] == ["in", "out"]
+            assert library.detect("1 2")[0]["language"] in ("in", "out")
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,69 @@
+"""Texts and HTML are split into sentences and put together again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.serving.texts import ESCAPES, SPLITTERS, join, shorten, split_html, split_text
+
+
+def sentences(pieces):
+    return [text for is_sentence, text in pieces if is_sentence]
+
+
+def upper(text: str, form: str) -> str:
+    pieces = SPLITTERS[form](text, "en")
+    return join(pieces, iter([text.upper() for text in sentences(pieces)]), ESCAPES[form])
+
+
+@given(st.text(st.sampled_from("aB .?!\n\r\t\x0b\x00\u2028\u202e<&é中。")))
+def test_the_pieces_of_a_text_are_the_text(text):
+    pieces = split_text(text, "en")
+    assert "".join(piece for _, piece in pieces) == text
+    assert all(piece == piece.strip() != "" for piece in sentences(pieces))
+
+
+def test_sentences_end_at_their_marks_and_at_line_breaks():
+    text = "  Dr. Smith is here.  Are you?\n\nA title\r\nThe end. "
+    assert sentences(split_text(text, "en")) == ["Dr. Smith is here.", "Are you?", "A title", "The end."]
+    assert upper(text, "text") == text.upper()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p class='a'>one <b>two</b>\n three</p>", "<p class='a'>ONE <b>TWO</b>\n THREE</p>"),
+        ("<script>let a = '<p>b</p>';</script><style>p {}</style>c", None),
+        ("<!-- a --><?b?><!doctype c><br/>d<a title='e > f'>g</a>", None),
+        ("a &lt;b&gt; &#65; &amp; c", "A &lt;B&gt; A &amp; C"),
+        ("one\ntwo", "ONE TWO"),
+        ("a < b", "A &lt; B"),
+        ("a <img src=x onerror='b", "A &lt;IMG SRC=X ONERROR='B"),
+        ("</>a", "</>A"),
+        ("", ""),
+    ],
+)
+def test_only_text_nodes_of_html_are_translated(text, expected):
+    if expected is None:
+        expected = text.replace(">c", ">C").replace(">d", ">D").replace(">g", ">G")
+    assert upper(text, "html") == expected
+
+
+@given(st.text(st.sampled_from("ab <>&;/!-='\"#x\n"), max_size=60))
+def test_a_translation_cannot_add_markup(text):
+    pieces = split_html(text, "en")
+    with_markup = join(pieces, iter(["<b>"] * len(pieces)), ESCAPES["html"])
+    without = join(pieces, iter(["&lt;b&gt;"] * len(pieces)), str)
+    assert with_markup == without
+    assert sum(piece.count("<") for is_sentence, piece in pieces if not is_sentence) == with_markup.count("<")
+
+
+@given(st.text(st.sampled_from("abc  \t"), max_size=50), st.integers(1, 9))
+def test_long_sentences_are_cut_into_pieces_that_fit(text, longest):
+    pieces = shorten(text, lambda sentence: len(sentence) <= longest)
+    assert "".join(piece for _, piece in pieces) == text
+    assert all(len(piece) <= longest for piece in sentences(pieces))
+
+
+def test_long_sentences_are_cut_between_words():
+    assert sentences(shorten("one two  three four", lambda sentence: len(sentence) < 11)) == ["one two", "three four"]
