@@ -19,14 +19,19 @@ import time
 from absl import logging
 
 from transformer import cli, files
+from transformer.errors import first_of
+
+SHOWN = 3  # errors of a shard in the log; its file has all
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.corpora import plan, translator
+    from scripts.corpora import plan, ray_workers, translator
     from transformer.cache import enable_compilation_cache
 
     began = time.perf_counter()
     paths = plan.find_files(arguments.source)
+    if not arguments.shard:
+        ray_workers.start(arguments.ray)
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     workers = {"count": arguments.workers, "cpus": arguments.worker_cpus, "gpus": arguments.worker_gpus}
     models = translator.load(*flags)
@@ -45,12 +50,12 @@ def main(arguments: argparse.Namespace) -> None:
         enable_compilation_cache()
         reports = map(translator.Translator(models, opened).translate, missing)
     else:
-        from scripts.corpora import ray_workers
-
-        reports = ray_workers.translate(flags, opened, missing, arguments.ray, **workers)
+        reports = ray_workers.translate(flags, opened, missing, **workers)
     lines = untranslated = 0
     for done, report in enumerate(reports, start=1):
-        lines, untranslated = lines + report.lines, untranslated + report.untranslated
+        lines, untranslated = lines + report.lines, untranslated + len(report.errors)
+        if len(report.errors):
+            logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
         progress = (report.number, report.lines, report.seconds, done, len(missing))
         logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
     totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "untranslated": untranslated}

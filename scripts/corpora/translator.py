@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 import pyarrow
-from absl import logging
 from pyarrow import parquet
 
 from scripts.corpora.plan import Plan, Shard, publish
@@ -41,11 +40,11 @@ SCHEMA = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Report:
-    """The lines of a finished shard, how many of them could not be translated, and the time it took in seconds."""
+    """A finished shard: how many lines it has, an error for each that is not translated, and the time in seconds."""
 
     number: int
     lines: int
-    untranslated: int
+    errors: Sequence[str]
     seconds: float
 
 
@@ -81,15 +80,13 @@ class Translator:
     def translate(self, shard: Shard) -> Report:
         """Writes the file of a shard, atomically.
 
-        A line that cannot be translated, for example since it is not UTF-8, is logged and has its error in the file.
+        A line that cannot be translated, for example since it is not UTF-8, has its error in the file and the report.
         """
         began = time.perf_counter()
         texts, errors = self._read(shard)
         first_line, translations = shard.start + 1, []
         for start in range(0, len(texts), CHUNK_LINES):
             translations += self._translate(texts[start : start + CHUNK_LINES], first_line + start, errors)
-        for line, error in errors.items():
-            logging.warning("%s, line %d is not translated: it %s.", shard.file, line, error)
         lines = range(first_line, first_line + len(texts))
         found = [None if line in errors else best for line, best in zip(lines, translations, strict=True)]
         rows = {
@@ -101,7 +98,8 @@ class Translator:
             "error": [errors.get(line) for line in lines],
         }
         publish(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
-        return Report(shard.number, len(texts), len(errors), time.perf_counter() - began)
+        messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
+        return Report(shard.number, len(texts), messages, time.perf_counter() - began)
 
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str]]:
         """Returns the texts of a shard, "" for those that cannot be read, and the errors of these by their lines."""
