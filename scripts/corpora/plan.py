@@ -109,7 +109,7 @@ def publish(path: Path, content: bytes) -> None:
 def find_files(names: str) -> list[Path]:
     """Returns the files of --source: of a folder, sorted by name, or a list with commas. Raises UserError if none."""
     folder = files.expanded(names)
-    if folder.is_dir():
+    if names and folder.is_dir():
         found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     else:
         found = [files.expanded(name) for name in names.split(",")]
