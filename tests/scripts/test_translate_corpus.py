@@ -100,6 +100,13 @@ def test_shards_of_other_settings_are_not_mixed(whole, flags, tmp_path, change, 
     assert contents(tmp_path / "whole") == whole
 
 
+def test_another_model_of_the_same_step_is_refused(whole, flags, tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    other = make_workdir(tmp_path / "runs" / "other", seed=1)
+    assert run(translate_corpus, f"--workdir={other}", *flags[1:], f"--output={tmp_path / 'whole'}", "--shard=1/1") == 2
+    assert "its shards were made with model=" in capsys.readouterr().err
+
+
 def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translator, "CHUNK_LINES", 4)
     source, output = tmp_path / "bad", tmp_path / "out"
