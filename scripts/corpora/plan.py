@@ -1,0 +1,182 @@
+"""The plan of a corpus's translation: its shards, and the settings that all workers must share."""
+
+import dataclasses
+import gzip
+import itertools
+import json
+import sys
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow
+from pyarrow import parquet
+
+from transformer import files
+from transformer.data.sources.lines import read_lines, strip_line_end
+from transformer.errors import MALFORMED, UserError
+
+FILE_NAME = "plan.json"
+SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
+UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A range of lines of one file, the unit of work: `count` lines (rows in Parquet) after the first `start`.
+
+    `offset` is the byte at which they begin in the text, unpacked if it is gzip; 0 in Parquet. Numbers begin with 1.
+    """
+
+    number: int
+    file: str
+    start: int
+    count: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shards of a corpus, and the request that they answer: model, files, and form of the output."""
+
+    output: Path
+    request: dict[str, Any]
+    shards: list[Shard]
+
+    def path(self, shard: Shard) -> Path:
+        """Returns the file of a shard's translations."""
+        suffix = {"text": "tsv", "parquet": "parquet"}[self.request["format"]]
+        return self.output / f"shard-{shard.number:06}-of-{len(self.shards):06}.{suffix}"
+
+    def missing(self, part: int, parts: int) -> list[Shard]:
+        """Returns the shards that part `part` of `parts` translates, without those whose file exists."""
+        return [shard for shard in self.shards[part - 1 :: parts] if not self.path(shard).exists()]
+
+    def read(self, shard: Shard) -> Iterator[bytes | None]:
+        """Yields the lines of a shard; None for a missing value of Parquet."""
+        path = Path(shard.file)
+        try:
+            if path.suffix == ".parquet":
+                yield from _read_rows(path, self.request["column"], shard)
+                return
+            with _open(path) as file:
+                file.seek(shard.offset)
+                for number, line in enumerate(itertools.islice(file, shard.count)):
+                    yield strip_line_end(line, first=shard.start + number == 0)
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
+
+
+def open_plan(output: Path, request: dict[str, Any]) -> Plan:
+    """Returns the plan in `output`, or makes it, which counts the lines of all files.
+
+    All workers may call this at once: they write the same plan. Raises UserError if the plan answers another request,
+    or a file cannot be read.
+    """
+    path = output / FILE_NAME
+    request = json.loads(json.dumps(request))
+    if path.exists():
+        try:
+            record = json.loads(path.read_bytes())
+            plan = Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
+        except MALFORMED as error:
+            raise UserError(f"{path}: damaged ({type(error).__name__}); name another --output") from error
+        for key, value in request.items():
+            if (planned := plan.request.get(key)) != value:
+                raise UserError(
+                    f"--output={output}: its shards were made with {key}={planned!s:.200}, not {value!s:.200}; "
+                    "give the same flags, files and checkpoint as before, or name another folder"
+                )
+        return plan
+    files.make_folder(output, "--output")
+    plan = Plan(output, request, make_shards([Path(name) for name, _ in request["files"]], request))
+    publish(
+        path, (json.dumps({"request": request, "shards": list(map(dataclasses.astuple, plan.shards))}) + "\n").encode()
+    )
+    return plan
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Writes a file atomically, also if processes of several machines write it at once."""
+    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
+    files.write_bytes(unfinished, content)
+    unfinished.replace(path)
+
+
+def find_files(names: str) -> list[Path]:
+    """Returns the files of --source: of a folder, sorted by name, or a list with commas. Raises UserError if none."""
+    folder = files.expanded(names)
+    if names and folder.is_dir():
+        found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    else:
+        found = [files.expanded(name) for name in names.split(",")]
+    if missing := [path for path in found if not path.is_file()]:
+        raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
+    if not found:
+        raise UserError(f"--source={names}: the folder has no files")
+    return [path.resolve() for path in found]
+
+
+def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:
+    """Returns the shards of all files in order. None spans two files, so there may be a few more than asked for.
+
+    Raises UserError if a file cannot be read.
+    """
+    lines = SHARD_LINES
+    if request["shards"]:
+        total = sum(shard.count for path in paths for shard in _cut(path, sys.maxsize, request["column"]))
+        lines = max(-(-total // request["shards"]), 1)
+    shards = itertools.chain.from_iterable(_cut(path, lines, request["column"]) for path in paths)
+    return [dataclasses.replace(shard, number=number) for number, shard in enumerate(shards, start=1)]
+
+
+def _cut(path: Path, lines: int, column: str) -> Iterator[Shard]:
+    """Yields the ranges of a file with so many lines each, and the rest, all as number 0."""
+    start = offset = end = count = 0
+    try:
+        if path.suffix == ".parquet":
+            with parquet.ParquetFile(path) as file:
+                _check_column(path, file.schema_arrow, column)
+                for start in range(0, file.metadata.num_rows, lines):
+                    yield Shard(0, str(path), start, min(lines, file.metadata.num_rows - start), 0)
+            return
+        next(read_lines(path), None)  # refuses UTF-16
+        with _open(path) as file:
+            for line in file:
+                if count == lines:
+                    yield Shard(0, str(path), start, count, offset)
+                    start, offset, count = start + count, end, 0
+                count, end = count + 1, end + len(line)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    if count:
+        yield Shard(0, str(path), start, count, offset)
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _check_column(path: Path, schema: pyarrow.Schema, column: str) -> None:
+    texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
+    if column not in texts:
+        raise UserError(f"--column={column}: {path} has no such column of text; it has {', '.join(texts) or 'none'}")
+
+
+def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
+    """Yields the rows of a shard as UTF-8, reading only the row groups that have some."""
+    with parquet.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        first, last = shard.start, shard.start + shard.count
+        starts = list(itertools.accumulate(sizes, initial=0))
+        groups = [group for group in range(len(sizes)) if starts[group] < last and starts[group + 1] > first]
+        batches = file.iter_batches(row_groups=groups, columns=[column])
+        rows = itertools.chain.from_iterable(batch[column].cast(pyarrow.binary()).to_pylist() for batch in batches)
+        yield from itertools.islice(rows, first - starts[groups[0]], last - starts[groups[0]])
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); replace it")

@@ -1,0 +1,155 @@
+"""Translation of shards: what one process of a corpus's translation does."""
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+
+from scripts.corpora.plan import Plan, Shard, publish
+from transformer import cache
+from transformer.api import LINE_BREAKS
+from transformer.checkpoints import trained
+from transformer.checkpoints.trained import Trained
+from transformer.decoding.translation import Translation
+from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
+from transformer.workdir import split_names
+
+Rows = dict[str, Sequence[Any]]  # the columns of SCHEMA
+
+CHUNK_LINES = 4096  # translated together, on any number of devices: batches must not depend on the machine
+SCHEMA = pyarrow.schema(
+    {
+        "file": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+        "line": pyarrow.int64(),  # in the file, from 1
+        "source": pyarrow.string(),
+        "translation": pyarrow.string(),
+        "score": pyarrow.float64(),
+        "error": pyarrow.string(),  # null if the line was translated; else translation and score are null
+    }
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished shard: how many lines it has, an error for each that is not translated, and the time in seconds."""
+
+    number: int
+    lines: int
+    errors: Sequence[str]
+    seconds: float
+
+
+def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
+    """Loads the models of the flags. Raises UserError if they cannot be loaded or do not translate."""
+    models = trained.load(split_names(workdir), checkpoint, average, overrides)
+    if "translate" not in OBJECTIVES[objective := models.config.training.objective].methods:
+        raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
+    return models
+
+
+def identity(models: Trained) -> dict[str, Any]:
+    """Returns all of the models that translations depend on, wherever their workdir is, as JSON types."""
+    digest = hashlib.sha256()
+    for array in jax.tree.leaves(models.parameters):
+        digest.update(np.ascontiguousarray(array))
+    return {
+        "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],
+        "parameters": digest.hexdigest()[:16],
+        "model": cache.key(models.config.model.to_dict()),
+        "vocabulary": models.tokenizer.fingerprint,
+        "decoding": models.config.decoding.to_dict(),
+    }
+
+
+class Translator:
+    """Models on the devices of this process, which translate shards of a plan."""
+
+    def __init__(self, models: Trained, plan: Plan) -> None:
+        self.plan = plan
+        self.decoder, self.parameters = models.decoder()
+
+    def translate(self, shard: Shard) -> Report:
+        """Writes the file of a shard, atomically.
+
+        A line that cannot be translated, for example since it is not UTF-8, has its error in the file and the report.
+        """
+        began = time.perf_counter()
+        texts, errors = self._read(shard)
+        first_line, translations = shard.start + 1, []
+        for start in range(0, len(texts), CHUNK_LINES):
+            translations += self._translate(texts[start : start + CHUNK_LINES], first_line + start, errors)
+        lines = range(first_line, first_line + len(texts))
+        found = [None if line in errors else best for line, best in zip(lines, translations, strict=True)]
+        rows = {
+            "file": pyarrow.array([shard.file] * len(texts)).dictionary_encode(),
+            "line": lines,
+            "source": texts,
+            "translation": [best and best.text for best in found],
+            "score": [best and round(best.score, 4) for best in found],
+            "error": [errors.get(line) for line in lines],
+        }
+        publish(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
+        messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
+        return Report(shard.number, len(texts), messages, time.perf_counter() - began)
+
+    def _read(self, shard: Shard) -> tuple[list[str], dict[int, str]]:
+        """Returns the texts of a shard, "" for those that cannot be read, and the errors of these by their lines."""
+        texts, errors = [], {}
+        for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
+            text = ""
+            if content is None:
+                errors[line] = "has no text"
+            else:
+                try:
+                    text = content.decode().translate(LINE_BREAKS)
+                except UnicodeDecodeError as error:
+                    errors[line] = f"is not UTF-8 (byte {error.start + 1})"
+            texts.append(text)
+        return texts, errors
+
+    def _translate(self, texts: list[str], first_line: int, errors: dict[int, str]) -> list[Translation]:
+        """Returns the best translation of each text, and that of "" for those which the vocabulary cannot encode."""
+        try:
+            return [best for best, *_ in self.decoder.translate(self.parameters, texts, first_line=first_line)]
+        except UserError:
+            unknown = {i: error for i, text in enumerate(texts) if (error := self._error(text))}
+            if not unknown:
+                raise
+        errors.update({first_line + i: f"cannot be encoded: {error}" for i, error in unknown.items()})
+        return self._translate(["" if i in unknown else text for i, text in enumerate(texts)], first_line, errors)
+
+    def _error(self, text: str) -> str | None:
+        """Returns why the vocabulary cannot encode the text."""
+        try:
+            self.decoder.tokenizer.source.encode([text])
+        except UserError as error:
+            return str(error)
+        return None
+
+
+def as_text(rows: Rows, request: dict[str, Any]) -> bytes:
+    """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs. The last two are empty after an error."""
+    columns = zip(rows["line"], rows["score"], rows["translation"], strict=True)
+    return "".join(
+        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for line, score, text in columns
+    ).encode()
+
+
+def as_parquet(rows: Rows, request: dict[str, Any]) -> bytes:
+    """Returns a Parquet file with the columns of SCHEMA, and the request, which names the model, as metadata."""
+    sink = io.BytesIO()
+    table = pyarrow.table(rows, schema=SCHEMA.with_metadata({"request": json.dumps(request)}))
+    parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+FORMATS = {"text": as_text, "parquet": as_parquet}

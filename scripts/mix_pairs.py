@@ -1,0 +1,96 @@
+"""Mixes real sentence pairs with back-translated ones (Sennrich et al. 2016) into a folder to train on.
+
+    python -m scripts.translate_corpus --workdir=REVERSE_RUN --source=mono.de --output=translated
+    python -m scripts.mix_pairs --pair=en-de --real=FOLDER --translated=translated --output=FOLDER [--ratio=N]
+
+The reverse run translates text of the target language. Each of its sentences becomes a pair whose source is the
+translation, after a tag that tells the model so (Caswell et al. 2019). Sentences without a translation are left out.
+--ratio=2 takes at most two such pairs for each real one, the first of the corpus. The other splits are copied.
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.get_data import parse_pair
+from transformer import cli, files
+from transformer.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from configs import base
+    from scripts.datasets.folder import write_record
+    from transformer.config import loading
+    from transformer.data.sources.text import TextSource
+
+    pair = parse_pair(arguments.pair)
+    if arguments.ratio is not None and not arguments.ratio > 0:
+        raise UserError(f"--ratio={arguments.ratio}: must be above 0")
+    folder, split = files.expanded(arguments.real), arguments.split
+    languages = dict(zip(("data.source_language", "data.target_language"), pair, strict=True))
+    config = loading.override(
+        base.get_config(),
+        {"data.source": "text", "data.path": str(folder), "data.train_split": split, **languages}.items(),
+    )
+    real = TextSource.open(config.data, "train")
+    most = None if arguments.ratio is None else round(arguments.ratio * len(real))
+    translated = itertools.islice(translated_pairs(files.expanded(arguments.translated), arguments.tag), most)
+    with files.new_folder(files.expanded(arguments.output)) as output:
+        with (output / f"{split}.{pair[0]}").open("wb") as source, (output / f"{split}.{pair[1]}").open("wb") as target:
+            for texts in itertools.chain(real, translated):
+                source.write(texts[0] + b"\n")
+                target.write(texts[1] + b"\n")
+        for path in folder.iterdir():
+            stem, _, language = path.name.removesuffix(".gz").rpartition(".")
+            if language in pair and stem != split:
+                shutil.copyfile(path, output / path.name)
+        facts = {"by": "mix_pairs", "real": len(real), "tag": arguments.tag}
+        record = write_record(output, pair, facts)
+    print(json.dumps(record))
+
+
+def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (tag and translation, text) of a finished output of scripts.translate_corpus, in the order of its lines.
+
+    Raises UserError if it is not in Parquet or shards are missing.
+    """
+    from pyarrow import parquet
+
+    from scripts.corpora.plan import FILE_NAME, open_plan
+
+    if not (folder / FILE_NAME).is_file():
+        raise UserError(f"--translated={folder}: has no {FILE_NAME}; name an output of scripts.translate_corpus")
+    plan = open_plan(folder, {"format": "parquet"})
+    if missing := plan.missing(1, 1):
+        raise UserError(
+            f"--translated={folder}: {len(missing)} of {len(plan.shards)} shards are missing; run the command "
+            "scripts.translate_corpus again, which makes them"
+        )
+    for shard in plan.shards:
+        table = parquet.read_table(plan.path(shard), columns=["translation", "source"])
+        for translation, text in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            if translation:
+                yield f"{tag} {translation}".lstrip().encode(), text.encode()
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.mix_pairs", __doc__)
+    parser.add_argument("--pair", required=True, metavar="SOURCE-TARGET", help="codes of the languages, such as en-de")
+    parser.add_argument(
+        "--real", required=True, metavar="FOLDER", help="the real pairs and other splits, STEM.LANGUAGE"
+    )
+    parser.add_argument("--split", default="train", metavar="STEM", help="the split to extend (train)")
+    parser.add_argument("--translated", required=True, metavar="FOLDER", help="output of scripts.translate_corpus")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
+    parser.add_argument(
+        "--tag", default="<BT>", metavar="WORD", help='first word of translated sources; "": none (<BT>)'
+    )
+    parser.add_argument("--ratio", type=float, metavar="N", help="most translated pairs for each real one (all)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

@@ -1,0 +1,90 @@
+"""Translates a corpus in shards, on one machine or many. A killed job continues with the shards that are missing.
+
+    python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER [--format=parquet|text]
+        [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--decoding.KEY=VALUE ...]
+
+Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a file of --output,
+whose bytes do not depend on the number of workers. A line that cannot be translated is reported; all others are
+translated.
+
+Ray shares the shards among --workers processes of this machine, or of the cluster at --ray. --shard=2/8 needs no Ray:
+this process translates the second of eight parts, as a task of a Slurm array does. docs/corpora.md explains both.
+"""
+
+import argparse
+import json
+import re
+import time
+
+from absl import logging
+
+from transformer import cli, files
+from transformer.errors import first_of
+
+SHOWN = 3  # errors of a shard in the log; its file has all
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from scripts.corpora import plan, ray_workers, translator
+    from transformer.cache import enable_compilation_cache
+
+    began = time.perf_counter()
+    paths = plan.find_files(arguments.source)
+    if not arguments.shard:
+        ray_workers.start(arguments.ray)
+    flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
+    workers = {"count": arguments.workers, "cpus": arguments.worker_cpus, "gpus": arguments.worker_gpus}
+    models = translator.load(*flags)
+    request = {
+        "model": translator.identity(models),
+        "files": [(str(path), path.stat().st_size) for path in paths],
+        "format": arguments.format,
+        "column": arguments.column,
+        "shards": arguments.shards,
+    }
+    opened = plan.open_plan(files.expanded(arguments.output).absolute(), request)
+    part, parts = arguments.shard or (1, 1)
+    missing = opened.missing(part, parts)
+    logging.info("%s: %d of %d shards are missing here.", opened.output, len(missing), len(opened.shards))
+    if arguments.shard:
+        enable_compilation_cache()
+        reports = map(translator.Translator(models, opened).translate, missing)
+    else:
+        reports = ray_workers.translate(flags, opened, missing, **workers)
+    lines = untranslated = 0
+    for done, report in enumerate(reports, start=1):
+        lines, untranslated = lines + report.lines, untranslated + len(report.errors)
+        if len(report.errors):
+            logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
+        progress = (report.number, report.lines, report.seconds, done, len(missing))
+        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
+    totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "untranslated": untranslated}
+    print(json.dumps(totals | {"seconds": round(time.perf_counter() - began, 1)}))
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Returns I and N of "I/N". Raises ArgumentTypeError unless 1 <= I <= N."""
+    numbers = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not numbers or not 1 <= int(numbers[1]) <= int(numbers[2]):
+        raise argparse.ArgumentTypeError(f"{text}: must be I/N with I from 1 to N")
+    return int(numbers[1]), int(numbers[2])
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser("scripts.translate_corpus", __doc__, overrides="decoding")
+    parser.add_model_flags()
+    parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
+    parser.add_argument("--column", metavar="NAME", default="text", help="column of Parquet to translate (text)")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the shards, new or to continue")
+    parser.add_argument("--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)")
+    parser.add_argument("--shards", type=cli.at_least(1), metavar="N", help="number of shards (one per 10,000 lines)")
+    parser.add_argument("--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray")
+    parser.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster (starts one on this machine)")
+    parser.add_argument("--workers", type=cli.at_least(1), default=1, metavar="N", help="processes of Ray (1)")
+    parser.add_argument("--worker_cpus", type=cli.at_least(1), default=1, metavar="N", help="CPU cores of each (1)")
+    parser.add_argument("--worker_gpus", type=cli.at_least(0), default=0, metavar="N", help="GPUs of each (0)")
+    return parser
+
+
+if __name__ == "__main__":
+    cli.run(make_parser(), main)

@@ -1,0 +1,65 @@
+"""The command `scripts.mix_pairs`: real pairs, then tagged back-translated ones, in the ratio asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import mix_pairs
+from scripts.corpora import translator
+from scripts.corpora.plan import open_plan, publish
+from tests.checkpoints.workdirs import run
+
+REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
+MONO = [("drei", "three"), ("vier", None), ("fünf", ""), ("sechs", "six"), ("sieben", "seven"), ("acht", "eight")]
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """Returns flags for two real pairs and the translations of six sentences, of which one failed and one is empty."""
+    (tmp_path / "real").mkdir()
+    for stem in ("train", "valid"):
+        for language, texts in REAL.items():
+            (tmp_path / "real" / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts))
+    mono = tmp_path / "mono.de"
+    mono.write_text("".join(f"{text}\n" for text, _ in MONO))
+    request = {"files": [(str(mono), mono.stat().st_size)], "format": "parquet", "column": "text", "shards": 3}
+    plan = open_plan(tmp_path / "translated", request)
+    for shard in plan.shards:
+        rows = MONO[shard.start : shard.start + shard.count]
+        columns = {"line": range(shard.start + 1, shard.start + 1 + len(rows)), "file": ["mono.de"] * len(rows)}
+        columns |= {"source": [text for text, _ in rows], "translation": [found for _, found in rows]}
+        columns |= {"score": [0.0] * len(rows), "error": [None] * len(rows)}
+        columns = {name: columns[name] for name in translator.SCHEMA.names}
+        publish(plan.path(shard), translator.as_parquet(columns, request))
+    return ["--pair=en-de", f"--real={tmp_path / 'real'}", f"--translated={tmp_path / 'translated'}"]
+
+
+@pytest.mark.parametrize(
+    ("more", "english", "german"),
+    [
+        ([], ["<BT> three", "<BT> six", "<BT> seven", "<BT> eight"], ["drei", "sechs", "sieben", "acht"]),
+        (["--ratio=1"], ["<BT> three", "<BT> six"], ["drei", "sechs"]),
+        (["--ratio=0.5", "--tag="], ["three"], ["drei"]),
+    ],
+)
+def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, more, english, german, capsys):
+    output = tmp_path / "mixed"
+    assert run(mix_pairs, *flags, f"--output={output}", *more) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["real"], record["files"]["train.en"]["lines"]) == (2, 2 + len(english))
+    assert (output / "train.en").read_text().splitlines() == REAL["en"] + english
+    assert (output / "train.de").read_text().splitlines() == REAL["de"] + german
+    assert (output / "valid.de").read_text().splitlines() == REAL["de"]
+    assert json.loads((output / "data.json").read_text()) == record
+
+
+def test_translations_must_be_complete(flags, tmp_path, capsys):
+    next(Path(tmp_path, "translated").glob("shard-000002*")).unlink()
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
+    assert "1 of 3 shards are missing" in capsys.readouterr().err
+    assert not (tmp_path / "mixed").exists()
+    assert run(mix_pairs, *flags[:2], f"--translated={tmp_path / 'real'}", f"--output={tmp_path / 'mixed'}") == 2
+    assert "has no plan.json; name an output of scripts.translate_corpus" in capsys.readouterr().err
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", "--ratio=0") == 2
+    assert "--ratio=0.0: must be above 0" in capsys.readouterr().err
