@@ -135,11 +135,12 @@ async function translate() {
 
 function show(translation, alternatives = []) {
   shown = translation;
-  element("translation").textContent = shown?.best ?? "";
+  showWords(shown?.best ?? "");
   element("translation").lang = shown?.target ?? "";
   element("translation").classList.remove("old");
   showSwap();
   showAlternatives(alternatives);
+  clearExplanations();
 }
 
 async function showAlternatives(alternatives) {
@@ -162,8 +163,198 @@ async function showAlternatives(alternatives) {
   }
 }
 
+// The fields of all requests about the translation that is shown.
 function pair() {
   return { q: shown.q, source: shown.source, target: shown.target };
+}
+
+// Attention: the words of the text that a word of the translation attended to.
+
+const END = "</s>";
+const HINT = "Point at a word of the translation, or go to it with Tab and the arrow keys.";
+const MOST = 3; // words that are named
+
+// Shows the translation. Tab leads to one of its words, and arrows lead to the others.
+function showWords(text) {
+  const place = element("translation");
+  place.replaceChildren();
+  for (const part of text.split(/(\s+)/)) {
+    if (!part.trim()) {
+      place.append(part);
+      continue;
+    }
+    const word = add(place, "span", part, "word");
+    word.tabIndex = word === place.firstElementChild ? 0 : -1;
+    for (const event of ["pointerenter", "focus"]) word.addEventListener(event, () => attend(word));
+  }
+}
+
+function moveToWord(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const words = [...element("translation").children];
+  const next = words[words.indexOf(event.target) + step];
+  if (!next) return;
+  event.preventDefault();
+  event.target.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+async function attend(word) {
+  const translation = shown;
+  const words = [...element("translation").children];
+  words.forEach((other) => other.classList.toggle("chosen", other === word));
+  try {
+    translation.attention ??= ask("attention", "explore/attention", { ...pair(), translation: shown.best });
+    const { source, target, weights } = await translation.attention;
+    if (!word.isConnected || !word.classList.contains("chosen")) return;
+    showAttention(word.textContent, grouped(shown.q, source), grouped(shown.best, target)[words.indexOf(word)], weights);
+  } catch (error) {
+    translation.attention = undefined;
+    explain(error, element("attended"));
+  }
+}
+
+// Returns a {text, pieces} for each word of a text: its pieces are numbers of `pieces`. A tokenizer may write another
+// text, with unknown characters for example. Then the words are those of the pieces.
+function grouped(text, pieces) {
+  const written = pieces.map((piece) => (piece === END ? "" : piece.replaceAll("\u2581", "")));
+  const words = text.split(/\s+/).filter(Boolean).map((word) => ({ text: word, pieces: [] }));
+  if (written.join("") !== words.map((word) => word.text).join("")) return groupedByPieces(pieces, written);
+  let [start, begin] = [0, 0]; // of the word and of the piece, in characters
+  let piece = 0;
+  for (const word of words) {
+    const end = start + word.text.length;
+    while (piece < pieces.length && pieces[piece] !== END && begin < end) {
+      word.pieces.push(piece);
+      if (begin + written[piece].length > end) break; // the next word has a part of it
+      begin += written[piece].length;
+      piece += 1;
+    }
+    start = end;
+  }
+  return words;
+}
+
+function groupedByPieces(pieces, written) {
+  const words = [];
+  pieces.forEach((piece, i) => {
+    if (piece === END) return;
+    if (piece.startsWith("\u2581") || words.length === 0) words.push({ text: "", pieces: [] });
+    words.at(-1).text += written[i];
+    words.at(-1).pieces.push(i);
+  });
+  return words;
+}
+
+// A word's weights are the mean of its pieces' rows; those of a source word are the sum of its pieces' columns.
+function showAttention(text, sourceWords, targetWord, weights) {
+  const place = element("attention");
+  place.replaceChildren();
+  if (!targetWord?.pieces.length) {
+    say("The tokenizer writes this word differently.", false, element("attended"));
+    return;
+  }
+  const end = { text: "end of text", pieces: [weights[0].length - 1], isEnd: true };
+  const named = [...sourceWords, end].map((word) => {
+    const weight = sum(targetWord.pieces.map((row) => sum(word.pieces.map((column) => weights[row][column])))) / targetWord.pieces.length;
+    add(place, "span", word.text, word.isEnd ? "end" : "").style.setProperty("--weight", weight);
+    place.append(" ");
+    return { ...word, weight };
+  });
+  const most = named.sort((a, b) => b.weight - a.weight).slice(0, MOST);
+  say(`${text} \u2190 ${most.map((word) => `${word.text} ${Math.round(100 * word.weight)} %`).join(", ")}`, false, element("attended"));
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+// Why not ...?
+
+async function compare(event) {
+  event.preventDefault();
+  const own = element("own").value.trim();
+  if (!own) return;
+  try {
+    const { scores } = await ask("compare", "explore/score", { ...pair(), translations: [shown.best, own] });
+    const difference = scores[1].score - scores[0].score;
+    const better = "Yours has the higher score: the search did not find it.";
+    say(difference > 0 ? better : difference < 0 ? "The model's has the higher score." : "Both have the same score.", false, element("verdict"));
+    element("compared").replaceChildren();
+    scores.forEach((scored, i) => showTokens(i === 0 ? "The model's" : "Yours", scored));
+  } catch (error) {
+    element("compared").replaceChildren();
+    explain(error, element("verdict"));
+  }
+}
+
+// Shows the log-probability of each token. The less probable it is, the stronger is its colour.
+function showTokens(title, scored) {
+  add(element("compared"), "h3", `${title}: score ${number(scored.score)}, log-probability ${number(scored.log_probability)}`);
+  const list = add(element("compared"), "ol", "", "tokens");
+  scored.pieces.forEach((piece, i) => {
+    const logProbability = scored.token_log_probabilities[i];
+    const item = add(list, "li", piece.replaceAll("\u2581", "\u00b7"));
+    item.style.setProperty("--weight", 1 - Math.exp(logProbability));
+    add(item, "span", number(logProbability));
+  });
+}
+
+// The beam search. The server sends a chart of Vega-Lite, whose records have the places of tokens and lines.
+
+const [STEP, ROW, LONGEST] = [88, 20, 10]; // pixels, and characters of a token
+
+async function showBeam() {
+  const [place, status] = [element("beam"), element("beam-status")];
+  try {
+    const { datasets } = await ask("beam", "explore/beam", pair());
+    const [records] = Object.values(datasets);
+    say("", false, status);
+    status.append("Each column is a step, the most probable hypothesis on top. The best translation is bold. ");
+    for (const outcome of ["kept", "ended", "dropped"]) add(status, "span", outcome, `key ${outcome}`);
+    place.replaceChildren(drawing(records));
+    place.hidden = false;
+  } catch (error) {
+    place.hidden = true;
+    explain(error, status);
+  }
+}
+
+function draw(parent, kind, attributes, text = "") {
+  const child = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(attributes)) child.setAttribute(name, value);
+  child.textContent = text;
+  parent?.append(child);
+  return child;
+}
+
+function drawing(records) {
+  const width = STEP * (Math.max(...records.map(({ step }) => step)) + 1);
+  const height = ROW * (Math.max(...records.map(({ rank }) => rank)) + 1);
+  const best = records.filter((record) => record.is_best).at(-1);
+  const svg = draw(null, "svg", { width, height, role: "img", "aria-label": `The best hypothesis: ${best?.hypothesis}` });
+  const [x, y] = [(step) => STEP * (step + 0.5), (rank) => ROW * (rank - 0.2)];
+  for (const record of records) {
+    const className = `${record.outcome} ${record.is_best ? "best" : ""}`;
+    if (record.from_x !== null) {
+      draw(svg, "line", { x1: x(record.from_x), y1: y(record.from_rank), x2: x(record.to_x), y2: y(record.rank), class: className });
+    }
+    const token = [...record.token];
+    const label = token.length > LONGEST ? `${token.slice(0, LONGEST - 1).join("")}…` : record.token;
+    const text = draw(svg, "text", { x: x(record.step), y: y(record.rank), class: className }, label);
+    draw(text, "title", {}, `${record.hypothesis}\nscore ${record.score}, log-probability ${record["log-probability"]}, ${record.outcome}`);
+  }
+  return svg;
+}
+
+function clearExplanations() {
+  ["attention", "compare", "beam"].forEach(cancel);
+  element("explanations").hidden = shown === null;
+  say(HINT, false, element("attended"));
+  for (const place of ["verdict", "beam-status"]) say("", false, element(place));
+  for (const place of ["attention", "compared", "beam"]) element(place).replaceChildren();
+  element("beam").hidden = true;
 }
 
 // The theme: that of the system, until the reader chooses.
@@ -205,6 +396,9 @@ async function start() {
   element("source").addEventListener("change", () => { showTargets(); translate(); });
   element("target").addEventListener("change", () => { showSwap(); translate(); });
   element("swap").addEventListener("click", swap);
+  element("translation").addEventListener("keydown", moveToWord);
+  element("why").addEventListener("submit", compare);
+  element("show-beam").addEventListener("click", showBeam);
   element("key").addEventListener("change", translate);
   element("key-form").addEventListener("submit", (event) => event.preventDefault());
   schedule(); // browsers keep the text of a page that is loaded again

@@ -91,6 +91,11 @@ def translated(tab, text: str) -> str:
     return translation
 
 
+def fulfill(tab, name: str, answer: dict) -> None:
+    """Answers requests in place of the server."""
+    tab.route(f"**/{name}", lambda route: route.fulfill(body=json.dumps(answer)))
+
+
 @pytest.mark.parametrize(("width", "scheme", "paper"), [(400, "dark", (20, 24, 28)), (1600, "light", (255, 255, 255))])
 def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(opened, served, width, scheme, paper):
     tab, text = opened(width, scheme), "1 2 3 4 5 6 7 8 9"
@@ -130,17 +135,98 @@ def test_languages_are_swapped_by_keyboard(opened, served):
 
 def test_the_detected_language_is_shown(opened):
     tab, answer = opened(), {"translatedText": "1", "detectedLanguage": {"language": "out", "confidence": 50.0}}
-    tab.route("**/translate", lambda route: route.fulfill(body=json.dumps(answer)))
+    fulfill(tab, "translate", answer)
     tab.fill("#text", "1")
     tab.select_option("#source", "auto")
     sync_api.expect(tab.locator("#status")).to_have_text("From out")
 
 
+def test_a_word_shows_what_it_attended_to(opened, served):
+    tab, text = opened(), "1 2 3"
+    read = served[0].model.attention(text, translated(tab, text))
+    words, weights = tab.locator("#translation .word"), read.cross[-1].mean(axis=0)
+    assert weights.shape == (words.count() + 1, 4) and words.count() > 1  # a token is a word here, and there are ends
+
+    def expect(row: int) -> None:
+        weight, name = max(zip(weights[row], ("1", "2", "3", "end of text"), strict=True))
+        line = f"{words.nth(row).text_content()} \N{LEFTWARDS ARROW} {name} {round(100 * float(weight))} %"
+        sync_api.expect(tab.locator("#attended")).to_contain_text(line)
+        shown = tab.eval_on_selector_all(
+            "#attention span", "all => all.map(x => +x.style.getPropertyValue('--weight'))"
+        )
+        assert shown == pytest.approx(weights[row].tolist(), abs=1e-4)
+
+    words.nth(1).hover()
+    expect(1)
+    words.nth(0).focus()
+    expect(0)
+    tab.keyboard.press("ArrowRight")
+    expect(1)
+    assert [words.nth(i).get_attribute("tabindex") for i in range(2)] == ["-1", "0"]
+
+
+def test_pieces_are_put_together_as_words(opened):
+    def grouped(text: str, *pieces: str) -> list[tuple[str, list[int]]]:
+        found = tab.evaluate("([text, pieces]) => grouped(text, pieces)", [text, [*pieces, "</s>"]])
+        return [(word["text"], word["pieces"]) for word in found]
+
+    tab = opened()
+    assert grouped("ab cd.", "\u2581a", "b", "\u2581", "cd", ".") == [("ab", [0, 1]), ("cd.", [2, 3, 4])]
+    assert grouped("a b c", "\u2581ab", "c") == [("a", [0]), ("b", [0]), ("c", [1])]
+    assert grouped("a ü", "\u2581a", "\u2581", "<unk>") == [("a", [0]), ("<unk>", [1, 2])]
+
+
+def test_a_translation_of_the_reader_is_compared_by_tokens(opened, served):
+    tab, text, own = opened(), "1 2 3", "7 7"
+    best = translated(tab, text)
+    tab.fill("#own", own)
+    tab.keyboard.press("Enter")
+    tab.locator("#compared li").first.wait_for()
+    scored = served[0].model.score([(text, best), (text, own)])
+    shown = [
+        float(each.replace("\N{MINUS SIGN}", "-")) for each in tab.locator("#compared li span").all_text_contents()
+    ]
+    log_probabilities = [value for translation in scored for value in translation.token_log_probabilities]
+    assert shown == pytest.approx(log_probabilities, abs=0.006)
+    is_better = scored[1].score > scored[0].score
+    assert ("Yours has the higher score" in tab.locator("#verdict").text_content()) == is_better
+    translated(tab, "4 5")
+    assert tab.locator("#compared li").count() == 0
+
+
+def test_the_beam_has_all_hypotheses(opened, served):
+    tab = opened(400)
+    translated(tab, "1 2 3")
+    tab.locator("#show-beam").press("Enter")
+    tab.locator("#beam svg").wait_for()
+    tree = served[0].model.beam_tree("1 2 3")
+    assert tab.locator("#beam text").count() == len(tree.nodes)
+    assert tab.locator("#beam text.best").count() == len(tree.best)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 400
+
+
 def test_texts_are_never_markup(opened):
-    tab, answer = opened(), {"translatedText": SCRIPT, "alternatives": [f"2 {SCRIPT}"]}
-    tab.route("**/translate", lambda route: route.fulfill(body=json.dumps(answer)))
+    tab = opened()
+    answers = {
+        "translate": {"translatedText": SCRIPT, "alternatives": [f"2 {SCRIPT}"]},
+        "attention": {
+            "source": [SCRIPT, "</s>"],
+            "target": [SCRIPT.replace(" ", "\u2581"), "</s>"],
+            "weights": [[1, 0]] * 2,
+        },
+        "score": {
+            "scores": [{"score": 0, "log_probability": 0, "pieces": [SCRIPT], "token_log_probabilities": [0]}] * 2
+        },
+    }
+    for name, answer in answers.items():
+        fulfill(tab, name, answer)
     tab.fill("#text", SCRIPT)
     sync_api.expect(tab.locator("#translation")).to_have_text(SCRIPT)
+    tab.locator(".word").first.hover()
+    sync_api.expect(tab.locator("#attention")).to_contain_text("<script>fail()</script><img")
+    tab.fill("#own", SCRIPT)
+    tab.keyboard.press("Enter")
+    sync_api.expect(tab.locator("#compared")).to_contain_text("<script>fail()</script><img")
     assert tab.locator("main img, main script").count() == 0
     markup = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(")
     assert not markup.search((PAGE / "page.js").read_text())
