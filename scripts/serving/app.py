@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -25,8 +25,6 @@ from scripts.serving.requests import CLIENT_CLOSED, Limits, check_key, read_fiel
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
-NO_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation server</title>
-<p>This server has LibreTranslate's API: POST /translate with q, source and target, and GET /languages.</p></html>"""
 
 
 def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
@@ -165,8 +163,7 @@ class Routes:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def page(self, request: Request) -> Response:
-        path = PAGE / "index.html"
-        return FileResponse(path) if path.exists() else HTMLResponse(NO_PAGE)
+        return FileResponse(PAGE / "index.html")
 
     async def static(self, request: Request) -> Response:
         files = {path.name: path for path in PAGE.glob("*.*")}  # no name leads out of the folder
