@@ -41,7 +41,7 @@ def answer(model: PortableModel, **changes: Any) -> dict:
 @pytest.fixture(scope="module")
 def model() -> PortableModel:
     model = random_model(make_tokenizer(28), seed=3, model__output_bias=True)
-    model.parameters["output_bias"][EOS] += 2  # else all translations would reach the length limit
+    model.parameters["output_bias"][EOS] += 2.2  # else all translations would reach the length limit
     return model
 
 

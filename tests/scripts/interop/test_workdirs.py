@@ -155,7 +155,7 @@ def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp
     flags = "--source_language=en", "--target_language=de", f"--runtime={interop_python}", *data
     imported, tuned, exported = (tmp_path / name for name in ("imported", "tuned", "exported"))
     assert run(import_model, f"--from={tmp_path / 'opus'}", f"--output={imported}", *flags) == 0
-    settings = {"training.steps": 20, "training.init_from": imported, "batch.tokens": 2048, "training.samples": 0}
+    settings = {"training.steps": 100, "training.init_from": imported, "batch.tokens": 2048, "training.samples": 0}
     settings |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 1}
     overrides = (f"--config.{key}={value}" for key, value in settings.items())
     assert run(train, f"--config={imported}/config.json", f"--workdir={tuned}", *overrides) == 0
