@@ -1,6 +1,5 @@
 """The report in a browser: without errors, at small and large sizes, in light and dark, by mouse and by keyboard."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,19 +7,9 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Events of a changed preference come before the callbacks of the next frame.
 THEME_AFTER_A_FRAME = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
     () => done(document.documentElement.dataset.theme))))"""
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

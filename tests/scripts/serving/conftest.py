@@ -1,10 +1,15 @@
 """Models that translate numbers, from "in" to "out" and back, and clients of their server."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
+from scripts.serve import bind
 from scripts.serving.app import make_app
 from scripts.serving.metrics import Metrics
 from scripts.serving.models import ServedModel, load_models
@@ -35,6 +40,23 @@ def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
     yield models
     for model in models:
         model.queue.close()
+
+
+@contextlib.contextmanager
+def listening(served: Sequence[ServedModel], keys: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yields the address of a server of the models in another thread."""
+    with bind("127.0.0.1", 0) as listener:
+        app = make_app(served, LIMITS, keys, Metrics())
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ import threading
 import time
 
 import pytest
-import uvicorn
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
-from scripts.serve import bind
 from scripts.serving import app as app_module
 from scripts.serving.app import make_app
 from scripts.serving.languages import Detector, name
@@ -364,18 +362,8 @@ def test_models_that_cannot_be_served_are_refused(workdirs):
 
 
 def test_a_client_of_libretranslate_works_over_loopback(served, expected):
-    with bind("127.0.0.1", 0) as listener:
-        app = make_app(served, LIMITS, [KEY], Metrics())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started:
-                time.sleep(0.01)
-            library = LibreTranslateAPI(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY)
-            assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
-            assert [language["code"] for language in library.languages()] == ["in", "out"]
-            assert library.detect("1 2")[0]["language"] in ("in", "out")
-        finally:
-            server.should_exit = True
-            thread.join()
+    with listening(served, (KEY,)) as address:
+        library = LibreTranslateAPI(address, KEY)
+        assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
+        assert [language["code"] for language in library.languages()] == ["in", "out"]
+        assert library.detect("1 2")[0]["language"] in ("in", "out")

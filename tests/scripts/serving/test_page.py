@@ -1,58 +1,24 @@
 """The page in a browser: without errors, at small and large sizes, in light and dark, by mouse and by keyboard."""
 
-import contextlib
 import json
 import re
-import shutil
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import uvicorn
 
-from scripts.serve import bind
-from scripts.serving.app import PAGE, make_app
-from scripts.serving.metrics import Metrics
-from tests.scripts.serving.conftest import LIMITS
+from scripts.serving.app import PAGE
+from tests.scripts.serving.conftest import listening
 
 sync_api = pytest.importorskip("playwright.sync_api")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KEY = "a-key-of-20-letters"
 SCRIPT = "<script>fail()</script><img src=x>"
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
-
-
-@contextlib.contextmanager
-def listening(served, keys: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the address of a server of the models in another thread."""
-    with bind("127.0.0.1", 0) as listener:
-        app = make_app(served, LIMITS, keys, Metrics())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started:
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="module")
 def address(served) -> Iterator[str]:
     with listening(served) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
