@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import BeamSearch, State
+from transformer.decoding.beam_search import State
 from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.required_phrases import make_search
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.special_tokens import BOS, EOS
 
@@ -80,8 +81,8 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
 def record(
     models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "1 S"], limits: Int[Array, "1"], **options: Any
 ) -> Step:
-    """Returns the steps of the search, as many as the longest output has tokens. `options`: see `BeamSearch`."""
-    search = BeamSearch(models, limits, **options)
+    """Returns the steps of the search, as many as the longest output has tokens. `options`: see `make_search`."""
+    search = make_search(models, limits, **options)
 
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)

@@ -4,14 +4,16 @@ A required phrase has alternatives, of which an output needs one. The hypotheses
 their phrases form a bank. The beam takes the best of each bank in turn, so those that follow a phrase survive.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, State
+from transformer.decoding.beam_search import BeamSearch, Hypotheses, State
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS, PAD
 
@@ -49,6 +51,26 @@ class PhraseSearch(BeamSearch):
         index = gather(order, chosen)
         tokens, token_log_p = (gather(x.reshape(rows, -1), index) for x in (tokens, token_log_p))
         return gather(values, chosen), index // per_parent, tokens, token_log_p
+
+
+def make_search(
+    models: Sequence[ensemble.AutoregressiveModel],
+    limits: Int[Array, "B"],
+    *,
+    phrases: Int[Array, "B C A M"] | None = None,
+    **options: Any,
+) -> BeamSearch:
+    """Returns the search for outputs that have the phrases, if there are any. `options`: see `BeamSearch`."""
+    if phrases is None:
+        return BeamSearch(models, limits, **options)
+    return PhraseSearch(models, limits, phrases=phrases, **options)
+
+
+def search_with_phrases(
+    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """Returns what `beam_search` does. `options`: see `make_search`."""
+    return make_search(models, limits, **options).run(source)
 
 
 def needed_after(

@@ -14,10 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import Hypotheses, beam_search
+from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import constrain, values_of_keys, with_constraints
 from transformer.decoding.lengths import output_limits
-from transformer.decoding.required_phrases import PhraseSearch
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -175,10 +174,9 @@ class TextDecoder(DeviceModels):
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
         known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
-        known["constrain"] = functools.partial(constrain, self.constraints | (constraints or {}), limits)
+        values = self.constraints | (constraints or {})
+        known |= {"constrain": functools.partial(constrain, values, limits), "phrases": values.get("required")}
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
-        if constraints and "required" in constraints and method is beam_search:
-            return PhraseSearch(models, limits, phrases=constraints["required"], **options).run(source)
         return method(with_candidates(models, candidates), source, limits, **options)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
