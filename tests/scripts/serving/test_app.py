@@ -17,7 +17,7 @@ from scripts.serving.app import make_app
 from scripts.serving.languages import Detector, name
 from scripts.serving.metrics import Metrics
 from scripts.serving.models import load_models
-from tests.scripts.serving.conftest import LIMITS
+from tests.scripts.serving.conftest import LIMITS, listening
 from transformer.errors import UserError
 
 QUESTION = {"q": "1 2 3", "source": "in", "target": "out"}
