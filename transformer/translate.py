@@ -22,7 +22,6 @@ from absl import logging
 
 from transformer import cli, files
 from transformer.data.sources.lines import decode_lines, read_chunks
-from transformer.errors import UserError
 from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
@@ -31,16 +30,13 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 def main(arguments: argparse.Namespace) -> None:
     from transformer.cache import enable_compilation_cache  # these imports take seconds, which --help should not
     from transformer.checkpoints import trained
-    from transformer.training.objectives import OBJECTIVES
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
-    objective = models.config.training.objective
-    if "translate" not in OBJECTIVES[objective].methods:
-        raise UserError(f"--workdir={arguments.workdir}: a model of training.objective={objective} generates no text")
+    trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
     decoder.check_n_best(arguments.n_best)
     if interactive:

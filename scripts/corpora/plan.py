@@ -121,7 +121,7 @@ def find_files(names: str) -> list[Path]:
 
 
 def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:
-    """Returns the shards of all files in order. None spans two files, so there may be a few more than asked for.
+    """Returns the shards of all files in order. None spans two files, so there may be a few more than requested.
 
     Raises UserError if a file cannot be read.
     """

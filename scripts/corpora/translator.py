@@ -1,4 +1,4 @@
-"""Translation of shards: what one process of a corpus's translation does."""
+"""Translation of the shards of a corpus by one process."""
 
 import hashlib
 import io
@@ -20,7 +20,6 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
-from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import split_names
 
 Rows = dict[str, Sequence[Any]]  # the columns of SCHEMA
@@ -51,8 +50,7 @@ class Report:
 def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
     """Loads the models of the flags. Raises UserError if they cannot be loaded or do not translate."""
     models = trained.load(split_names(workdir), checkpoint, average, overrides)
-    if "translate" not in OBJECTIVES[objective := models.config.training.objective].methods:
-        raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
+    trained.check_translates(models.config, workdir)
     return models
 
 

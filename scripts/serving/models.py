@@ -12,13 +12,13 @@ from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.metrics import Metrics
 from transformer.api import Model
+from transformer.checkpoints.trained import check_translates
 from transformer.decoding.batches import SHORTEST, padded_lengths
 from transformer.decoding.forced_decoding import longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
-from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
@@ -127,10 +127,8 @@ def load_models(
     models: dict[tuple[str, str], Model] = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
-        objective, strategy = model.config.training.objective, model.config.decoding.strategy
-        if "translate" not in OBJECTIVES[objective].methods:
-            raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
-        if STRATEGIES[strategy].samples:
+        check_translates(model.config, workdir)
+        if STRATEGIES[strategy := model.config.decoding.strategy].samples:
             raise UserError(f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search")
         pair = source, target = model.config.data.source_language, model.config.data.target_language
         if pair in models:

@@ -17,6 +17,7 @@ from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
@@ -46,6 +47,13 @@ class Trained:
         """Returns a decoder on all local devices, and the parameters as its methods take them."""
         decoder = TextDecoder(self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist)
         return decoder, decoder.place(self.parameters)
+
+
+def check_translates(config: Config, workdir: str) -> None:
+    """Raises UserError, which names --workdir, if the models of a configuration generate no text."""
+    objective = config.training.objective
+    if "translate" not in OBJECTIVES[objective].methods:
+        raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
 
 
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
