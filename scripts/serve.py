@@ -9,6 +9,9 @@ explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the request
 
 import argparse
 import contextlib
+import functools
+import gc
+import resource
 import socket
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
 LAST_PORT = 65535
+GRACE = 10  # seconds to read the answer of a request that took as long as it may
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -30,6 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
 
         from scripts.serving.app import make_app
         from scripts.serving.metrics import Metrics
+        from scripts.serving.middleware import Connection
         from scripts.serving.models import load_models
         from scripts.serving.requests import Limits
         from transformer.cache import enable_compilation_cache
@@ -49,7 +54,13 @@ def main(arguments: argparse.Namespace) -> None:
         )
         app = make_app(models, limits, keys, metrics)
         # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
-        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, ws="none")
+        connection = functools.partial(Connection, seconds=limits.seconds + GRACE)
+        config = uvicorn.Config(
+            app, http=connection, log_config=None, access_log=False, server_header=False, ws="none"
+        )
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
         listener.listen(config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
