@@ -71,7 +71,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernel of dot-product attention in bfloat16, in training and validation. cudnn: NVIDIA GPUs; splash: packed rows
-    # on TPUs; auto: splash for packed rows on TPUs, cudnn for rows that are not packed on NVIDIA GPUs, otherwise plain
+    # on TPUs; auto: splash for packed rows on TPUs, cudnn for other rows of 64 positions or more, otherwise plain
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
