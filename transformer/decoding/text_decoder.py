@@ -41,7 +41,7 @@ class TextDecoder(DeviceModels):
         self.strategy = STRATEGIES[self.config.strategy]
         self.constraints = values_of_keys(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
-        self._logged: set[str] = set()  # warnings
+        self._logged: set[str] = set()  # warnings, which validation of the same lines would repeat
 
     def translate(
         self,
@@ -96,10 +96,7 @@ class TextDecoder(DeviceModels):
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
-        """Returns functions that each compile a program of `translate` for sources of these lengths, EOS included.
-
-        The parameters are those of a device; they may be abstract.
-        """
+        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract."""
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
@@ -133,10 +130,7 @@ class TextDecoder(DeviceModels):
         return jobs
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
-
-        Logs cut lines once, since validation translates the same lines many times.
-        """
+        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
         longest, vocabulary = self.config.max_source_length, self.tokenizer.source
         sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
         if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:

@@ -94,10 +94,7 @@ def cudnn_attention(
 def splash_attention(
     queries: Queries, keys: Keys, values: Values, mask: Mask, interpret: bool = False
 ) -> Float[Array, "B T H d"]:
-    """Attends within segments by JAX's Pallas kernel for TPUs, for lengths that are multiples of TPU_LANES.
-
-    With `interpret` it is computed operation by operation, as devices other than TPUs must.
-    """
+    """Attends within segments by JAX's Pallas kernel for TPUs. Other devices `interpret` it, operation by operation."""
     # Here because it takes 0.2 s to import, which only programs for TPUs should spend.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
