@@ -47,9 +47,7 @@ VOCABULARY = make_vocabulary()
 SPELLING = Spelling(VOCABULARY)
 MODEL = tiny_model(VOCABULARY.size, seed=3)
 SOURCE = random_sources(1, 5, VOCABULARY.size, seed=4)
-SPACE = [
-    list(body) for n in range(LIMIT + 1) for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)
-]
+SPACE = [list(body) for n in range(LIMIT + 1) for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)]
 SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 
 
@@ -138,8 +136,8 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
 @pytest.mark.parametrize(
     ("banned", "required", "message"),
     [
-        ([], "ab b", "line 1: 'ab b' is required, but 'b' is banned by FILE; remove one of them"),
-        (["ab"], "ab a", "line 1: 'ab a' is required, but 'ab' is banned; remove one of them"),
+        ([], "ab b", "line 1: 'ab b' is required, but FILE bans 'b'; remove one of them"),
+        (["ab"], "ab a", "line 1: 'ab a' is required, but banned is 'ab'; remove one of them"),
         (["ab a"], "aba", None),
     ],
 )

@@ -91,7 +91,7 @@ class OutputControl:
         return arrays_with_constraints if columns else arrays_of
 
     def _encode_row(self, row: Mapping[str, Any], line: str, limit: int) -> dict[str, list]:
-        """Returns one sentence's constraints as integers. Raises UserError if no output of `limit` tokens obeys them."""
+        """Returns a sentence's constraints as integers. Raises UserError if no output of `limit` tokens obeys them."""
         values: dict[str, list] = {name: [] for name in row}
         prefix, phrases, banned = row.get("prefix", ""), row.get("required", ()), self.banned
         if prefix:
@@ -113,9 +113,9 @@ class OutputControl:
         name = f"required phrase of {line}"
         if not (tokens := self._encode_text(name, text)):
             raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
-        if (phrase := banned and self.spelling.ended(tokens, banned)):
-            where = f" by {self.config.banned}" if phrase in self.banned else ""
-            raise UserError(f"{line}: {text!r:.60} is required, but {phrase!r:.60} is banned{where}; remove one of them")
+        if phrase := banned and self.spelling.ended(tokens, banned):
+            where = f"{self.config.banned} bans" if phrase in self.banned else "banned is"
+            raise UserError(f"{line}: {text!r:.60} is required, but {where} {phrase!r:.60}; remove one of them")
         return tokens
 
     def _encode_text(self, name: str, text: str) -> list[int]:

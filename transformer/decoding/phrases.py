@@ -46,6 +46,7 @@ class Spelling:
         self._tokens: dict[str, list[int]] = {}
         for token, text in enumerate(self.texts):
             self._tokens.setdefault(text, []).append(token)
+        self._longest = max(map(len, self._tokens))
         factors = [[pow(multiplier, len(text), 1 << 32) for multiplier in _MULTIPLIERS] for text in self.texts]
         in_word = [[token == PAD or bool(WORD.match(text[-1:]))] for token, text in enumerate(self.texts)]
         self.table = np.hstack([[_hashes(text) for text in self.texts], _as_int32(factors), in_word]).astype(np.int32)
@@ -57,13 +58,15 @@ class Spelling:
         return [text for text in map(str.strip, texts) if text]
 
     def rules(self, phrases: Iterable[str]) -> list[list[int]]:
-        """Returns the tokens that end a phrase, each with the hashes of the rest before it, and whether that begins a
-        word only after certain tokens."""
+        """Returns the tokens that end a phrase, with the hashes of the rest before, and whether that must begin a word.
+
+        A rest with a space before it always does.
+        """
         return [rule for phrase in phrases for rule in self._rules(phrase)]
 
     def _rules(self, phrase: str) -> Iterable[list[int]]:
         for text, is_inside in ((f" {phrase}", False), (phrase, bool(WORD.match(phrase)))):
-            for i in range(len(text)):
+            for i in range(max(len(text) - self._longest, 0), len(text)):
                 for token in self._tokens.get(text[i:], ()):
                     yield [token, *_hashes(text[:i]), int(is_inside)]
 
