@@ -153,7 +153,7 @@ class Model:
         texts = check_texts(texts, "texts")
         self._check("encode", allows_ensemble=False)
         with self._lock:
-            return forced_decoding.encodecheck_texts(self._decoder, self._parameters, texts)
+            return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def with_decoding(self, **decoding: object) -> "Model":
         """Returns a model with the same parameters and lock, and other values of keys of the group `decoding`.

@@ -74,20 +74,29 @@ def with_terms(constraints: dict[str, list], texts: Sequence[str], glossary: Glo
     return constraints | {"required": [glossary.required(text, phrases) for phrases, text in pairs]}
 
 
-def read_columns(
-    lines: Iterable[str], names: Sequence[str], glossary: Glossary | None, first_line: int
-) -> tuple[list[str], dict[str, list]]:
-    """Returns the sources of lines and their constraints. A source precedes the columns, each after a tab.
+class Columns:
+    """The columns of input lines, each after a tab: a source, and texts that control its translation.
 
-    A missing column is empty. Those of phrases are JSON, as the arguments of `Model.translate`. Raises UserError, which
-    names the line, if one is not.
+    names: of the columns after the source. glossary_file: that of `Glossary.read`; None for no glossary. Raises
+    UserError if it cannot be read or contradicts itself.
     """
-    rows = [[*line.split("\t", len(names)), *[""] * len(names)] for line in lines]
-    texts, constraints = [text for text, *_ in rows], {}
-    for column, name in enumerate(names, start=1):
-        cells = enumerate((row[column] for row in rows), start=first_line)
-        constraints[COLUMNS[name]] = [_read(cell, name, f"line {line}: {name}") for line, cell in cells]
-    return texts, constraints if glossary is None else with_terms(constraints, texts, glossary)
+
+    def __init__(self, names: Sequence[str], glossary_file: str | None) -> None:
+        self.names = names
+        self.glossary = None if glossary_file is None else Glossary.read(glossary_file)
+
+    def read(self, lines: Iterable[str], first_line: int) -> tuple[list[str], dict[str, list]]:
+        """Returns the sources of lines and their constraints. A missing column is empty.
+
+        Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError, which names the line, if
+        one is not.
+        """
+        rows = [[*line.split("\t", len(self.names)), *[""] * len(self.names)] for line in lines]
+        texts, constraints = [text for text, *_ in rows], {}
+        for column, name in enumerate(self.names, start=1):
+            cells = enumerate((row[column] for row in rows), start=first_line)
+            constraints[COLUMNS[name]] = [_read(cell, name, f"line {line}: {name}") for line, cell in cells]
+        return texts, constraints if self.glossary is None else with_terms(constraints, texts, self.glossary)
 
 
 def _read(cell: str, column: str, name: str) -> Any:

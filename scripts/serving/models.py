@@ -90,7 +90,7 @@ class ServedModel:
                 call()
 
     async def translate(
-        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control]
+        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control] = ()
     ) -> list[list[str]]:
         """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
 
