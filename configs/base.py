@@ -215,6 +215,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
     decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.lengths:LENGTH_PENALTIES"))
+    # beam: beta of the coverage penalty (Wu et al. 2016), by which the ended hypotheses of the beam are ranked; 0: none
+    decoding.coverage_penalty = Key(0.0, at_least(0))
     # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the
     # beam_size-th ended hypothesis, even if a live one is far better
     decoding.shrinking_beam = Key(False, SWITCH)

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from scripts.corpora.plan import Plan, Shard
 from transformer import cache, files
-from transformer.api import LINE_BREAKS
+from transformer.arguments import LINE_BREAKS
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.translation import Translation

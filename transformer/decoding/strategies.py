@@ -34,7 +34,7 @@ STEPS = (*COMMON, "max_length", "constrain")
 SAMPLE = (*STEPS, "lines", "seed", "temperature", "top_k", "top_p")
 
 STRATEGIES = {
-    "beam": Strategy(search_with_phrases, (*STEPS, "phrases", "beam_size", "shrinking_beam")),
+    "beam": Strategy(search_with_phrases, (*STEPS, "phrases", "beam_size", "shrinking_beam", "coverage_penalty")),
     "sample": Strategy(sample, SAMPLE, samples=True),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }
