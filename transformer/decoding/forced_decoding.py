@@ -16,6 +16,7 @@ from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, 
 from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
+from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import Transformer, attention_weights
 from transformer.special_tokens import BOS, PAD
 
@@ -102,9 +103,11 @@ def score_tokens(
 ) -> Float[Array, "B T"]:
     """Returns the log-probability of each token of `target` given the source and the tokens before it; 0 at PAD.
 
-    Rows end with EOS and are padded with PAD. Probabilities of several models are averaged.
+    Rows end with EOS and are padded with PAD. Probabilities of several models are averaged. A language model reads only
+    the target.
     """
-    log_p = ensemble.log_probabilities([model(source, _shift_right(target)) for model in models])
+    inputs = [_shift_right(target)] if isinstance(models[0], LanguageModel) else [source, _shift_right(target)]
+    log_p = ensemble.log_probabilities([model(*inputs) for model in models])
     return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
 
 
