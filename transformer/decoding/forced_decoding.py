@@ -16,6 +16,7 @@ from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, 
 from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
+from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import Transformer, attention_weights
 from transformer.special_tokens import BOS, PAD
 
@@ -100,8 +101,12 @@ def attention_compilation(models: DeviceModels, parameters: tuple[dict, ...], *p
 def score_tokens(
     models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Returns the ensemble's log-probability of each token of `target`, given those before it; 0 at PAD."""
-    log_p = ensemble.log_probabilities([model(source, _shift_right(target)) for model in models])
+    """Returns the ensemble's log-probability of each token of `target`, given those before it; 0 at PAD.
+
+    A language model does not read the source.
+    """
+    inputs = [_shift_right(target)] if isinstance(models[0], LanguageModel) else [source, _shift_right(target)]
+    log_p = ensemble.log_probabilities([model(*inputs) for model in models])
     return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
 
 
