@@ -1,10 +1,12 @@
 """Security headers and measurements of all answers, and the end of connections that stand still."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Collection
 from typing import Any
 
+import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -41,6 +43,13 @@ class Measured:
             await send(message)
 
         await self.app(scope, receive, send_measured)
+
+
+def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
+    """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
+    # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
+    known = {"log_config": None, "access_log": False, "server_header": False, "ws": "none"}
+    return uvicorn.Server(uvicorn.Config(app, http=functools.partial(Connection, seconds=seconds), **known, **options))
 
 
 class Connection(AutoHTTPProtocol):
