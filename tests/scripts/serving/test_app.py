@@ -434,9 +434,10 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
 
 
 def test_connections_that_stand_still_end_and_others_are_answered(served):
-    with listening(served, seconds=0.5) as address:
-        port = int(address.rstrip("/").rpartition(":")[2])
-        silent, slow, large, deaf = (socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4))
+    with listening(served, seconds=0.5) as address, contextlib.ExitStack() as stack:
+        target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
+        connections = (stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(4))
+        silent, slow, large, deaf = connections
         began = time.monotonic()
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA")
         for _ in range(16):
