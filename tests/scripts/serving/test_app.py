@@ -436,8 +436,8 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
 def test_connections_that_stand_still_end_and_others_are_answered(served):
     with listening(served, seconds=0.5) as address, contextlib.ExitStack() as stack:
         target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
-        connections = (stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(4))
-        silent, slow, large, deaf = connections
+        connections = (stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(7))
+        silent, slow, large, deaf, *bodies = connections
         began = time.monotonic()
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA")
         for _ in range(16):
@@ -445,7 +445,10 @@ def test_connections_that_stand_still_end_and_others_are_answered(served):
                 large.sendall(b"GET / HTTP/1.1\r\nA: " + b"x" * 8192)
         answers = 500
         deaf.sendall(b"GET /static/page.js HTTP/1.1\r\nHost: x\r\n\r\n" * answers)
-        assert httpx2.get(f"{address}health").status_code == 200
+        for body in bodies:  # as many as `LIMITS.requests`
+            body.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        time.sleep(0.1)
+        assert httpx2.post(f"{address}translate", json=QUESTION).status_code == 200
         with contextlib.suppress(OSError):
             assert b" 400 " in large.recv(100)
         assert silent.recv(9) == slow.recv(9) == b"" and time.monotonic() - began < 20
