@@ -1,5 +1,6 @@
 """The models of a server, one for each pair of languages, each with its queue."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from transformer.errors import UserError
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+LONG = 1000  # characters of a request that are split into sentences in another thread, so that no request waits
 
 
 class ServedModel:
@@ -87,7 +89,8 @@ class ServedModel:
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
         `controls` are empty or have one for each text. Raises UserError if no output can obey one.
         """
-        split = [self._split(text, form) for text in sources]
+        is_long = sum(map(len, sources)) > LONG
+        split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if controls:
@@ -106,10 +109,11 @@ class ServedModel:
             translations.append(list(dict.fromkeys(joined)))
         return translations
 
-    def _split(self, text: str, form: str) -> list[texts.Piece]:
-        split: list[texts.Piece] = []
-        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
-            split += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
+    def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
+        split: list[list[texts.Piece]] = [[] for _ in sources]
+        for pieces, text in zip(split, sources, strict=True):
+            for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
+                pieces += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
         return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
