@@ -1,6 +1,6 @@
 """Reranking of the hypotheses of a search by other models (noisy channel: Yee et al. 2019, Ng et al. 2019).
 
-The score of a hypothesis is (log p(y|x) + sum of weight * log p of each other model) / the length penalty of the search.
+The score of a hypothesis is (log p(y|x) + sum of weight * log p of each other model) / the search's length penalty.
 A model of the other direction has log p(x|y), a language model log p(y). Texts are tokenized again for each model.
 """
 
