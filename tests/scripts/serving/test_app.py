@@ -65,12 +65,11 @@ def test_fields_control_the_translations(client, expected, served):
     assert all(text.startswith("7 7") for text in (prefixed["translatedText"], *prefixed["alternatives"]))
     plain = expected("1 2 3").split()
     answer = post(client, required=["5 5", ["6 6", "4 4 4"]], banned=[plain[0]]).json()["translatedText"]
-    assert "5 5" in answer and ("6 6" in answer or "8" in answer.split()) and plain[0] not in answer.split()
-    answer = post(client, q="1 2.  3 4. 5", glossary={"3 4": "8 8", "5": ["7 7 7"]}, prefix="6").json()[
-        "translatedText"
-    ]
+    assert "5 5" in answer and ("6 6" in answer or "4 4 4" in answer) and plain[0] not in answer.split()
+    glossary = {"3 4": "4 4", "5": ["7 7 7"]}
+    answer = post(client, q="1 2.  3 4. 5", glossary=glossary, prefix="6").json()["translatedText"]
     first, rest = answer.split("  ")
-    assert first.startswith("6") and "8 8" not in first and "8 8" in rest and "7 7 7" in rest
+    assert first.startswith("6") and "4 4" not in first and "4 4" in rest and "7 7 7" in rest
     answers = post(client, q=["1 2", "3"], prefix=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]).json()
     (direct,), (second,) = served[0].model.translate(
         ["1 2", "3"], prefixes=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]
