@@ -197,6 +197,21 @@ def test_loading_errors_name_the_argument(workdirs):
         assert str(caught.value).startswith(message)
 
 
+def test_alternatives_begin_with_the_prefix_and_another_token(model):
+    found = model.alternatives("1 2 3", "7 6", count=3)
+    assert len({translation.tokens[2] for translation in found}) == 3
+    assert all(f"{translation.text} ".startswith("7 6 ") for translation in found)
+    assert model.alternatives("1 2 3", "7 6") == model.alternatives("1 2 3", "7 6", 4)[:5]
+    for arguments, message in (
+        (("1", "2", 0), "count=0: must be an integer of at least 1"),
+        (("1", 2), "prefix=2: must be a str"),
+    ):
+        with pytest.raises(UserError, match=message):
+            inspect.unwrap(Model.alternatives)(model, *arguments)
+    with pytest.raises(UserError, match="alternatives: is not defined for decoding.strategy=sample"):
+        model.with_decoding(strategy="sample").alternatives("1")
+
+
 def test_a_beam_tree_is_that_of_a_beam_search(workdirs):
     with pytest.raises(UserError, match="beam_tree: is not defined for decoding.strategy=sample"):
         transformer.load(workdirs[0], strategy="sample").beam_tree("1")

@@ -103,7 +103,7 @@ def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_p
         code, lines, log = translated(b"1\n2\t" + cell, columns[0])
         assert (code, lines) == (2, []) and message in log
     code, lines, log = translated(b'7\t["1 1"]\n', "--banned_column", flag)
-    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but banned is '1 1'; remove one" in log
+    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but '1 1' is banned; remove one" in log
     (tmp_path / "terms").write_text("7\t1\n7\t2\n")
     assert "line 2: '7' has other translations already, '1'; list all" in translated(b"", flag)[2]
 

@@ -12,6 +12,7 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
 from transformer.decoding import forced_decoding
+from transformer.decoding.alternatives import alternatives
 from transformer.decoding.beam_tree import BeamTree, trace
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.translation import Translation, encode
@@ -132,15 +133,27 @@ class Model:
         with self._lock:
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
+    def alternatives(self, text: str, prefix: str = "", count: int = 5) -> list[Translation]:
+        """Returns the best translation with each of the `count` likeliest tokens after a prefix, the likeliest first.
+
+        The prefix may end within a word. There are fewer if the search allows fewer tokens there, and a text without
+        tokens has one empty translation. Raises UserError as `translate` and `beam_tree` do, or if `count` is more than
+        twice `config.decoding.beam_size`.
+        """
+        text, prefix = check_text(text, "text"), check_text(prefix, "prefix")
+        if type(count) is not int or count < 1:
+            raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
+        self._check_beam("alternatives")
+        with self._lock:
+            return alternatives(self._decoder, self._parameters, text, prefix, count)
+
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
 
         A long text is cut, with a warning, as in `translate`. Raises UserError if the strategy is not a beam search.
         """
         text = check_text(text, "text")
-        self._check("beam_tree")
-        if self.config.decoding.strategy != "beam":
-            raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
+        self._check_beam("beam_tree")
         with self._lock:
             return trace(self._decoder, self._parameters, text)
 
@@ -185,6 +198,12 @@ class Model:
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
+
+    def _check_beam(self, method: str) -> None:
+        """Raises UserError unless this process can run the method, which needs a beam search."""
+        self._check("beam_tree")
+        if self.config.decoding.strategy != "beam":
+            raise UserError(f"{method}: is not defined for decoding.strategy={self.config.decoding.strategy}")
 
 
 def _refuse_fork(method: str) -> None:

@@ -136,8 +136,8 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
 @pytest.mark.parametrize(
     ("banned", "required", "message"),
     [
-        ([], "ab b", "line 1: 'ab b' is required, but FILE bans 'b'; remove one of them"),
-        (["ab"], "ab a", "line 1: 'ab a' is required, but banned is 'ab'; remove one of them"),
+        ([], "ab b", "line 1: 'ab b' is required, but 'b' is in decoding.banned; remove one of them"),
+        (["ab"], "ab a", "line 1: 'ab a' is required, but 'ab' is banned; remove one of them"),
         (["ab a"], "aba", None),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_required_phrase_with_a_banned_one_is_refused(banned, required, messag
         return
     with pytest.raises(UserError) as caught:
         translate(constraints=constraints)
-    assert str(caught.value).replace(str(tmp_path / "banned"), "FILE") == message
+    assert str(caught.value) == message
 
 
 def test_tokens_of_vocabularies_whose_decoding_adds_spaces_are_words():

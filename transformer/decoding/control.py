@@ -95,7 +95,7 @@ class OutputControl:
         values: dict[str, list] = {name: [] for name in row}
         prefix, phrases, banned = row.get("prefix", ""), row.get("required", ()), self.banned
         if prefix:
-            values["prefix"] = self._encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
+            values["prefix"] = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
         if row.get("banned_here"):
             here = self.spelling.normalize(line, row["banned_here"])
             values["banned_here"], banned = self.spelling.rules(here), [*here, *banned]
@@ -111,14 +111,14 @@ class OutputControl:
 
     def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[int]:
         name = f"required phrase of {line}"
-        if not (tokens := self._encode_text(name, text)):
+        if not (tokens := self.encode_text(name, text)):
             raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
         if phrase := banned and self.spelling.ended(tokens, banned):
-            where = f"{self.config.banned} bans" if phrase in self.banned else "banned is"
-            raise UserError(f"{line}: {text!r:.60} is required, but {where} {phrase!r:.60}; remove one of them")
+            which = "is in decoding.banned" if phrase in self.banned else "is banned"
+            raise UserError(f"{line}: {text!r:.60} is required, but {phrase!r:.60} {which}; remove one of them")
         return tokens
 
-    def _encode_text(self, name: str, text: str) -> list[int]:
+    def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""
         tokens = encode(self.vocabulary, name, text)[:-1]
         if UNK in tokens:
