@@ -71,7 +71,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernel of dot-product attention in bfloat16, in training and validation. cudnn: NVIDIA GPUs; splash: packed rows
-    # on TPUs; auto: splash for packed rows on TPUs, cudnn for rows that are not packed on NVIDIA GPUs, otherwise plain
+    # on TPUs; auto: splash for packed rows on TPUs, cudnn for other rows of 64 positions or more, otherwise plain
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
@@ -208,7 +208,8 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))
 
     keys.decoding = decoding = ml_collections.ConfigDict()
-    # beam; sample: drawn at random; ctc: prefix beam search, for objective=ctc
+    # beam; sample: drawn at random; mbr, mbr_beam: of mbr_samples samples, or the hypotheses of a beam search, that of
+    # the highest expected utility; ctc: prefix beam search, for objective=ctc
     decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
     decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
@@ -233,11 +234,18 @@ def get_keys() -> ml_collections.ConfigDict:
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that
     # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))
-    decoding.temperature = Key(1.0, above(0))  # sample: divides the logits
-    decoding.top_k = Key(0, at_least(0))  # sample: draw from the k most likely tokens; 0: from all
-    # sample: draw from the smallest set of most likely tokens that has this probability
+    # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses; empty: none
+    decoding.rerank = Key("", TEXT)
+    decoding.temperature = Key(1.0, above(0))  # sample, mbr: divides the logits
+    decoding.top_k = Key(0, at_least(0))  # sample, mbr: draw from the k most likely tokens; 0: from all
+    # sample, mbr: draw from the smallest set of most likely tokens that has this probability
     decoding.top_p = Key(1.0, FRACTION)
-    decoding.seed = Key(0, SEED)  # sample: random seed
+    # sample, mbr: draw no token of a lower probability (Hewitt et al. 2022), except the likeliest
+    decoding.epsilon = Key(0.0, PROBABILITY)
+    decoding.seed = Key(0, SEED)  # sample, mbr: random seed
+    decoding.mbr_samples = Key(64, between(1, 4096))  # mbr: samples per sentence
+    # Sentence score of a candidate by another one. chrf; bleu, of words as sacreBLEU's tokenizer 13a separates them
+    decoding.mbr_utility = Key("chrf", listed_in("transformer.decoding.mbr:UTILITIES"))
 
     keys.mesh = mesh = ml_collections.ConfigDict()
     mesh.data = Key(-1, either(-1, at_least(1)), MESH)  # devices of all hosts that split the batch; -1: all that remain

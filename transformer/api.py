@@ -175,6 +175,8 @@ class Model:
         """
         model = copy.copy(self)
         model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
+        if model.config.decoding.rerank != self.config.decoding.rerank:
+            raise UserError("rerank: cannot be changed in a loaded model; give it to transformer.load")
         model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
         return model
 

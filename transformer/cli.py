@@ -81,15 +81,23 @@ class Parser(argparse.ArgumentParser):
                 plain.append(word)
         arguments = self.parse_args(plain)
         parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
+        if rerank := getattr(arguments, "rerank", None):
+            overrides.append(("decoding.rerank", ",".join(rerank)))
         arguments.overrides = overrides
         return arguments
 
-    def add_model_flags(self, ensemble: bool = True) -> None:
-        """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`."""
+    def add_model_flags(self, ensemble: bool = True, rerank: bool = False) -> None:
+        """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`.
+
+        `rerank` adds the flag --rerank, another form of --decoding.rerank.
+        """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
         self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
+        if rerank:
+            advice = "another model, and its weight in the score; repeatable"
+            self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", help=advice)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

@@ -125,7 +125,8 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     parts += [f"step{first.step}"]
     parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
     parts += ["with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]] if others else []
-    parts += [f"{key.removeprefix('decoding.')}{value}" for key, value in sorted(arguments.overrides)]
+    for key, value in sorted(arguments.overrides):  # of paths, the last part
+        parts.append(key.removeprefix("decoding.") + "+".join(Path(part).name for part in value.split(","))[:60])
     return "-".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Trained models, ready to decode with: one model, or several as an ensemble."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from transformer.config.loading import override, with_values
 from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
+from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.environment import VOCABULARY, check_fingerprints
@@ -42,10 +44,12 @@ class Trained:
     parameters: tuple[dict, ...]
     checkpoints: tuple[Checkpoint, ...]
     shortlist: Shortlist | None
+    scorers: tuple[Scorer, ...]
 
     def decoder(self) -> tuple[TextDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters as its methods take them."""
-        decoder = TextDecoder(self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist)
+        known = self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist
+        decoder = RerankingDecoder(*known, self.scorers) if self.scorers else TextDecoder(*known)
         return decoder, decoder.place(self.parameters)
 
 
@@ -87,6 +91,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
             raise UserError(f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}") from None
     size = config.decoding.shortlist
     shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
+    scorers = load_scorers(config)
     graphs, parameters, checkpoints = [], [], []
     for workdir, run_config in opened:
         steps = choose_steps(workdir.path, which, average, run_config.checkpoint.every)
@@ -96,4 +101,40 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         checkpoints.append(Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)))
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
-    return Trained(first, config, tokenizers[0], tuple(graphs), tuple(parameters), tuple(checkpoints), shortlist)
+    models = tuple(graphs), tuple(parameters), tuple(checkpoints)
+    return Trained(first, config, tokenizers[0], *models, shortlist, scorers)
+
+
+def load_scorers(config: Config) -> tuple[Scorer, ...]:
+    """Loads the models of `decoding.rerank` at their best checkpoints. Raises UserError if one cannot rerank."""
+    scorers = []
+    for item in filter(None, config.decoding.rerank.split(",")):
+        name, _, text = item.rpartition(":")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = math.nan
+        if not name or not math.isfinite(weight):
+            raise UserError(f"--rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
+        arrange = choose_arrangement(open_existing(Path(name), "--rerank")[1], config, name)
+        models = load([name], "best", 1, [("decoding.rerank", ""), ("decoding.shortlist", "0")])
+        scorers.append(Scorer(name, weight, arrange, *models.decoder()))
+    return tuple(scorers)
+
+
+def choose_arrangement(config: Config, searched: Config, name: str) -> Callable[[str, str], tuple[str, str]]:
+    """Returns `Scorer.arrange` of the model in the workdir `name`. Raises UserError unless it can score the texts."""
+    source, target = searched.data.source_language, searched.data.target_language
+    arrangements = {
+        (source, target): lambda text, hypothesis: (text, hypothesis),
+        (target, source): lambda text, hypothesis: (hypothesis, text),
+        ("", target): lambda text, hypothesis: ("", hypothesis),
+    }
+    sides = config.data.source_language, config.data.target_language
+    objective = config.training.objective
+    if sides not in arrangements or objective not in ("translation", "causal_lm"):
+        raise UserError(
+            f"--rerank={name}: a model of training.objective={objective} from {sides[0]!r} to {sides[1]!r}; must be a "
+            f"translation model from {target} to {source}, or the other way, or a language model of {target}"
+        )
+    return arrangements[sides]

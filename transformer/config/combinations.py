@@ -156,6 +156,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             and (_lacks(c, "shortlist") or c.decoding.strategy != "beam" or c.decoding.shortlist > 0)
         )
     ),
+    "models rerank the hypotheses of a beam; set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": (
+        lambda c: c.decoding.rerank != "" and (c.decoding.strategy not in ("beam", "ctc") or c.decoding.beam_size < 2)
+    ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
     "min_length=0, no_repeat_ngram=0 and an empty banned": (
         lambda c: (

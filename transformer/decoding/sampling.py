@@ -1,5 +1,6 @@
 """Ancestral sampling. The random numbers depend only on decoding.seed, line number, sample number and position."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ def sample(
     temperature: float,
     top_k: int,
     top_p: float,
+    epsilon: float,
     length_penalty: float,
     length_penalty_form: str,
     max_length: int,
@@ -44,8 +46,8 @@ def sample(
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
     """Returns `n_best` samples of each row of `source`, in the order drawn, and which rows are done.
 
-    The arguments are those of `Strategy` and `beam_search`. Temperature, top_k and top_p change which tokens are drawn,
-    not the log-probabilities and scores returned.
+    The arguments are those of `Strategy` and `beam_search`. Temperature, top_k, top_p and epsilon change which tokens
+    are drawn, not the log-probabilities and scores returned.
     """
     rows, keys = len(source), sample_keys(seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(forbid_unk))
@@ -56,7 +58,7 @@ def sample(
         prediction = constrain(prediction, state.tokens, state.position)
         log_p = (prediction.logits - prediction.log_normalizer[:, :, None]).at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
-        drawn = draw(step_keys, log_p, temperature, top_k, top_p)
+        drawn = draw(step_keys, log_p, temperature, top_k, top_p, epsilon)
         drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)
         gained = jnp.take_along_axis(log_p, drawn[:, :, None], axis=2)[:, :, 0]
         return State(
@@ -87,10 +89,16 @@ def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B 
 
 
 def draw(
-    keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float
+    keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], temperature: float, top_k: int, top_p: float, epsilon: float
 ) -> Int[Array, "B K"]:
-    """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that sum to `top_p`."""
+    """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that sum to `top_p`.
+
+    Tokens of a probability below `epsilon` are left out before that, except the likeliest.
+    """
     logits = log_p / max(temperature, LOWEST_TEMPERATURE)
+    if epsilon > 0:
+        least = jnp.minimum(jax.nn.logsumexp(logits, axis=-1) + math.log(epsilon), logits.max(axis=-1))
+        logits = jnp.where(logits >= least[:, :, None], logits, -jnp.inf)
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
     vocab_size = logits.shape[-1]

@@ -41,7 +41,8 @@ class TextDecoder(DeviceModels):
         self.strategy = STRATEGIES[self.config.strategy]
         self.control = OutputControl(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
-        self._logged: set[str] = set()  # warnings
+        # Validation of the same lines would repeat its warnings.
+        self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))
 
     def translate(
         self,
@@ -84,8 +85,8 @@ class TextDecoder(DeviceModels):
 
     def check_n_best(self, n_best: int) -> None:
         """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
-        if n_best > self.config.beam_size and not self.strategy.samples:
-            raise UserError(f"n_best={n_best}: must be at most decoding.beam_size={self.config.beam_size}; raise that")
+        if (size := self.strategy.size) and n_best > self.config[size]:
+            raise UserError(f"n_best={n_best}: must be at most decoding.{size}={self.config[size]}; raise that")
 
     @property
     def extra_lengths(self) -> tuple[int | None, ...]:
@@ -96,10 +97,7 @@ class TextDecoder(DeviceModels):
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
-        """Returns functions that each compile a program of `translate` for sources of these lengths, EOS included.
-
-        The parameters are those of a device; they may be abstract.
-        """
+        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract."""
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
@@ -109,7 +107,7 @@ class TextDecoder(DeviceModels):
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
     ) -> tuple[Callable, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
-        num_hypotheses = n_best if self.strategy.samples else self.config.beam_size
+        num_hypotheses = self.config[self.strategy.size] if self.strategy.size else n_best
         # Spare hypotheses replace those of equal text.
         n_best = 1 if n_best == 1 else num_hypotheses
         search = self.jit(self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length)
@@ -133,10 +131,7 @@ class TextDecoder(DeviceModels):
         return jobs
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
-
-        Logs cut lines once, since validation translates the same lines many times.
-        """
+        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
         longest, vocabulary = self.config.max_source_length, self.tokenizer.source
         sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
         if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
@@ -144,10 +139,7 @@ class TextDecoder(DeviceModels):
                 f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
-            warning += f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""
-            if warning not in self._logged:
-                logging.warning("%s", warning)
-            self._logged.add(warning)
+            self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
@@ -185,4 +177,5 @@ class TextDecoder(DeviceModels):
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
         sentence = Hypotheses(*(array[row] for array in hypotheses))
-        return read_hypotheses(sentence, self.tokenizer.target, self.target_pieces, not self.strategy.samples)
+        found = read_hypotheses(sentence, self.tokenizer.target, self.target_pieces)
+        return self.strategy.select(found, self.config)

@@ -22,6 +22,7 @@ class Translation:
       know them: they are 0, and that of EOS is `log_probability`.
     log_probability: the sum of these.
     score: log_probability / the length penalty, such as ((5 + length) / 6)^length_penalty, where length counts EOS.
+    score_kind: "log_probability", or the name of another score: see `mbr` and `reranking`.
     """
 
     text: str
@@ -30,6 +31,7 @@ class Translation:
     token_log_probabilities: tuple[float, ...]
     log_probability: float
     score: float
+    score_kind: str = "log_probability"
 
 
 EMPTY = Translation("", (), (), (), 0.0, 0.0)
@@ -43,21 +45,16 @@ def encode(vocabulary: Vocabulary, name: str, text: str) -> list[int]:
         raise UserError(f"{name}: {error}") from error
 
 
-def read_hypotheses(
-    hypotheses: Hypotheses, vocabulary: Vocabulary, pieces: Sequence[str], is_distinct: bool
-) -> list[Translation]:
+def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary, pieces: Sequence[str]) -> list[Translation]:
     """Returns the translations of one sentence, in the order of its hypotheses: at least one.
 
-    The hypotheses are in NumPy, without the batch dimension. `is_distinct` leaves out those with the text of an earlier
-    one, since several token sequences may have it.
+    The hypotheses are in NumPy, without the batch dimension.
     """
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
     outputs = [hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite]
     translations: list[Translation] = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
         text = " ".join(text.splitlines())
-        if is_distinct and any(earlier.text == text for earlier in translations):
-            continue
         log_p, score = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist()), float(hypotheses.scores[n])
         token_pieces = tuple(pieces[token] for token in tokens)
         translations.append(Translation(text, tuple(tokens), token_pieces, log_p, sum(log_p), score))

@@ -1,0 +1,119 @@
+"""Minimum Bayes risk decoding: the candidate with the highest expected utility (Eikema and Aziz 2022).
+
+The candidates are samples, or the hypotheses of a beam search. All of them are also the pseudo-references: the expected
+utility of a candidate is the mean of its sentence scores against each. A text that was drawn twice counts twice.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from sacrebleu.metrics import BLEU, CHRF
+
+from transformer.config_types import Config
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.ensemble import AutoregressiveModel
+from transformer.decoding.required_phrases import search_with_phrases
+from transformer.decoding.sampling import sample
+from transformer.decoding.translation import Translation
+
+Models = Sequence[AutoregressiveModel]
+
+
+def draw(
+    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], *, n_best: int, mbr_samples: int, **options: Any
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """Returns `mbr_samples` samples, with the same random numbers on all lines, so that only the source matters.
+
+    The other arguments are those of `sample`.
+    """
+    lines = jnp.zeros(len(source), jnp.int32)
+    return sample(models, source, limits, lines=lines, n_best=mbr_samples, **options)
+
+
+def search(
+    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], *, n_best: int, beam_size: int, **options: Any
+) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    """Returns all hypotheses of a beam search. The other arguments are those of `search_with_phrases`."""
+    return search_with_phrases(models, source, limits, n_best=beam_size, beam_size=beam_size, **options)
+
+
+def best_expected(translations: list[Translation], config: Config) -> list[Translation]:
+    """Returns the different texts by expected utility, which is their score; the first wins a tie.
+
+    `config` is the group `config.decoding`.
+    """
+    candidates = different_texts(translations, config)
+    counts = Counter(translation.text for translation in translations)
+    weights = np.array([counts[candidate.text] for candidate in candidates]) / len(translations)
+    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ weights
+    kind = f"expected_{config.mbr_utility}"
+    scored = [
+        dataclasses.replace(candidate, score=score, score_kind=kind)
+        for candidate, score in zip(candidates, expected.tolist(), strict=True)
+    ]
+    return sorted(scored, key=lambda candidate: -candidate.score)
+
+
+def different_texts(translations: list[Translation], config: Config) -> list[Translation]:
+    """Returns the first translation with each text, since several token sequences may have it."""
+    first: dict[str, Translation] = {}
+    return [x for x in translations if first.setdefault(x.text, x) is x]
+
+
+def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
+    """Returns chrF of each text (row) by each reference (column), as `sentence_score` of sacreBLEU's CHRF() does."""
+    precision, orders = np.zeros((2, len(texts), len(texts)))
+    for counts, shared in count_ngrams(["".join(text.split()) for text in texts], CHRF.CHAR_ORDER):
+        precision += shared / np.maximum(counts, 1)[:, None]
+        orders += (counts > 0)[:, None] & (counts > 0)
+    precision /= np.maximum(orders, 1)
+    recall, factor = precision.T, CHRF.BETA**2
+    return 100 * (1 + factor) * precision * recall / np.maximum(factor * precision + recall, np.finfo(float).tiny)
+
+
+def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
+    """Returns BLEU of each text (row) by each reference (column), as BLEU(effective_order=True).sentence_score does."""
+    metric = BLEU(effective_order=True)
+    tokens = [metric.tokenizer(text.rstrip()).split() for text in texts]
+    lengths = np.array([len(text) for text in tokens])
+    log_p, halvings, has_match = np.zeros((3, len(texts), len(texts)))
+    for counts, shared in count_ngrams(tokens, metric.max_ngram_order):
+        halvings += shared == 0  # NIST's smoothing of each order without a match
+        has_match += shared
+        precision = np.where(shared == 0, 0.5**halvings, shared) / np.maximum(counts, 1)[:, None]
+        log_p += np.where(counts[:, None] > 0, np.log(100 * precision), 0.0)
+    log_p /= np.clip(lengths, 1, metric.max_ngram_order)[:, None]
+    log_brevity = np.minimum(1 - lengths / np.maximum(lengths, 1)[:, None], 0.0)
+    return np.where(has_match, np.exp(log_brevity + log_p), 0.0)
+
+
+def count_ngrams(
+    rows: Sequence[Sequence[str]], order: int
+) -> Iterator[tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N N"]]]:
+    """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two rows share."""
+    ids, length = {}, max(map(len, rows))
+    encoded = [[ids.setdefault(symbol, len(ids)) for symbol in row] for row in rows]
+    symbols = np.array([row + [-1] * (length - len(row)) for row in encoded], np.int64)
+    ngrams = np.zeros_like(symbols)
+    for n in range(1, order + 1):
+        last = symbols[:, n - 1 :]
+        row, column = np.nonzero(last >= 0)
+        # Equal n-grams have equal first n - 1 symbols, which `ngrams` numbers, and last symbols.
+        pairs = ngrams[row, column] * len(ids) + last[row, column]
+        distinct, ngrams[row, column] = np.unique(pairs, return_inverse=True)
+        occurrences = np.zeros((len(rows), len(distinct)))
+        np.add.at(occurrences, (row, ngrams[row, column]), 1)
+        shared = np.zeros((len(rows), len(rows)))
+        for times in range(1, int(occurrences.max(initial=0)) + 1):  # sums the smaller of two counts
+            is_in = (occurrences >= times).astype(np.float32)
+            shared += is_in @ is_in.T
+        yield occurrences.sum(axis=1), shared
+
+
+# The utilities that `decoding.mbr_utility` can name: from N texts to the scores of each by each.
+UTILITIES = {"chrf": chrf, "bleu": bleu}
