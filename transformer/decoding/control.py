@@ -19,7 +19,7 @@ from transformer.decoding.phrases import Spelling, spelling_of
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
 from transformer.errors import UserError
-from transformer.special_tokens import PAD, UNK
+from transformer.special_tokens import EOS, PAD, UNK
 
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
@@ -101,8 +101,9 @@ class OutputControl:
             values["banned_here"], banned = self.spelling.rules(here), [*here, *banned]
         for phrase in phrases:
             values["required"].append([self._encode_required(line, text, banned) for text in phrase])
-        shortest = (min(map(len, alternatives)) for alternatives in values.get("required", ()))
-        if (count := len(values.get("prefix", ())) + sum(shortest)) > limit:
+        count = sum(token != EOS for token in values.get("prefix", ()))
+        count += sum(min(map(len, alternatives)) for alternatives in values.get("required", ()))
+        if count > limit:
             advice = "shorten them, or raise decoding.max_extra_length"
             raise UserError(
                 f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
