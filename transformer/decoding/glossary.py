@@ -36,6 +36,9 @@ class Glossary:
             for term, found in sorted(terms.items(), key=lambda item: -len(item[0]))
         ]
 
+    def __bool__(self) -> bool:
+        return bool(self._terms)
+
     @classmethod
     def read(cls, name: str) -> "Glossary":
         """Reads a file with a term, a tab and its translation a line; further tabs precede alternatives."""
