@@ -56,7 +56,7 @@ def best_expected(translations: list[Translation], config: Config) -> list[Trans
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
-    return sorted(scored, key=lambda candidate: -candidate.score)
+    return sorted(scored, key=lambda candidate: -round(candidate.score, 9))  # equal up to the order of sums: a tie
 
 
 def different_texts(translations: list[Translation], config: Config) -> list[Translation]:
