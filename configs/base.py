@@ -71,7 +71,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernel of dot-product attention in bfloat16, in training and validation. cudnn: NVIDIA GPUs; splash: packed rows
-    # on TPUs; auto: splash for packed rows on TPUs, cudnn for rows that are not packed on NVIDIA GPUs, otherwise plain
+    # on TPUs; auto: splash for packed rows on TPUs, cudnn for other rows of 64 positions or more, otherwise plain
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
@@ -216,6 +216,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
     decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.lengths:LENGTH_PENALTIES"))
+    # beam: beta of the coverage penalty (Wu et al. 2016), by which the ended hypotheses of the beam are ranked; 0: none
+    decoding.coverage_penalty = Key(0.0, at_least(0))
     # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the
     # beam_size-th ended hypothesis, even if a live one is far better
     decoding.shrinking_beam = Key(False, SWITCH)

@@ -24,16 +24,11 @@ from absl import logging
 from transformer import cli, files
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import SPLITS
-from transformer.errors import UserError
 
 MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.samples < MIN_SAMPLES:
-        raise UserError(f"--samples={arguments.samples}: must be at least {MIN_SAMPLES}")
-    if arguments.sentences < 0:
-        raise UserError(f"--sentences={arguments.sentences}: must be at least 0")
     from scripts.comparison.choice import check_comparable, choose
     from scripts.comparison.result import make_result
     from scripts.comparison.text import make_text
@@ -64,8 +59,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")
-    parser.add_argument("--samples", metavar="N", type=int, default=1000, help="bootstrap resamples (1000)")
-    parser.add_argument("--sentences", metavar="N", type=int, default=5, help="how many sentences to show (5)")
+    samples, sentences = cli.at_least(MIN_SAMPLES), cli.at_least(0)
+    parser.add_argument("--samples", metavar="N", type=samples, default=1000, help="bootstrap resamples (1000)")
+    parser.add_argument("--sentences", metavar="N", type=sentences, default=5, help="how many sentences to show (5)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     return parser
 

@@ -14,10 +14,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def publish(text: str, name: str, readme: str | None) -> None:
-    """Prints the text, or replaces that between `<!-- NAME: begin -->` and `<!-- NAME: end -->` in the file `readme`.
-
-    Raises UserError if the file does not exist or lacks these lines.
-    """
+    """Prints the text, or puts it between the marks of NAME in the file `readme`. Raises UserError without marks."""
     if readme is None:
         print(text, end="")
         return

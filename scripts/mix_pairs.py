@@ -53,10 +53,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields (tag and translation, text) of a finished output of scripts.translate_corpus, in the order of its lines.
-
-    Raises UserError if it is not in Parquet or shards are missing.
-    """
+    """Yields (tag and translation, text) of an output of translate_corpus. Raises UserError if it is incomplete."""
     from pyarrow import parquet
 
     from scripts.corpora.plan import FILE_NAME, open_plan

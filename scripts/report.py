@@ -59,7 +59,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     if arguments.readme is not None:
         raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
     from scripts.charts.output import check_output
-    from transformer.api import check_text
+    from transformer.arguments import check_text
 
     check_output(Path(arguments.output), ("html",))
     for text in arguments.sentence:

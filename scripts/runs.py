@@ -39,10 +39,7 @@ class RecordedRun:
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:
-    """Opens the runs, labelled with the shortest ends of their paths that differ from each other.
-
-    Raises UserError, with the flag that gave the path, if one is not a workdir or is given twice.
-    """
+    """Opens the runs, labelled with distinct ends of their paths. Raises UserError, with the flag, if one is none."""
     resolved = [path.resolve() for path in paths]
     if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
         raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")

@@ -86,10 +86,7 @@ class Training:
         self._check_complete(process)
 
     def kill(self, phase: str, delay: float) -> str | None:
-        """Starts the run and kills it `delay` seconds after a phase begins, or at the phase's end if that is earlier.
-
-        Returns the phase at the time of the kill, or None if the run was complete before.
-        """
+        """Kills the run `delay` seconds after a phase begins, or at its end. Returns the phase; None if complete."""
         process = self.start()
         while process.poll() is None and not PHASES[phase](self):
             time.sleep(POLL_SECONDS)

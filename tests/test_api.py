@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import transformer
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from transformer import api, files, translate
 from transformer.api import Model
+from transformer.arguments import check_text
 from transformer.decoding import ensemble
 from transformer.errors import UserError
 
@@ -80,6 +82,29 @@ def test_translations_have_their_required_phrases(model):
     ):
         with pytest.raises(UserError, match=message):
             model.translate(["1"], required=[phrases])
+
+
+def test_a_glossary_is_applied_where_a_text_has_its_terms(model):
+    texts = ["1 2 3", "4 5", "1 2"]
+    plain, found = model.translate(texts), model.translate(texts, glossary={"1 2": ["7 7", "6 6"], "2 3": "5"})
+    assert found[1] == plain[1]
+    for (before,), (after,) in zip(plain[::2], found[::2], strict=True):
+        assert {"7 7", "6 6"}.isdisjoint({before.text[i : i + 3] for i in range(len(before.text))})
+        assert "7 7" in after.text or "6 6" in after.text
+    both = model.translate(texts[2:], glossary={"1 2": "7 7"}, required=[["5"]])[0][0].text
+    assert "7 7" in both and "5" in both.split()
+    for glossary, message in (
+        ({"1  2": "7", "1 2": "6"}, "glossary['1 2']: '1 2' has other translations already, '7'; list all"),
+        ({"1": 7}, "glossary['1']=7: must be a list of translations"),
+        ({3: "7"}, "glossary[3]=3: must be a str"),
+        (["1"], "glossary=['1']: must be a dict from terms to their translations"),
+        ({"1": []}, "glossary['1']: must be a term with its translation"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            inspect.unwrap(Model.translate)(model, texts, glossary=glossary)
+    for required in ([[]], [[]] * 4):
+        with pytest.raises(UserError, match=f"required: has {len(required)} items, must have 3"):
+            model.translate(texts, required=required, glossary={"1": "7"})
 
 
 def test_a_translation_has_the_score_that_is_given_to_it(model):
@@ -153,7 +178,7 @@ def test_a_forked_child_is_refused_instead_of_hanging(model, workdirs, monkeypat
 
 
 def test_a_line_break_counts_as_a_space_whatever_the_tokenizer():
-    assert api.check_text("a\nb\r\n", "text").rstrip() == "a b"
+    assert check_text("a\nb\r\n", "text").rstrip() == "a b"
 
 
 def test_loading_errors_name_the_argument(workdirs):

@@ -82,6 +82,32 @@ def test_a_column_of_prefixes_begins_the_outputs(translated):
     ) and "line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them" in log
 
 
+def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_path):
+    (tmp_path / "terms").write_text("4 5\t6 6\t2 2\n7\t1 1\n")
+    columns = ("--required_column", "--banned_column", "--prefix_column")
+    text = b'1 2 3\t["7 7", ["3 3", "4"]]\t\t5\n4 5 6\t\t["6 6"]\t3\n2 2 7\n6 5 4\t[]\n'
+    code, lines, log = translated(text, *columns)
+    assert code == 0, log
+    assert lines[0].startswith("5") and "7 7" in lines[0] and ("3 3" in lines[0] or "4" in lines[0])
+    assert lines[1].startswith("3") and "6 6" not in lines[1]
+    assert lines[2:] == translated(b"2 2 7\n6 5 4\n")[1]
+    flag, plain = f"--glossary={tmp_path / 'terms'}", translated(b"4 5 6\n1 2\n2 2 7\n")[1]
+    _, lines, _ = translated(b"4 5 6\n1 2\n2 2 7\n", flag)
+    assert ("6 6" in lines[0] or "2 2" in lines[0]) and lines[1] == plain[1] and "1 1" in lines[2]
+    assert not ("6 6" in plain[0] or "2 2" in plain[0]) and "1 1" not in plain[2]
+    for cell, message in (
+        (b"7 7", "line 2: required='7 7': must be a list of phrases in JSON, such as"),
+        (b"3", "line 2: required=3: must be a list of phrases; put"),
+        (b"[3]", "line 2: required[0]=3: must be a list of strings; put"),
+    ):
+        code, lines, log = translated(b"1\n2\t" + cell, columns[0])
+        assert (code, lines) == (2, []) and message in log
+    code, lines, log = translated(b'7\t["1 1"]\n', "--banned_column", flag)
+    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but banned is '1 1'; remove one" in log
+    (tmp_path / "terms").write_text("7\t1\n7\t2\n")
+    assert "line 2: '7' has other translations already, '1'; list all" in translated(b"", flag)[2]
+
+
 def test_missing_hypotheses_become_lines_with_a_number():
     translation = dataclasses.replace(EMPTY, text="y", score=-1.23456)
     assert translate.as_text([translation], 3) == "1\t-1.2346\ty\n2\t\t\n3\t\t\n"

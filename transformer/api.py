@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from transformer.arguments import check_constraints, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
@@ -18,7 +19,6 @@ from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workers import call_all
 
-LINE_BREAKS = str.maketrans("\r\n", "  ")
 LOADING_PROCESS = os.getpid()  # `transformer.load` imports this module; forked children inherit the value
 
 
@@ -68,6 +68,7 @@ class Model:
         prefixes: Iterable[str] | None = None,
         required: Iterable[Iterable] | None = None,
         banned: Iterable[Iterable[str]] | None = None,
+        glossary: Mapping[str, str | Iterable[str]] | None = None,
     ) -> list[list[Translation]]:
         """Returns the `n_best` translations of each text, best first, as the command `transformer.translate` does.
 
@@ -80,21 +81,24 @@ class Model:
         `prefixes` has for each text the beginning of its translations, which may end within a word; "" for none.
         `required` has for each text a list of phrases that its translations have. A phrase is a str, or a list of
         alternatives, of which one suffices. `banned` has for each text a list of phrases that its translations do not
-        have, as tokens. The translation is empty if the search finds none that obeys.
+        have. `glossary` gives terms their translation, or a list of alternatives, which the translations of texts with
+        the term have: see `Glossary`. The translation is empty if the search finds none that obeys.
 
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
-        texts = _texts(texts)
-        constraints = {} if prefixes is None else {"prefix": _texts(prefixes, "prefixes")}
-        constraints |= {} if required is None else {"required": _phrases(required, "required")}
-        if banned is not None:
-            rows = enumerate(_items(banned, "banned", "lists of phrases"))
-            constraints["banned_here"] = [_texts(row, f"banned[{i}]") for i, row in rows]
+        texts = check_texts(texts, "texts")
+        constraints = check_constraints(texts, prefixes, required, banned, glossary)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
         with self._lock:
             return self._decoder.translate(self._parameters, texts, n_best, constraints=constraints)
+
+    def check_constraints(self, texts: Iterable[str], **constraints: Any) -> None:
+        """Raises UserError if `translate` does for these texts and constraints, without a search."""
+        texts, decoder = check_texts(texts, "texts"), self._decoder
+        constraints = check_constraints(texts, **constraints)
+        decoder.control.with_texts(decoder.arrays, constraints, decoder.source_tokens(texts, 1), first_line=1)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
@@ -106,7 +110,7 @@ class Model:
         included, than the longest output of the search may have.
         """
         checked = []
-        for i, pair in enumerate(_items(pairs, "pairs", "(source, target) pairs")):
+        for i, pair in enumerate(check_items(pairs, "pairs", "(source, target) pairs")):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise UserError(f"pairs[{i}]={pair!r:.60}: must be a pair of texts, (source, target)")
             checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
@@ -146,7 +150,7 @@ class Model:
         The last row belongs to end-of-sentence, the only one of a text without tokens. Raises UserError if an item is
         not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose encoder repeats tokens.
         """
-        texts = _texts(texts)
+        texts = check_texts(texts, "texts")
         self._check("encode", allows_ensemble=False)
         with self._lock:
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
@@ -192,36 +196,3 @@ def _refuse_fork(method: str) -> None:
             f"{method}: JAX hangs in a process that was forked after a model was loaded; start the process with "
             'multiprocessing.get_context("spawn") and load the model in it'
         )
-
-
-def _texts(texts: Any, name: str = "texts") -> list[str]:
-    return [check_text(text, f"{name}[{i}]") for i, text in enumerate(_items(texts, name, "strings"))]
-
-
-def _phrases(rows: Any, name: str) -> list[list[list[str]]]:
-    """Returns the alternatives of the phrases of each text."""
-    checked = []
-    for i, row in enumerate(_items(rows, name, "lists of phrases")):
-        phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in _items(row, f"{name}[{i}]", "phrases")]
-        checked.append([_texts(phrase, f"{name}[{i}][{number}]") for number, phrase in enumerate(phrases)])
-        if not all(checked[-1]):
-            raise UserError(f"{name}[{i}]={phrases!r:.60}: has a phrase without alternatives; remove it")
-    return checked
-
-
-def _items(items: Any, name: str, kind: str) -> list[Any]:
-    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}={items!r:.60}: must be a list of {kind}; put a single one in brackets")
-    return list(items)
-
-
-def check_text(text: Any, name: str) -> str:
-    """Returns the text with spaces for line breaks. Raises UserError, with its name, unless it is a str in Unicode."""
-    if not isinstance(text, str):
-        advice = "; decode it" if isinstance(text, bytes) else ""
-        raise UserError(f"{name}={text!r:.60}: must be a str{advice}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
-    return text.translate(LINE_BREAKS)

@@ -15,10 +15,7 @@ MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def folder(cache_dir: str) -> Path:
-    """Returns the cache folder, and creates it if missing. Raises UserError if that is impossible.
-
-    `cache_dir` is `config.data.cache_dir`; "" means `transformer` in $XDG_CACHE_HOME or ~/.cache.
-    """
+    """Returns the cache folder, created if missing, for `config.data.cache_dir`. Raises UserError if it cannot be."""
     if cache_dir:
         path = files.expanded(cache_dir)
     else:

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file atomically: whenever the process is killed, the path holds the old file or the new one."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    """Writes a file atomically: whenever the process is killed, the path holds the old file or the new one.
+
+    Processes of several machines may write it at once.
+    """
+    unfinished = path.with_name(f".{platform.node()[:64]}-{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
             file.write(content)

@@ -34,10 +34,7 @@ def report_progress() -> None:
 
 
 def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:
-    """Yields before each attempt of a polling loop, and logs what it waits for.
-
-    Raises UserError with the advice if the loop still runs after `seconds` in which `progress()` has not changed.
-    """
+    """Yields before each attempt of a polling loop. Raises UserError if `progress()` does not change for `seconds`."""
     started = changed = time.monotonic()
     next_warning, seen = FIRST_WARNING, progress()
     while True:
@@ -69,10 +66,7 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[None]:
-    """Locks a file, created if missing, during the block. Progress in the block updates the file's time.
-
-    Raises UserError, with `holder` and advice, if the holder of the lock makes no progress for `seconds`.
-    """
+    """Locks a file during the block. Raises UserError if its holder makes no progress for `seconds`."""
     with lock.open("a") as file:
         for _ in poll_until(f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns):
             if try_lock(file):

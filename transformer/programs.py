@@ -37,10 +37,7 @@ class Programs:
         return self.compile(function, *arguments)(*arguments)
 
     def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
-        """Returns the jitted function compiled for arguments of these shapes, and for `device` or their shardings.
-
-        Arrays may be abstract. Threads may compile different programs at the same time.
-        """
+        """Returns the function compiled for these shapes, and for `device` or the shardings of the arguments."""
         key = _key(function, arguments)
         if (device, key) in self.compiled:
             return self.compiled[device, key]

@@ -27,10 +27,7 @@ def set_up() -> None:
 
 
 def open_closed_streams() -> None:
-    """Replaces closed standard streams by the null device, for this process and its children.
-
-    Otherwise the next file that is opened takes the stream's descriptor, and libraries write their messages into it.
-    """
+    """Replaces closed standard streams by the null device. Opened files would take their descriptors."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)

@@ -1,13 +1,13 @@
 """Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--prefix_column] [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.
 jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
 
-With --prefix_column a line is a source, a tab and the prefix that its translations begin with; without a tab, any may.
+A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see docs/experiments.md.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
 """
@@ -28,13 +28,15 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.cache import enable_compilation_cache  # these imports take seconds, which --help should not
+    from transformer.arguments import Columns  # these imports take seconds, which --help should not
+    from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     enable_compilation_cache()
+    columns = Columns(arguments.columns, arguments.glossary)
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
@@ -43,9 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
-        texts, constraints = list(decode_lines(chunk, first_line)), {}
-        if arguments.prefix_column:
-            texts, _, constraints["prefix"] = zip(*(text.partition("\t") for text in texts), strict=True)
+        texts, constraints = columns.read(decode_lines(chunk, first_line), first_line)
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line, constraints=constraints)
         for text, best in zip(texts, translations, strict=True):
             output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
@@ -72,7 +72,10 @@ def make_parser() -> cli.Parser:
     parser.add_model_flags(rerank=True)
     parser.add_argument("--n_best", metavar="N", type=cli.at_least(1), default=1, help="translations a line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
-    parser.add_argument("--prefix_column", action="store_true", help="read SOURCE, a tab, PREFIX from each line")
+    parser.add_argument("--glossary", metavar="FILE", help="a term, a tab and its translation a line")
+    columns = {"action": "append_const", "dest": "columns", "default": [], "help": "read a column more of each line"}
+    for name in ("prefix", "required", "banned"):
+        parser.add_argument(f"--{name}_column", const=name, **columns)
     return parser
 
 

@@ -132,10 +132,7 @@ def merge(streams: Sequence[Iterator]) -> Iterator:
 
 
 def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None) -> None:
-    """Calls the jobs, in their order, in as many threads as there are cores, and `after_job` after each in this thread.
-
-    Raises the first error in the order of the jobs, after which no further job starts.
-    """
+    """Calls the jobs in threads, and `after_job` after each in this one. After the first error no job starts."""
     with ThreadPoolExecutor(num_workers(0)) as pool:
         for _ in pool.map(lambda job: job(), jobs):
             after_job()

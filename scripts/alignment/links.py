@@ -123,10 +123,7 @@ def read_gold(path: Path) -> list[Gold]:
 
 
 def error_rate(aligned: Sequence[Links], gold: Iterable[Gold]) -> tuple[float, float, float]:
-    """Returns the alignment error rate (Och and Ney 2003) of all sentences together, precision and recall.
-
-    The error rate is 1 - (|A & S| + |A & P|) / (|A| + |S|).
-    """
+    """Returns the error rate 1 - (|A & S| + |A & P|) / (|A| + |S|) (Och and Ney 2003), precision and recall."""
     pairs = list(zip(aligned, gold, strict=True))
     num_links, num_sure = sum(map(len, aligned)), sum(len(annotated.sure) for _, annotated in pairs)
     in_sure = sum(len(links & annotated.sure) for links, annotated in pairs)

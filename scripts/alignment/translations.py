@@ -130,10 +130,7 @@ def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the fraction of the targets' tokens, without special tokens, that are candidates for their source.
-
-    Also returns the mean number of candidates of a sentence.
-    """
+    """Returns the fraction of target tokens that are candidates for their source, and the mean number of candidates."""
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
     covered = total = candidates = 0
     for pair in range(len(held_out)):

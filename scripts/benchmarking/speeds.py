@@ -1,7 +1,4 @@
-"""The speeds of several systems on one task.
-
-Repetitions are interleaved (A B C A B C ...), so that a drift of the machine's speed affects all systems alike.
-"""
+"""The speeds of several systems on one task, in interleaved repetitions, since a machine's speed may drift."""
 
 import contextlib
 import statistics

@@ -9,7 +9,7 @@ import altair as alt
 import transformer
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from transformer.api import check_text
+from transformer.arguments import check_text
 from transformer.cache import enable_compilation_cache
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError

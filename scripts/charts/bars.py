@@ -9,10 +9,7 @@ from scripts.charts import theme
 
 
 def by_length(result: Mapping[str, Any], names: Mapping[str, str]) -> alt.Chart:
-    """Returns BLEU by the length of the reference.
-
-    `result` comes from `scripts.comparison.result.make_result`. `names` has the systems' names by their labels.
-    """
+    """Returns BLEU by the length of the reference, for a result of `make_result` and the systems' names by label."""
     rows = [
         {"group": span(group["shortest"], group["longest"]), "count": group["sentences"]}
         | {"system": names[label], "score": score}

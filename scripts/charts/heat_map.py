@@ -91,10 +91,7 @@ def heat_map(
 def panels(
     matrices: Mapping[str, np.ndarray], rows: Axis, columns: Axis, *, in_row: int, **look: Any
 ) -> alt.FacetChart:
-    """Returns a heat map of each matrix under its name, `in_row` beside each other, without a theme.
-
-    `look` are the options of `heat_map`.
-    """
+    """Returns a heat map of each matrix under its name, `in_row` beside each other; `look`: options of `heat_map`."""
     chart = heat_map([({"panel": name}, matrix) for name, matrix in matrices.items()], rows, columns, **look)
     return chart.facet(facet=alt.Facet("panel:N", title=None, sort=list(matrices)), columns=in_row)
 

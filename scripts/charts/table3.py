@@ -63,10 +63,7 @@ def read(path: Path) -> dict[str, Scores]:
 
 
 def records(measured: Scores, metric: str) -> list[dict[str, Any]]:
-    """Returns the difference `value` from the base row, for each row of the paper and of each seed here.
-
-    A row with a value that is not finite has only the paper's record.
-    """
+    """Returns the difference `value` from the base row, for each row of the paper and each finite one here."""
     paper = {name: [getattr(ROWS[name], metric)] for name in measured}
     points = []
     for source, rows in (("paper", paper), ("here", measured)):

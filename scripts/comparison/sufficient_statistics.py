@@ -1,7 +1,4 @@
-"""Metrics of any subset of sentences, from the sufficient statistics of each sentence.
-
-Statistics add up over sentences, so a bootstrap resample does not read the text again.
-"""
+"""Metrics of any subset of sentences, from sums of sufficient statistics of each: resampling reads no text again."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -5,7 +5,6 @@ import gzip
 import itertools
 import json
 import sys
-import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,17 +92,10 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
         return plan
     files.make_folder(output, "--output")
     plan = Plan(output, request, make_shards([Path(name) for name, _ in request["files"]], request))
-    publish(
-        path, (json.dumps({"request": request, "shards": list(map(dataclasses.astuple, plan.shards))}) + "\n").encode()
+    files.write_text(
+        path, json.dumps({"request": request, "shards": list(map(dataclasses.astuple, plan.shards))}) + "\n"
     )
     return plan
-
-
-def publish(path: Path, content: bytes) -> None:
-    """Writes a file atomically, also if processes of several machines write it at once."""
-    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
-    files.write_bytes(unfinished, content)
-    unfinished.replace(path)
 
 
 def find_files(names: str) -> list[Path]:

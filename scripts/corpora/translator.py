@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from scripts.corpora.plan import Plan, Shard, publish
-from transformer import cache
-from transformer.api import LINE_BREAKS
+from scripts.corpora.plan import Plan, Shard
+from transformer import cache, files
+from transformer.arguments import LINE_BREAKS
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.translation import Translation
@@ -95,7 +95,7 @@ class Translator:
             "score": [best and round(best.score, 4) for best in found],
             "error": [errors.get(line) for line in lines],
         }
-        publish(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
+        files.write_bytes(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
         messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
         return Report(shard.number, len(texts), messages, time.perf_counter() - began)
 

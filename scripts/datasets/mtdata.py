@@ -84,10 +84,7 @@ def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str
 
 
 def call(python: str, module: str, *arguments: str, advice: str = ADVICE) -> str:
-    """Runs a module of mtdata, with its messages on standard error, and returns its output.
-
-    Raises UserError, with the advice, if the Python is missing or mtdata fails.
-    """
+    """Runs a module of mtdata, and returns its output. Raises UserError, with the advice, if it is missing or fails."""
     command = [python, "-m", module, *arguments]
     logging.info("Running %s", shlex.join(command))
     # Else mtdata may import the project's packages, and concatenates datasets in an order that changes between runs.

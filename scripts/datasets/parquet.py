@@ -36,10 +36,7 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
 
 
 def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
-    """Returns the files of each split. A subfolder named after the pair, such as de-en, is taken instead of `source`.
-
-    Raises UserError if there is no such file.
-    """
+    """Returns the files of each split in `source` or its subfolder of the pair's name. Raises UserError without any."""
     if not source.is_dir():
         raise UserError(
             f"--hf={source}: no such folder; download the dataset first: hf download --repo-type=dataset {source} "

@@ -52,10 +52,7 @@ def _has_version(path: Path) -> bool:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of a file in Marian's binary format, int8 ones as float32.
-
-    It skips the factors by which engines quantize the other operands of products.
-    """
+    """Reads the arrays of a file in Marian's binary format, int8 ones as float32, without factors of activations."""
     arrays = {}
     with untrusted.reading(path):
         file = untrusted.Cursor(path)

@@ -45,10 +45,7 @@ def certify(
     sentences: Sentences | None,
     quantization: str | None,
 ) -> dict[str, Any]:
-    """Returns the certificate of a model here and the model in a file or folder of a format.
-
-    `quantization` is the flag of the export.
-    """
+    """Returns the certificate of a model here and the model in a file or folder of a format and a quantization."""
     try:
         if entry.runtime is None:
             raise Unavailable("no toolkit translates this format")

@@ -1,7 +1,4 @@
-"""Import of CTranslate2's model folders, also those in Argos packages.
-
-A variable with an effect that no part of our model has is an error.
-"""
+"""Import of CTranslate2's model folders, also of Argos packages. A variable that our model cannot have is an error."""
 
 import math
 from collections.abc import Iterable

@@ -78,10 +78,7 @@ def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
 
 
 def to_config(settings: Mapping[str, Any], arrays: int) -> dict[str, Any]:
-    """Returns the configuration of an architecture with this number of arrays.
-
-    Raises UserError, with the setting, if it cannot be expressed here.
-    """
+    """Returns the configuration of an architecture. Raises UserError, with the setting, if it cannot be expressed."""
     for name, values in REQUIRED.items():
         if (value := settings.get(name, values[0])) not in values:
             listed = " or ".join(map(repr, values))

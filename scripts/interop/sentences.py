@@ -38,10 +38,7 @@ def read_sentences(path: str | None) -> Sentences | None:
 
 
 def default_sentences(config: Config) -> Sentences:
-    """Returns the validation split or, if its data is missing, bundled sentences of the source language.
-
-    Raises Unavailable if there are none.
-    """
+    """Returns the validation split or, without its data, bundled sentences. Raises Unavailable if there are none."""
     try:
         return Sentences("the validation split", *read_pairs(config.data, "valid"))
     except UserError as error:

@@ -23,8 +23,8 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
-from transformer.decoding.beam_search import beam_search
 from transformer.decoding.lengths import output_limits
+from transformer.decoding.required_phrases import search_with_phrases
 from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD
@@ -61,8 +61,9 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
     config = checked(model.config | {"model.dtype": quantization or "float32"})
-    if config.decoding.shortlist:
-        logging.warning("decoding.shortlist: the exported search considers the whole vocabulary.")
+    for key in ("shortlist", "min_length", "no_repeat_ngram", "banned"):
+        if config.decoding[key]:
+            logging.warning("decoding.%s=%s: the exported search has no such constraint.", key, config.decoding[key])
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding
@@ -81,7 +82,8 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         output_lengths = jnp.where(lengths < 0, -1, jnp.array(limits)[lengths])
         # The largest limit of sources of this length, which may be a symbol, or a little more.
         max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
-        best, _ = beam_search(build(parameters), source, output_lengths, n_best=1, max_length=max_length, **options)
+        models, fixed = build(parameters), {"n_best": 1, "max_length": max_length}
+        best, _ = search_with_phrases(models, source, output_lengths, **fixed, **options)
         return best.tokens[:, 0], best.scores[:, 0]
 
     write_safetensors(model, folder, quantization)

@@ -107,10 +107,7 @@ def read_yaml(path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
 
 
 def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
-    """Returns the mapping that the YAML of a file describes, without tags and aliases.
-
-    With the loader "BaseLoader" all scalars are strings.
-    """
+    """Returns the mapping that YAML without tags and aliases describes. With "BaseLoader" all scalars are strings."""
     loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # in C, if PyYAML has that
     with reading(path):
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):

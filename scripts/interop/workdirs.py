@@ -68,10 +68,7 @@ def _parameters(model: PortableModel, config: Config) -> dict:
 
 
 def from_workdir(path: Path, checkpoint: str, average: int) -> PortableModel:
-    """Returns the model of a workdir, with its shortlist if there is one.
-
-    `checkpoint` and `average` choose its checkpoints, as `choose_steps` does. Raises UserError if it cannot be loaded.
-    """
+    """Returns the model of a workdir, with its shortlist if there is one. Raises UserError if it cannot be loaded."""
     models = trained.load([str(path)], checkpoint, average, [])
     defaults, values = coerce_types({}), flatten(models.config)
     config = {key: value for key, value in values.items() if value != defaults[key]}

@@ -46,10 +46,7 @@ def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def explain(config: Config, target: Target, shape: str, reason: str, is_state: bool) -> str:
-    """Returns the message for a step that does not fit.
-
-    It names the keys that reduce the memory of the state of training if `is_state`, else of a batch.
-    """
+    """Returns the message for a step that does not fit, with keys that reduce its state (`is_state`) or batch."""
     split = "raise config.mesh.fsdp (with more devices), which splits parameters and optimizer state"
     if is_state:
         advice = f"{split}, or use config.optimizer.name=adafactor or a smaller model"

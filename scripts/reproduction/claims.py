@@ -110,10 +110,7 @@ CLAIMS = (
 
 
 def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
-    """Tests a claim on the "bleu" of the rows, or on the logarithm of their "perplexity".
-
-    Returns None if one of the claim's rows is missing.
-    """
+    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None if one of the rows is missing."""
     if not claim.weights.keys() <= scores.keys():
         return None
     scale = math.log if measure == "perplexity" else float

@@ -41,10 +41,7 @@ SCALES = {"mini": Scale("configs/table3_mini.py", "multi30k"), "paper": Scale("c
 
 
 def read_rows(scale: Scale, data: str, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
-    """Returns the configuration of each row in `names` (separated by commas; None: all), the base row first.
-
-    Raises UserError if a row, the data's folder or a value is not allowed.
-    """
+    """Returns the configurations of the rows in `names` (None: all), the base first. Raises UserError for others."""
     rows = list(ROWS) if names is None else list(dict.fromkeys(["base", *names.split(",")]))
     for row in rows:
         if row not in ROWS:

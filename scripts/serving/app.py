@@ -21,7 +21,16 @@ from scripts.serving.batching import QueueFull
 from scripts.serving.metrics import Metrics
 from scripts.serving.middleware import Measured
 from scripts.serving.models import ServedModel
-from scripts.serving.requests import CLIENT_CLOSED, Limits, check_key, read_fields, read_name, read_texts, unless_gone
+from scripts.serving.requests import (
+    CLIENT_CLOSED,
+    Limits,
+    check_key,
+    read_controls,
+    read_fields,
+    read_name,
+    read_texts,
+    unless_gone,
+)
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
@@ -104,11 +113,13 @@ class Routes:
         detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
         models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
+        controls = read_controls(fields, len(texts), is_list, self.limits)
         found: list[list[str]] = [[] for _ in texts]
         for model in dict.fromkeys(models):
             chosen = [i for i, other in enumerate(models) if other is model]
             n_best = min(1 + alternatives, model.max_n_best)
-            translations = await model.translate([texts[i] for i in chosen], form, n_best)
+            chosen_controls = [controls[i] for i in chosen if controls]
+            translations = await model.translate([texts[i] for i in chosen], form, n_best, chosen_controls)
             for i, translation in zip(chosen, translations, strict=True):
                 found[i] = translation
         answer: dict[str, Any] = {"translatedText": [best for best, *_ in found]}

@@ -11,6 +11,7 @@ import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.metrics import Metrics
+from scripts.serving.requests import Control
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates
 from transformer.decoding.batches import SHORTEST, padded_lengths
@@ -34,7 +35,8 @@ class ServedModel:
       source, target: the codes of the languages.
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
       queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
-        sentence, and "explore", functions without arguments.
+        sentence, "controlled", which does so for tuples of a sentence, prefix, required and banned phrases, and
+        "explore", functions without arguments.
     """
 
     def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
@@ -42,7 +44,8 @@ class ServedModel:
         self.source, self.target = config.data.source_language, config.data.target_language
         row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
-        tokens = tokens if config.model.dtype == "float32" else []
+        is_exact = config.model.dtype == "float32"
+        tokens = tokens if is_exact else []
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
         self._models[self.capacity] = model
@@ -50,6 +53,8 @@ class ServedModel:
         kinds = {
             "translate": Work(self._translate, self.capacity),
             "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), self.capacity),
+            # The program depends on the phrases in a batch.
+            "controlled": Work(self._translate_controlled, self.capacity if is_exact else 1),
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
@@ -84,14 +89,23 @@ class ServedModel:
             with contextlib.suppress(UserError):  # the model has no such method
                 call()
 
-    async def translate(self, sources: Sequence[str], form: str, n_best: int) -> list[list[str]]:
+    async def translate(
+        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control] = ()
+    ) -> list[list[str]]:
         """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
 
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
+        `controls` are empty or have one for each text. Raises UserError if no output can obey one.
         """
         split = [self._split(text, form) for text in sources]
-        sentences = [piece for pieces in split for is_sentence, piece in pieces if is_sentence]
-        found = await self.queue.compute("translate" if n_best == 1 else "alternatives", sentences)
+        sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
+        jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
+        if controls:
+            kind = "controlled"
+            jobs = [job for texts, control in zip(sentences, controls, strict=True) for job in _control(texts, control)]
+            texts_of_jobs, constraints = _constraints(jobs)
+            self.model.check_constraints(texts_of_jobs, **constraints)
+        found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
         for pieces in split:
@@ -109,12 +123,34 @@ class ServedModel:
         return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
-        """Returns the best translation of each sentence, by the model whose batches have the fewest filler rows."""
-        rows = max((rows for rows in self._models if rows <= 2 * len(sentences)), default=min(self._models))
-        return self._models[rows].translate(sentences)
+        return self._model_for(len(sentences)).translate(sentences)
+
+    def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
+        texts, constraints = _constraints(jobs)
+        return self._model_for(len(jobs)).translate(texts, self.max_n_best, **constraints)
+
+    def _model_for(self, sentences: int) -> Model:
+        """Returns the model whose batches have the fewest filler rows."""
+        rows = max((rows for rows in self._models if rows <= 2 * sentences), default=min(self._models))
+        return self._models[rows]
 
     def _fits(self, sentence: str) -> bool:
         return self.model.num_tokens(sentence) <= self.model.config.decoding.max_source_length
+
+
+def _control(sentences: Sequence[str], control: Control) -> list[tuple]:
+    """Returns the jobs of a text's sentences, of which the first has its prefix."""
+    if control.required and len(sentences) != 1:
+        raise UserError("required: the text must be one sentence; send each sentence as a text, or a glossary")
+    required = [control.glossary.required(sentence, control.required) for sentence in sentences]
+    prefixes = [control.prefix if i == 0 else "" for i in range(len(sentences))]
+    return [(*job, control.banned) for job in zip(sentences, prefixes, required, strict=True)]
+
+
+def _constraints(jobs: Sequence[tuple]) -> tuple[list[str], dict[str, list]]:
+    """Returns the sentences of jobs of the kind "controlled", and the arguments of `Model.translate` for them."""
+    texts, *columns = ([job[i] for job in jobs] for i in range(4))
+    return texts, dict(zip(("prefixes", "required", "banned"), columns, strict=True))
 
 
 def load_models(

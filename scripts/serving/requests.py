@@ -2,13 +2,17 @@
 
 import asyncio
 import hmac
+import itertools
 import json
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+
+from transformer.arguments import check_glossary, check_items, check_required, check_text, check_texts
+from transformer.decoding.glossary import Glossary
 
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
 
@@ -28,6 +32,15 @@ class Limits:
     seconds: float
 
 
+class Control(NamedTuple):
+    """The fields that control the translation of a text, as `Model.translate` takes them."""
+
+    prefix: str
+    required: list[list[str]]
+    banned: list[str]
+    glossary: Glossary
+
+
 async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
     """Returns the fields of a JSON object or of a form. Raises HTTPException if the body is neither, or too large."""
     body = bytearray()
@@ -38,7 +51,7 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         try:
-            fields = json.loads(bytes(body))
+            fields = json.loads(bytes(body), object_pairs_hook=_distinct)
             json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
         except (ValueError, RecursionError):
             raise HTTPException(400, "Invalid JSON format") from None
@@ -53,6 +66,14 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
 
     async with Request(request.scope, receive).form(max_files=0) as form:
         return dict(form)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the pairs as a dict. Raises HTTPException if a name occurs twice, as in a glossary."""
+    if len(fields := dict(pairs)) < len(pairs):
+        name = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+        raise HTTPException(400, f"Invalid JSON format: {name!r:.60} occurs twice in an object")
+    return fields
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
@@ -71,10 +92,37 @@ def read_texts(fields: dict[str, Any], name: str, limits: Limits) -> tuple[list[
         raise HTTPException(400, f"Invalid request: missing {name} parameter")
     if not all(isinstance(text, str) for text in texts):
         raise HTTPException(400, f"Invalid request: {name} must be a text or a list of texts")
+    _check_size(texts, limits)
+    return texts, isinstance(value, list)
+
+
+def read_controls(fields: dict[str, Any], count: int, is_list: bool, limits: Limits) -> list[Control]:
+    """Returns the control of each of `count` texts; [] if no field has any.
+
+    If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each. Raises HTTPException or
+    UserError if a field is wrong or too large.
+    """
+    checks = {"prefix": check_text, "required": check_required, "banned": check_texts}
+    if not any(fields.get(name) for name in (*checks, "glossary")):
+        return []
+    columns = []
+    for name, check in checks.items():
+        value = fields.get(name) or ("" if name == "prefix" else [])
+        items = check_items(value, name, "items") if is_list and value else [value] * count
+        if len(items) != count:
+            raise HTTPException(400, f"Invalid request: {name} has {len(items)} items, must have {count}")
+        columns.append([check(item, name) for item in items])
+    prefixes, required, banned = columns
+    phrases = [[*itertools.chain(*row), *others] for row, others in zip(required, banned, strict=True)]
+    _check_size([*filter(None, prefixes), *itertools.chain(*phrases)], limits)
+    glossary = check_glossary(fields.get("glossary") or {})
+    return [Control(*control, glossary) for control in zip(prefixes, required, banned, strict=True)]
+
+
+def _check_size(texts: Sequence[str], limits: Limits) -> None:
     for size, limit in ((len(texts), limits.items), (sum(map(len, texts)), limits.characters)):
         if size > limit:
             raise HTTPException(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
-    return texts, isinstance(value, list)
 
 
 def read_name(fields: dict[str, Any], name: str) -> str:

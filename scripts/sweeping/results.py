@@ -77,10 +77,7 @@ def make_csv(trials: Sequence[FrozenTrial], sweep: Sweep, workdirs: Sequence[Pat
 
 
 def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, ...]]:
-    """Returns a header and the rows, best first. Seeds are one row, with their mean and standard deviation.
-
-    Rows with seeds that are not complete are last: a pruned or failed seed would usually have made the mean worse.
-    """
+    """Returns a header and the rows, best first, incomplete ones last. Seeds are one row: mean and deviation."""
     keys = [key for key in sweep.keys if key != SEED]
     groups: dict[tuple, list[FrozenTrial]] = defaultdict(list)
     for trial in trials:
@@ -103,10 +100,7 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
 
 
 def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
-    """Returns the text and the search behind an objective that scores translations; empty for other objectives.
-
-    Raises UserError if the result of `trial`, a complete one, is needed and cannot be read.
-    """
+    """Returns the text and the search behind an objective that scores translations; empty for other objectives."""
     varied = dict.fromkeys(sweep.keys, "(varied)")
     task = folder.read()["task"]
     if "from" in task:

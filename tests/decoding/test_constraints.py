@@ -50,20 +50,9 @@ def has_no_repeated(n, body):
     ("values", "obeys"),
     [
         ({"prefix": np.array([[4, 5, *[PAD] * 3]])}, begins([4, 5])),
-        ({"banned": np.array([[[UNK]]])}, lambda body: UNK not in body),
         ({"min_length": 2}, lambda body: len(body) >= 2),
         ({"min_length": 9}, lambda body: len(body) == LIMIT),
         *[({"no_repeat_ngram": n}, functools.partial(has_no_repeated, n)) for n in (1, 2, 3)],
-        (
-            {"banned": np.array([[[UNK, PAD, PAD], [4, 4, PAD], [5, 5, 4]]])},
-            lambda body: UNK not in body and not has(body, [4, 4]) and not has(body, [4, 5, 5]),
-        ),
-        (
-            {"prefix": np.array([[4, 5, *[PAD] * 3]]), "banned": np.array([[[4, 5], [5, 4]]]), "min_length": 3},
-            lambda body: (
-                begins([4, 5])(body) and len(body) >= 3 and not has(body[1:], [4, 5]) and not has(body[1:], [5, 4])
-            ),
-        ),
         ({"prefix": np.array([[5, 5, 5, 5, PAD]])}, begins([5, 5, 5, 5])),
     ],
 )

@@ -112,5 +112,5 @@ def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused
     assert constrained[::2] == plain[::2]
     for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
         assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
-    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but has a banned phrase; remove one of them"):
+    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but banned is '1 1'; remove one of them"):
         translate(make_decoder(), texts, constraints={"banned_here": banned, "required": [[["3 1 1"]]] * len(texts)})

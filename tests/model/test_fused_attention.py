@@ -132,6 +132,7 @@ V5E = H100 | {"kind": "TPU v5 lite", "platform": "tpu"}
 CPU = H100 | {"kind": "cpu", "platform": "cpu"}
 AMD = H100 | {"kind": "AMD Instinct MI300X"}
 BY_LENGTHS, BY_SEGMENTS = padded_mask("causal"), packed_mask("cross")
+SHORT = Mask(segments(62, [[9], [], [62]]), segments(128, [[9], [], [128]]), is_causal=False, is_packed=False)
 ODD = Mask(segments(129, [[9], [], [129]]), segments(128, [[9], [], [128]]), is_causal=False, is_packed=True)
 CHOICES = [
     ("auto", BY_LENGTHS, H100, "cudnn_attention"),
@@ -146,6 +147,8 @@ CHOICES = [
     ("auto", BY_LENGTHS, H100 | {"mesh": (2, 1, 1)}, "plain"),  # three rows
     ("auto", BY_LENGTHS, H100 | {"mesh": (1, 1, 4)}, "plain"),  # two heads
     ("auto", ODD.replace(is_packed=False), H100, "plain"),
+    ("auto", SHORT, H100, "plain"),
+    ("cudnn", SHORT, H100, "cudnn_attention"),
     ("auto", BY_LENGTHS, AMD, "plain"),
     ("auto", BY_LENGTHS, V5E, "plain"),
     ("auto", BY_LENGTHS, CPU, "plain"),

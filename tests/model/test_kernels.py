@@ -23,7 +23,9 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     random = np.random.default_rng(0)
     x, w = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((m, k), (k, n)))
     exact_x, exact_w = (np.asarray(array, np.float64) for array in (x, w))
-    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * np.sqrt(k)}
+    # XLA for GPUs multiplies a single row by a matrix without the matrix units and rounds the products too.
+    rounding = TOLERANCE[dtype] * (2 if m == 1 and jax.default_backend() == "gpu" else 1)
+    tolerance = {"rtol": rounding, "atol": rounding * np.sqrt(k)}
 
     y = jax.jit(lambda x, w: kernels.product(x, w, jnp.dtype(dtype)))(x, w)
     assert y.dtype == dtype

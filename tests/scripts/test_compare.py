@@ -177,8 +177,8 @@ def pair(evaluated):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--samples=39"], "--samples=39: must be at least 40"),
-        (["--sentences=-1"], "--sentences=-1: must be at least 0"),
+        (["--samples=39"], "argument --samples: 39: must be at least 40"),
+        (["--sentences=-1"], "argument --sentences: -1: must be at least 0"),
         (["--split=tset"], "--split"),
         (["--format=xml"], "--format"),
         (["--decoding.beam_sise=1"], "did you mean decoding.beam_size"),

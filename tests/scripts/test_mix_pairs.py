@@ -7,8 +7,9 @@ import pytest
 
 from scripts import mix_pairs
 from scripts.corpora import translator
-from scripts.corpora.plan import open_plan, publish
+from scripts.corpora.plan import open_plan
 from tests.checkpoints.workdirs import run
+from transformer import files
 
 REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
 MONO = [("drei", "three"), ("vier", None), ("fünf", ""), ("sechs", "six"), ("sieben", "seven"), ("acht", "eight")]
@@ -31,7 +32,7 @@ def flags(tmp_path) -> list[str]:
         columns |= {"source": [text for text, _ in rows], "translation": [found for _, found in rows]}
         columns |= {"score": [0.0] * len(rows), "error": [None] * len(rows)}
         columns = {name: columns[name] for name in translator.SCHEMA.names}
-        publish(plan.path(shard), translator.as_parquet(columns, request))
+        files.write_bytes(plan.path(shard), translator.as_parquet(columns, request))
     return ["--pair=en-de", f"--real={tmp_path / 'real'}", f"--translated={tmp_path / 'translated'}"]
 
 

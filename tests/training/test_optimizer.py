@@ -129,7 +129,8 @@ def test_muon_equalizes_singular_values_and_matches_the_size_of_adams_updates():
     assert ((values > 0.6) & (values < 1.3)).all()
     by_hand = -0.05 * 0.2 * np.sqrt(3) * (left * values) @ right
     update = updates([GRADIENTS, AGAIN], name="muon")["inner"]["kernel"]
-    np.testing.assert_allclose(update, by_hand, rtol=1e-4)
+    is_exact = jax.default_backend() == "cpu"  # elsewhere Muon iterates in bfloat16
+    np.testing.assert_allclose(update, by_hand, rtol=1e-4, atol=0 if is_exact else 0.1 * np.abs(by_hand).max())
 
 
 def test_muons_epsilon_is_the_configured_one():

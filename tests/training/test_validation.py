@@ -126,7 +126,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
     accelerators = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]), abstract_mesh=abstract_mesh)
     monkeypatch.setattr(prepared.validation, "mesh", accelerators)
     monkeypatch.setattr(prepared.validation.decoder, "place", lambda *_: None)
-    monkeypatch.setattr(validation.loader, "place", lambda *_: None)
+    monkeypatch.setattr(validation, "place", lambda *_: None)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda *_: None)
     prepared.validation.warm_up(parameters)
     assert translated == [(["twenty-one"], 2)]
@@ -140,7 +140,7 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
         np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), np.ones((2, 2), np.int64), stats
     )
     monkeypatch.setattr(validation.loader, "plan_in_order", lambda *_: plan)
-    monkeypatch.setattr(validation.loader, "place", lambda corpus, batch, mesh: batch.bucket)
+    monkeypatch.setattr(validation, "place", lambda corpus, batch, mesh: batch.bucket)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
     monkeypatch.setattr(prepared.validation, "decoder", None)
     prepared.validation.warm_up({})

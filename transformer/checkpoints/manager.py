@@ -20,10 +20,7 @@ from transformer.workdir import Workdir
 
 
 class Checkpoints(AbstractContextManager):
-    """Saves the checkpoints of a run in the background, and restores them. Leaving the context waits for the last save.
-
-    Orbax writes a checkpoint to a temporary folder, and renames it once it is complete and has its checksums.
-    """
+    """The checkpoints of a run, which Orbax saves in the background. Leaving the context waits for the last save."""
 
     def __init__(self, workdir: Workdir, config: Config):
         self.workdir, self.folder, self.config = workdir, workdir.checkpoints, config

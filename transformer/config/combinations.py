@@ -150,6 +150,12 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "a shortlist is for beam search with translation models; set shortlist=0": (
         lambda c: c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")
     ),
+    "a coverage penalty is for beam search with translation models in the whole vocabulary; set coverage_penalty=0": (
+        lambda c: (
+            c.decoding.coverage_penalty > 0
+            and (_lacks(c, "shortlist") or c.decoding.strategy != "beam" or c.decoding.shortlist > 0)
+        )
+    ),
     "models rerank the hypotheses of a beam; set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": (
         lambda c: c.decoding.rerank != "" and (c.decoding.strategy not in ("beam", "ctc") or c.decoding.beam_size < 2)
     ),

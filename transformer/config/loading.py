@@ -1,7 +1,4 @@
-"""Reading, overriding, saving and comparing the configuration of a run.
-
-A configuration is a `FrozenConfigDict` with exactly the keys of `configs/base.py`, checked.
-"""
+"""Reading, overriding, saving and comparing configurations: `FrozenConfigDict`s with all keys of `configs/base.py`."""
 
 import ast
 import importlib.util
@@ -104,10 +101,7 @@ def save(config: Config, workdir: Path) -> None:
 
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration saved in a workdir, or in its `config.json`. Keys it lacks have their defaults.
-
-    Raises UserError if the file cannot be read, or its configuration is not allowed.
-    """
+    """Returns the configuration of a workdir or of its `config.json`. Raises UserError if it is not allowed."""
     path = path / FILE_NAME if path.is_dir() else path
     try:
         nested = json.loads(path.read_text(encoding="utf-8"))

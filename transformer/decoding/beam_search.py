@@ -21,14 +21,11 @@ from transformer.special_tokens import BOS, EOS, PAD
 
 
 class Hypotheses(NamedTuple):
-    """The N best hypotheses of each sentence, best first; an empty slot has score -inf.
-
-    `tokens` end with EOS and are padded with PAD. Log-probabilities are in nats, 0 at PAD; `penalty` divides scores.
-    """
+    """The N best hypotheses of each sentence, best first. Tokens end with EOS and PAD; an empty slot has score -inf."""
 
     tokens: Int[Array, "B N L"]
-    scores: Float[Array, "B N"]
-    token_log_probabilities: Float[Array, "B N L"]
+    scores: Float[Array, "B N"]  # log-probability / length penalty
+    token_log_probabilities: Float[Array, "B N L"]  # nats, 0 at PAD
 
 
 class State(NamedTuple):
@@ -44,10 +41,7 @@ class State(NamedTuple):
 
 
 class Extensions(NamedTuple):
-    """The K best extensions of the live hypotheses of a state, and which of these hypotheses end.
-
-    `end_log_p` are the hypotheses' with EOS. The fields below it are those of the extensions.
-    """
+    """The K best extensions of the live hypotheses, which of these end, and their log-probabilities with EOS."""
 
     prediction: ensemble.Prediction
     end_log_p: Float[Array, "B K"]

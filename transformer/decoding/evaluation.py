@@ -19,10 +19,7 @@ TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """The best translation of each text, also as text only, and the scores of all.
-
-    speed: "seconds" from text to text and "output_tokens_per_second", both without compilation, and "compile_seconds".
-    """
+    """The best translation of each text, also as text only, their scores, and the speed without compilation."""
 
     translations: list[Translation]
     hypotheses: list[str]
@@ -39,10 +36,7 @@ def translate_and_score(
     metrics: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:
-    """Translates the texts, which all processes of the run share, and scores the best translation of each.
-
-    `data` is the group `config.data`. `report` is called with the number of texts that have just been finished.
-    """
+    """Translates and scores the texts, which all processes share. `report` gets the number of texts just finished."""
     began, compiled = time.perf_counter(), decoder.compile_seconds
     translations = _translate_together(decoder, parameters, texts, data.wait_seconds, report)
     compile_seconds = decoder.compile_seconds - compiled

@@ -101,10 +101,9 @@ def attention_compilation(models: DeviceModels, parameters: tuple[dict, ...], *p
 def score_tokens(
     models: Sequence[Transformer | LanguageModel], source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Returns the log-probability of each token of `target` given the source and the tokens before it; 0 at PAD.
+    """Returns the ensemble's log-probability of each token of `target`, given those before it; 0 at PAD.
 
-    Rows end with EOS and are padded with PAD. Probabilities of several models are averaged. A language model reads only
-    the target.
+    A language model does not read the source.
     """
     inputs = [_shift_right(target)] if isinstance(models[0], LanguageModel) else [source, _shift_right(target)]
     log_p = ensemble.log_probabilities([model(*inputs) for model in models])
@@ -149,10 +148,7 @@ def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[l
 
 
 def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
-    """Returns the tokens of a source (side 0) or target (side 1), and EOS.
-
-    Raises UserError, with the text's name, if it has more than `longest_text` tokens or cannot be encoded.
-    """
+    """Returns the tokens of a source (side 0) or target (side 1), and EOS. Raises UserError for too long a text."""
     tokens, longest = encode(models.tokenizer.sides[side], name, text), longest_text(models.config)
     if len(tokens) > longest:
         raise UserError(

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Hypotheses, State
+from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS, PAD
 
@@ -58,19 +59,35 @@ def make_search(
     limits: Int[Array, "B"],
     *,
     phrases: Int[Array, "B C A M"] | None = None,
+    coverage_penalty: float = 0.0,
     **options: Any,
 ) -> BeamSearch:
-    """Returns the search for outputs that have the phrases, if there are any. `options`: see `BeamSearch`."""
+    """Returns the search for outputs that have the phrases, if there are any. `options`: see `BeamSearch`.
+
+    It has no part in the coverage penalty, by which `search_with_phrases` ranks what it finds.
+    """
     if phrases is None:
         return BeamSearch(models, limits, **options)
     return PhraseSearch(models, limits, phrases=phrases, **options)
 
 
 def search_with_phrases(
-    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
+    models: Sequence[ensemble.AutoregressiveModel],
+    source: Int[Array, "B S"],
+    limits: Int[Array, "B"],
+    *,
+    n_best: int,
+    coverage_penalty: float = 0.0,
+    **options: Any,
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns what `beam_search` does. `options`: see `make_search`."""
-    return make_search(models, limits, **options).run(source)
+    """Returns what `beam_search` does. `options`: see `make_search`.
+
+    A coverage penalty ranks all finished hypotheses of the beam; see `rank_by_coverage`.
+    """
+    if not coverage_penalty:
+        return make_search(models, limits, n_best=n_best, **options).run(source)
+    hypotheses, done = make_search(models, limits, n_best=options["beam_size"], **options).run(source)
+    return rank_by_coverage(models, source, hypotheses, coverage_penalty, n_best), done
 
 
 def needed_after(

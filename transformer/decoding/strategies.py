@@ -41,7 +41,7 @@ BEAM = (*STEPS, "phrases", "beam_size", "shrinking_beam")
 SAMPLE = (*STEPS, "seed", "temperature", "top_k", "top_p", "epsilon")
 
 STRATEGIES = {
-    "beam": Strategy(search_with_phrases, BEAM),
+    "beam": Strategy(search_with_phrases, (*BEAM, "coverage_penalty")),
     "sample": Strategy(sample, (*SAMPLE, "lines"), samples=True, size=None, select=lambda drawn, _: drawn),
     "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_expected),
     "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_expected),

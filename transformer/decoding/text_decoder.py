@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.constraints import constrain, values_of_keys, with_constraints
+from transformer.decoding.control import OutputControl
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.shortlist import with_candidates
 from transformer.decoding.strategies import STRATEGIES
@@ -39,8 +39,9 @@ class TextDecoder(DeviceModels):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.strategy = STRATEGIES[self.config.strategy]
-        self.constraints = values_of_keys(self.config, self.tokenizer.target)
+        self.control = OutputControl(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
+        # Validation of the same lines would repeat its warnings.
         self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))
 
     def translate(
@@ -56,14 +57,14 @@ class TextDecoder(DeviceModels):
 
         A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
         warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
-        `constraints` are the texts that `with_constraints` takes.
+        `constraints` are the texts that `OutputControl.with_texts` takes.
 
-        Raises UserError if `check_n_best` or `with_constraints` does, or the vocabulary cannot encode a text.
+        Raises UserError if `check_n_best` or `with_texts` does, or the vocabulary cannot encode a text.
         """
         self.check_n_best(n_best)
         sources = self.source_tokens(texts, first_line)
         arrays_of = functools.partial(self.arrays, sources=sources, first_line=first_line)
-        arrays_of = with_constraints(arrays_of, constraints, sources, self.tokenizer.target, self.config, first_line)
+        arrays_of = self.control.with_texts(arrays_of, constraints, sources, first_line)
         translations = [[EMPTY] * n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
@@ -96,10 +97,7 @@ class TextDecoder(DeviceModels):
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
-        """Returns functions that each compile a program of `translate` for sources of these lengths, EOS included.
-
-        The parameters are those of a device; they may be abstract.
-        """
+        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract."""
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
@@ -133,10 +131,7 @@ class TextDecoder(DeviceModels):
         return jobs
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens.
-
-        Logs cut lines once, since validation translates the same lines many times.
-        """
+        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
         longest, vocabulary = self.config.max_source_length, self.tokenizer.source
         sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
         if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
@@ -171,8 +166,7 @@ class TextDecoder(DeviceModels):
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
         known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
-        values = self.constraints | (constraints or {})
-        known |= {"constrain": functools.partial(constrain, values, limits), "phrases": values.get("required")}
+        known |= self.control.options(limits, constraints or {})
         options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
         return method(with_candidates(models, candidates), source, limits, **options)
 

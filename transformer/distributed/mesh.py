@@ -60,10 +60,7 @@ def abstract_arrays(shapes, shardings):
 
 
 def tree_shardings(mesh: Mesh, tree):
-    """Returns the sharding of every leaf of parameters, or of an optimizer's state, which has the same names.
-
-    A dimension that the mesh does not divide stays whole; vectors and scalars are on every device.
-    """
+    """Returns the sharding of each leaf of parameters or optimizer state; what the mesh does not divide stays whole."""
 
     def place(path, leaf) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]

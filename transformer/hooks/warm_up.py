@@ -25,10 +25,7 @@ class WarmUp(Hook):
         self.train_step, self.validation, self._poll = train_step, validation, poll
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        """Compiles in threads. After a rollback the programs are compiled already.
-
-        Raises the first error in the order of the programs, of which the largest one of the step is the first.
-        """
+        """Compiles the missing programs in threads. Raises the first error in the order of the programs."""
         jobs = self.train_step.compilations(state, buckets)
         jobs += self.validation.compilations(state.eval_parameters)
         started = time.perf_counter()

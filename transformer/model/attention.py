@@ -103,10 +103,7 @@ def unscaled_dot_product_score(
 
 
 class AdditiveScore(nnx.Module):
-    """v . tanh(q + k) (Bahdanau et al. 2015), where W_q and W_k are the projections of multi-head attention.
-
-    Each head has its own v, initialized like a (d_k, 1) matrix.
-    """
+    """v . tanh(q + k) for projected q and k (Bahdanau et al. 2015); each head's v is drawn as a (d_k, 1) matrix."""
 
     def __init__(self, num_heads: int, d_k: int, rngs: nnx.Rngs):
         bound = math.sqrt(6.0 / (d_k + 1))

@@ -31,11 +31,7 @@ class Embedding(nnx.Module):
 
 
 class TokenModel(nnx.Module):
-    """Base class of models that predict tokens: logits are the products of `hidden` and the rows of a table.
-
-    The table is that of `output_embedding`, unless the model has a projection. `output_bias` (V,), if the model has
-    one, is added to the logits.
-    """
+    """Base class of models that predict tokens: logits are the products of `hidden` and a table's rows, plus a bias."""
 
     output_embedding: Embedding
     projection: Linear | None

@@ -19,6 +19,7 @@ from transformer.model.partitioning import ROW_AXES, row_shards
 
 TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
 MAX_BLOCK = 512
+CUDNN_LENGTH = 64  # positions from which cuDNN is faster than the plain form on an H200 (docs/devices.md)
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
 ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
 
@@ -93,10 +94,7 @@ def cudnn_attention(
 def splash_attention(
     queries: Queries, keys: Keys, values: Values, mask: Mask, interpret: bool = False
 ) -> Float[Array, "B T H d"]:
-    """Attends within segments by JAX's Pallas kernel for TPUs, for lengths that are multiples of TPU_LANES.
-
-    With `interpret` it is computed operation by operation, as devices other than TPUs must.
-    """
+    """Attends within segments by JAX's Pallas kernel for TPUs. Other devices `interpret` it, operation by operation."""
     # Here because it takes 0.2 s to import, which only programs for TPUs should spend.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -130,14 +128,19 @@ def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> b
     return is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
 
 
+def _is_long(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
+    return queries.shape[1] >= CUDNN_LENGTH and keys.shape[1] >= CUDNN_LENGTH
+
+
 def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
     return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
 AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
 CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
-# JAX 0.10 also computes the gradient of the bias of packed rows, which nothing needs (jax-ml/jax#39512).
-UNPACKED_CUDNN = CUDNN._replace(accepts=lambda q, k, is_packed: not is_packed and _fits_cudnn(q, k, is_packed))
+# Short rows are faster in the plain form. For packed ones JAX also computes the gradient of the bias, which nothing
+# needs (jax-ml/jax#39512).
+AUTO_CUDNN = CUDNN._replace(accepts=lambda q, k, packed: not packed and _is_long(q, k) and _fits_cudnn(q, k, packed))
 SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
 # The kernels to try; attention that none of them can compute is plain.
-ATTENTION_IMPLEMENTATIONS = {"auto": (UNPACKED_CUDNN, SPLASH), "plain": (), "cudnn": (CUDNN,), "splash": (SPLASH,)}
+ATTENTION_IMPLEMENTATIONS = {"auto": (AUTO_CUDNN, SPLASH), "plain": (), "cudnn": (CUDNN,), "splash": (SPLASH,)}

@@ -175,10 +175,7 @@ class RowStatistics(NamedTuple):
 def row_statistics(
     logits: Float[Array, "B T C"], truths: Int[Array, "B T"], smoothing: Float[Array, "#B #T C"]
 ) -> RowStatistics:
-    """Reduces rows of logits, whose truths may be in other columns: in one pass, or several on CPUs, which is faster.
-
-    docs/performance.md has the times.
-    """
+    """Reduces rows of logits, whose truths may be in other columns. CPUs take several passes (docs/performance.md)."""
     if target_platform() == "cpu":
         is_here = (truths >= 0) & (truths < logits.shape[-1])
         truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]

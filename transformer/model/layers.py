@@ -78,11 +78,7 @@ NORM_POSITIONS = {
 
 
 class Layer(nnx.Module):
-    """Self-attention, attention to the encoder's output, and a feed-forward network (Figure 1).
-
-    `self_attention` is the class of the first sub-layer. The encoder's layers, and those of a language model, have no
-    `cross_attention`.
-    """
+    """Self-attention, attention to an encoder's output if there is one, and a feed-forward network (Figure 1)."""
 
     def __init__(
         self,
@@ -114,10 +110,7 @@ class Layer(nnx.Module):
 
 
 class LayerNorm(nnx.LayerNorm):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last dimension of x.
-
-    It is computed in float32, and so are the gradients of scale and bias, which Flax's class rounds to `dtype`.
-    """
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias in float32, like the gradients, which Flax would round."""
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         return normalize(x, self.scale[...], self.bias[...], self.epsilon, product_dtype(self.dtype))

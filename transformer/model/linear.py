@@ -8,10 +8,7 @@ from transformer.model.kernels import TransposedMatrix, flat_product, product_dt
 
 
 class Linear(nnx.Linear):
-    """x W + b over the last dimension of x. Parameters are float32, the product is in `dtype`, the sum in float32.
-
-    The result has `output_dtype`, which is `dtype` by default.
-    """
+    """x W + b over the last dimension of x: product in `dtype`, sum in float32, result in `output_dtype` or `dtype`."""
 
     def __init__(
         self,

@@ -27,10 +27,7 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
 
 
 def target_platform() -> str:
-    """Returns the platform of the devices that the traced program is for: "cpu", "gpu" or "tpu".
-
-    It is that of the active mesh, whose devices need not be present, or JAX's default without a mesh.
-    """
+    """Returns the platform of the active mesh, "cpu", "gpu" or "tpu"; its devices may be absent. Default: JAX's."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 

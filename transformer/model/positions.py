@@ -34,10 +34,7 @@ class SinusoidalPositions(nnx.Module):
 
 
 class LearnedPositions(nnx.Module):
-    """A trained table of `max_positions` vectors (Table 3, row E).
-
-    Its initial standard deviation is 1, like that of scaled token embeddings.
-    """
+    """A trained table of vectors (Table 3, row E). Its initial deviation is 1, like that of scaled token embeddings."""
 
     def __init__(self, d_model: int, *, max_positions: int, rngs: nnx.Rngs):
         self.table = nnx.Param(jax.random.normal(rngs.params(), (max_positions, d_model), jnp.float32))

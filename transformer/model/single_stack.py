@@ -16,10 +16,7 @@ BLANK = PAD  # the label of a frame that predicts no token
 
 
 class MaskedLanguageModel(TokenModel):
-    """An encoder that predicts the tokens at masked positions (Devlin et al. 2019).
-
-    The projection to logits is the embedding's table. The parameters have the names of a Transformer's.
-    """
+    """An encoder that predicts the tokens at masked positions by the table of its embedding (Devlin et al. 2019)."""
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""

@@ -120,11 +120,7 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Maps token ids and the encoder's output to one vector per token, which depends on no later token.
-
-    It takes all tokens at once for training, and one at a time for decoding. Without cross-attention it is the body of
-    a language model.
-    """
+    """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later token."""
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         num_layers = config.num_decoder_layers or config.num_layers

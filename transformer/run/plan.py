@@ -29,7 +29,7 @@ def describe(run: Run) -> Iterator[str]:
     leaves = named_leaves(parameters)
     for module, names in itertools.groupby(leaves, lambda name: ".".join(name.split(".")[:2])):
         yield f"parameters  {module}: {sum(leaves[name].size for name in names):,}"
-    yield f"parameters  in all: {size(parameters):,}"
+    yield f"parameters  in all: {sum(leaf.size for leaf in leaves.values()):,}"
     if run.parent:
         yield f"parameters  {run.parent.describe(parameters)}"
     with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh) as loader:
@@ -62,10 +62,6 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     per_step = config.training.accumulation * sum(use.positions for use in loader.plan.stats) / len(loader.plan)
     left = timedelta(seconds=round(seconds_per_position(run, state, loader) * per_step * remaining))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
-
-
-def size(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: Any) -> int:

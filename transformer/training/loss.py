@@ -14,10 +14,7 @@ from transformer.special_tokens import PAD
 
 @struct.dataclass
 class LossSums:
-    """Sums over target tokens. The sums of several batches are added before they are divided.
-
-    Fields are float32 scalars. Their type is Any, since JAX also builds trees of shapes and shardings.
-    """
+    """Sums over target tokens, float32 scalars. Typed Any, since JAX builds trees of shapes and shardings too."""
 
     loss: Any  # label-smoothed cross-entropy, nats
     nll: Any  # -log p(truth), nats
@@ -101,10 +98,7 @@ class Criterion:
 def _symmetric_kl(
     logits: Float[Array, "B T C"], p: Float[Array, "B T C"], targets: Int[Array, "B T"], axis: str | None
 ) -> tuple[Float[Array, ""], Float[Array, "B T C"]]:
-    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over the targets that are not padding, and its gradient.
-
-    p and q are the probabilities of rows 2i and 2i + 1 (R-Drop, equation 2).
-    """
+    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over rows 2i, 2i + 1, and its gradient (R-Drop, equation 2)."""
     pairs, (p, q) = logits.reshape(-1, 2, *logits.shape[1:]), jnp.moveaxis(p.reshape(-1, 2, *p.shape[1:]), 1, 0)
     # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) r_v with r_v = log p_v - log q_v, where both normalizers cancel.
     log_ratio = pairs[:, 0] - pairs[:, 1]

@@ -41,10 +41,7 @@ def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str
 
 
 def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
-    """Reads the vectors of the pieces that are words in the file. A piece matches without its word mark.
-
-    Raises UserError if the file cannot be used or has none of the pieces.
-    """
+    """Reads the vectors of pieces, without word marks, that are words in the file. Raises UserError if none is."""
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         wanted.setdefault(piece.removeprefix("\u2581"), []).append(index)

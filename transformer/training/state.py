@@ -42,10 +42,7 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
 
 
 class Initializer:
-    """Creates the initial state, each array with its sharding over the mesh.
-
-    `start_from` returns the initial state for given parameters, which are donated.
-    """
+    """Creates the sharded initial state, from random parameters, or from donated ones by `start_from`."""
 
     def __init__(
         self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]

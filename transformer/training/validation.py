@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.batches import loader
-from transformer.data.batches.collation import Batch, abstract_batch
+from transformer.data.batches.collation import Batch, abstract_batch, place
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
@@ -68,9 +68,9 @@ class EvalStep:
         """Returns the means over all tokens of a held-out corpus. `between_batches` is called before each batch."""
         sums = None
         with memory_advice(MEMORY_ADVICE):
-            for batch in loader.in_order(corpus, self.config, self.mesh):
+            for batch in loader.plan_in_order(corpus, self.config):
                 between_batches()
-                part = self(parameters, batch)
+                part = self(parameters, place(corpus, batch, self.mesh))
                 sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
             return means(dataclasses.asdict(jax.device_get(sums)))
 
@@ -81,10 +81,7 @@ class EvalStep:
 
 
 def held_out_means(config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, parameters: dict, split: str) -> Record:
-    """Returns the means over the tokens of a split of the run's data, computed as validation does, on one device.
-
-    Raises UserError if the data is missing, or all its sentences are longer than `data.max_length`.
-    """
+    """Returns a split's means over tokens, as in validation, on one device. Raises UserError without usable data."""
     config = with_values(config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
     held_out = corpus.prepare(config, tokenizer, split)
     check_lengths(config, held_out, split)
@@ -162,7 +159,7 @@ class Validation:
         """
         largest = self._buckets()[0]
         batch = next(batch for batch in loader.plan_in_order(self.corpus, self.config) if batch.bucket == largest)
-        self.eval_step(parameters, loader.place(self.corpus, batch, self.mesh))
+        self.eval_step(parameters, place(self.corpus, batch, self.mesh))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
             # Each process by itself, since each may have too little memory.

@@ -1,7 +1,4 @@
-"""Beam search by Marian in float32, with random weights that never prefer end-of-sentence.
-
-Marian's threads share no sentence, so each gets a part of the batch.
-"""
+"""Beam search by Marian in float32, by threads with a part of the batch each; random weights never prefer EOS."""
 
 import tempfile
 from pathlib import Path

@@ -56,10 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def find_python(flag: str | None, is_here: bool) -> Path | None:
-    """Returns the Python of a runtime, if there is one. Raises UserError if --runtime names none.
-
-    `is_here` says that the runtime needs only this environment.
-    """
+    """Returns the Python of a runtime, this one if it `is_here`, or None. Raises UserError if --runtime names none."""
     if flag == "none":
         return None
     if flag is not None:
@@ -71,10 +68,7 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
 
 
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the other toolkit's answer.
-
-    Raises Unavailable if its packages are missing, and UserError if it fails.
-    """
+    """Returns the other toolkit's answer. Raises Unavailable if its packages are missing, and UserError if it fails."""
     program, began = FOLDER / f"{runtime}.py", time.perf_counter()
     # -I: else Python would import the program's folder, where ctranslate2.py is not the toolkit.
     command, text = [str(python), "-I", str(program)], json.dumps(request)

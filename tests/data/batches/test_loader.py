@@ -10,6 +10,7 @@ import pytest
 from configs import base
 from tests.data.sentences import MemorySentences, random_sentences
 from transformer.data.batches import loader
+from transformer.data.batches.collation import place
 from transformer.data.batches.loader import Loader, Position
 from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
@@ -169,12 +170,17 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded.set()
 
 
+def held_out(corpus, config):
+    """Returns the arrays of the batches of a held-out corpus."""
+    return [place(corpus, batch, one_device()) for batch in loader.plan_in_order(corpus, config)]
+
+
 def test_held_out_pairs_beyond_max_length_are_left_out():
     short, config = random_sentences(100, longest=12), small_config()
     long = [(np.full(500, 9), np.full(4, 9)), (np.full(4, 9), np.full(config.data.max_length, 9))]
-    expected = list(loader.in_order(short, config, one_device()))
+    expected = held_out(short, config)
     # The first pair is long, so that the numbers of all others differ.
-    batches = list(loader.in_order(MemorySentences([long[0], *short.pairs, long[1]]), config, one_device()))
+    batches = held_out(MemorySentences([long[0], *short.pairs, long[1]]), config)
     for arrays, expected_arrays in zip(batches, expected, strict=True):
         assert all(np.array_equal(array, expected_arrays[name]) for name, array in arrays.items())
         assert all(array.size <= config.batch.tokens for array in arrays.values())
@@ -197,7 +203,7 @@ def test_held_out_batches_have_at_most_four_shapes_with_little_padding():
 def test_held_out_sentences_appear_once_and_in_order():
     sentences = random_sentences(100, longest=12)
     sources = []
-    for arrays in loader.in_order(sentences, small_config(plan="packed"), one_device()):
+    for arrays in held_out(sentences, small_config(plan="packed")):
         assert set(arrays) == {"source", "target_input", "target_output"}
         sources += [row[row > 3].tolist() for row in np.asarray(arrays["source"]) if row.any()]
     wanted = [source.tolist() for source, _ in sentences.pairs]

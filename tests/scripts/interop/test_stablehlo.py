@@ -202,6 +202,25 @@ def test_the_dtype_is_that_of_the_quantization(tmp_path):
         assert tokens.shape == (1, 6) and np.isfinite(scores).all()
 
 
+def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_warning(tmp_path, caplog):
+    changes = {"decoding.coverage_penalty": "5.0", "decoding.min_length": "2", "decoding.no_repeat_ngram": "3"}
+    model = with_settings(tmp_path, **{"decoding.beam_size": "4"})
+    programs = []
+    for name, settings in (("plain", {}), ("controlled", changes)):
+        (tmp_path / name).mkdir()
+        model.config.update(settings)
+        stablehlo.write_stablehlo(model, tmp_path / name, None)
+        programs.append(jax.export.deserialize((tmp_path / name / "search.jax").read_bytes()))
+    warned = [record.message for record in caplog.records]
+    for key, value in (("min_length", 2), ("no_repeat_ngram", 3)):
+        assert f"decoding.{key}={value}: the exported search has no such constraint." in warned
+    assert len(warned) == 2
+    weights = load_file(tmp_path / "plain" / "model.safetensors")
+    source = np.array([[5, 6, 7, 8, 3], [7, 3, 0, 0, 0]], np.int32)
+    (_, plain), (_, ranked) = (program.call(weights, source) for program in programs)
+    assert (ranked < plain).all()  # the penalty is negative
+
+
 @pytest.mark.parametrize(("key", "value"), [("decoding.strategy", "sample"), ("training.objective", "causal_lm")])
 def test_what_the_search_cannot_express_is_refused_by_name(tmp_path, key, value):
     with pytest.raises(UserError, match=f"cannot express {key}={value}, only"):

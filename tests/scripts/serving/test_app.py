@@ -17,6 +17,7 @@ from scripts.serving.app import make_app
 from scripts.serving.languages import Detector, name
 from scripts.serving.metrics import Metrics
 from scripts.serving.models import load_models
+from scripts.serving.requests import read_controls
 from tests.scripts.serving.conftest import LIMITS, listening
 from transformer.errors import UserError
 
@@ -57,6 +58,48 @@ def test_alternatives_are_the_next_best(client, served):
     assert post(client, q="1 2", alternatives=9).json() == {"translatedText": best, "alternatives": [second]}
     data = {**QUESTION, "q": "1 2", "alternatives": "1"}
     assert client.post("/translate", data=data).json()["alternatives"] == [second]
+
+
+def test_fields_control_the_translations(client, expected, served):
+    prefixed = post(client, prefix="7 7", alternatives=1).json()
+    assert all(text.startswith("7 7") for text in (prefixed["translatedText"], *prefixed["alternatives"]))
+    plain = expected("1 2 3").split()
+    answer = post(client, required=["5 5", ["6 6", "4 4 4"]], banned=[plain[0]]).json()["translatedText"]
+    assert "5 5" in answer and ("6 6" in answer or "8" in answer.split()) and plain[0] not in answer.split()
+    answer = post(client, q="1 2.  3 4. 5", glossary={"3 4": "8 8", "5": ["7 7 7"]}, prefix="6").json()[
+        "translatedText"
+    ]
+    first, rest = answer.split("  ")
+    assert first.startswith("6") and "8 8" not in first and "8 8" in rest and "7 7 7" in rest
+    answers = post(client, q=["1 2", "3"], prefix=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]).json()
+    (direct,), (second,) = served[0].model.translate(
+        ["1 2", "3"], prefixes=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]
+    )
+    assert answers["translatedText"] == [direct.text, second.text]
+    form = {**QUESTION, "prefix": "7 7"}
+    assert client.post("/translate", data=form).json()["translatedText"] == prefixed["translatedText"]
+    empty = {"prefix": "", "required": [], "banned": None, "glossary": {}}
+    assert post(client, **empty).json() == {"translatedText": expected("1 2 3")}
+
+
+def test_controlled_and_plain_requests_share_a_server_and_keep_their_translations(expected, served):
+    controlled = served[0].model.translate(["1 2 3"], required=[["7 7"]])[0][0].text
+    requests = [{}, {"required": ["7 7"]}, {"required": ["x"]}, {"glossary": {"1 2": "7 7"}}] * 4
+    answers: list = [None] * len(requests)
+
+    async def ask():
+        async def one(i):
+            try:
+                controls = read_controls(requests[i], 1, False, LIMITS)
+                answers[i] = (await served[0].translate(["1 2 3"], "text", 1, controls))[0][0]
+            except UserError as error:
+                answers[i] = str(error)
+
+        await asyncio.gather(*(one(i) for i in range(len(requests))))
+
+    asyncio.run(ask())
+    refused = "required phrase of line 1: 'x' has characters that the vocabulary lacks; change it"
+    assert answers == [expected("1 2 3"), controlled, refused, controlled] * 4
 
 
 def test_html_keeps_its_tags(client, expected):
@@ -111,6 +154,21 @@ def test_what_is_served_is_listed(client):
         ({"format": ["html"]}, "format is not supported"),
         ({"alternatives": -1}, "alternatives must be a number"),
         ({"alternatives": "²"}, "alternatives must be a number"),
+        ({"prefix": ["7"]}, "prefix=['7']: must be a str"),
+        ({"prefix": "x"}, "prefix of line 1: 'x' has characters that the vocabulary lacks"),
+        ({"required": "7"}, "required='7': must be a list of phrases; put a single one in brackets"),
+        ({"required": [[]]}, "has a phrase without alternatives"),
+        ({"required": ["7 " * 30]}, "line 1: prefix and required phrases have 30 tokens, an output may have"),
+        ({"required": ["7"] * 6}, "request (6) exceeds text limit (5)"),
+        ({"banned": ["7" * 401]}, "request (401) exceeds text limit (400)"),
+        ({"banned": [3]}, "banned[0]=3: must be a str"),
+        ({"q": "1. 2.", "required": ["7"]}, "required: the text must be one sentence"),
+        ({"q": ["1", "2"], "required": ["7"]}, "required has 1 items, must have 2"),
+        ({"required": ["5 6 7"], "banned": ["6 7"]}, "line 1: '5 6 7' is required, but banned is '6 7'; remove"),
+        ({"glossary": {"1": "7"}, "banned": ["7"]}, "line 1: '7' is required, but banned is '7'; remove"),
+        ({"glossary": {"1 2": "7", "1  2": "8"}}, "glossary['1  2']: '1 2' has other translations already, '7'"),
+        ({"glossary": ["1"]}, "glossary=['1']: must be a dict"),
+        ({"glossary": {"1": ""}}, "glossary['1']: must be a term with its translation"),
     ],
 )
 def test_wrong_fields_have_one_line_of_explanation(client, fields, message):
@@ -127,6 +185,7 @@ def test_wrong_fields_have_one_line_of_explanation(client, fields, message):
         (b"[" * 1500, "application/json", 400),
         (b'"text"', "application/json", 400),
         (b'{"q": "\xff"}', "application/json", 400),
+        (b'{"q": "1", "source": "in", "target": "out", "glossary": {"1": "7", "1": "8"}}', "application/json", 400),
         (b"x" * 2001, "application/json", 413),
         (b"<q/>", "application/xml", 415),
         (b"q=1", "multipart/form-data", 400),

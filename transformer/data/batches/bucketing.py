@@ -84,10 +84,7 @@ def _least_padded_chain(
 def plan_epoch(
     lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None
 ) -> EpochPlan:
-    """Plans an epoch: sentences of similar length together, in the buckets of `choose_shapes`.
-
-    The largest bucket holds every sentence. `random` shuffles sentences and batches; None, for validation, keeps order.
-    """
+    """Plans an epoch in these buckets. `random` shuffles sentences and batches; without it, they keep their order."""
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
     counts = np.bincount(assigned, minlength=len(buckets))
     remainder, placed = np.empty(0, np.int32), 0

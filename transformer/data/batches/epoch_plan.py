@@ -75,10 +75,7 @@ class BucketStats:
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch, a sequence of `PlannedBatch`.
-
-    `tokens` include end-of-sentence. With subword sampling they are reserved; samples have fewer.
-    """
+    """The batches of an epoch, a sequence of `PlannedBatch`. With subword sampling, `tokens` are those reserved."""
 
     sentences: Int[np.ndarray, " N"]  # every sentence once, such that each batch is a slice
     slices: Int[np.ndarray, "M 2"]  # start and stop of each batch in `sentences`

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from transformer import workers
 from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
-from transformer.data.batches.collation import Arrays, assemble_and_place, place
+from transformer.data.batches.collation import Arrays, assemble_and_place
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus, EpochPairs
 from transformer.data.corpus.sampling import SampledEpoch
@@ -117,21 +117,12 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
 
 
 def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
-    """Plans the batches of a held-out corpus once, in a fixed order and in buckets chosen for its lengths.
-
-    Leaves out pairs that are longer than `data.max_length`, so no batch exceeds `batch.tokens`. There must be others.
-    """
+    """Plans the batches of a held-out corpus, in a fixed order. Leaves out pairs that exceed `data.max_length`."""
     kept = np.flatnonzero(corpus.lengths.max(axis=1) <= config.data.max_length)
     lengths, batch_config = corpus.lengths[kept], ml_collections.ConfigDict(config.batch)
     batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
     plan = bucketing.plan_epoch(lengths, bucketing.choose_shapes(lengths, batch_config), random=None)
     return dataclasses.replace(plan, sentences=kept[plan.sentences])
-
-
-def in_order(corpus: Corpus, config: Config, mesh: Mesh) -> Iterator[Arrays]:
-    """Yields the batches of `plan_in_order`."""
-    for batch in plan_in_order(corpus, config):
-        yield place(corpus, batch, mesh)
 
 
 def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:

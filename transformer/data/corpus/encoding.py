@@ -93,10 +93,7 @@ def summary(kept: int, dropped: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes pairs of a source, UTF-8 or not, and applies the `rules`.
-
-    Monolingual pairs have one of the `sides` only, 0 or 1. The other has no tokens, not even end-of-sentence.
-    """
+    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the other has no tokens."""
 
     tokenizer: Tokenizer
     rules: Rules

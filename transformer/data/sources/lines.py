@@ -28,10 +28,7 @@ def count_lines(path: Path) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a plain or gzip file without their line ends.
-
-    Raises UserError if the file cannot be read, is damaged, UTF-16 or UTF-32.
-    """
+    """Yields the lines of a plain or gzip file without their ends. Raises UserError if it is unreadable or UTF-16."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
             _check_encoding(file.peek(BLOCK_BYTES), path)
@@ -57,10 +54,7 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 
 
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
-    """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready.
-
-    So a program that writes a line and waits for its translation gets it. Regular files are always ready.
-    """
+    """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready."""
     lines, parts = [], []  # complete lines, and the parts of the next one
     while _is_ready(stream, None) and (block := stream.read1(BLOCK_BYTES)):
         if not lines:

@@ -26,65 +26,18 @@ class Phrase(NamedTuple):
     german: str = ""
 
 
-def _table(rows: str) -> list[tuple[str, ...]]:
-    return [tuple(cell.strip() for cell in row.split("|")) for row in rows.split(";")]
+def _tables() -> list[list[tuple[str, ...]]]:
+    """Reads the file of words: a table is a line that explains it and its rows; an empty line ends it."""
+    tables = WORDS.read_text(encoding="utf-8").strip().split("\n\n")
+    return [[tuple(row.split(" | ")) for row in table.splitlines()[1:]] for table in tables]
 
 
-# English | German | the pronoun whose verb forms the subject takes
-SUBJECTS = _table("""
-    I | ich | ich;      he | er | er;                   she | sie | er;
-    Anna | Anna | er;   my brother | mein Bruder | er;  the teacher | die Lehrerin | er;
-    we | wir | wir;     they | sie | wir;               my parents | meine Eltern | wir
-""")
-# infinitive | simple past | German infinitive | German past participle
-VERBS = _table("""
-    find | found | finden | gefunden;     lose | lost | verlieren | verloren;
-    see | saw | sehen | gesehen;          hide | hid | verstecken | versteckt;
-    draw | drew | zeichnen | gezeichnet;  buy | bought | kaufen | gekauft;
-    sell | sold | verkaufen | verkauft;   order | ordered | bestellen | bestellt
-""")
+WORDS = Path(__file__).with_suffix(".txt")
+SUBJECTS, VERBS, AUXILIARIES, NOUNS, ADJECTIVES, ORDERS, PLACES, OPENINGS, WEEKDAYS, MONTHS, SMALL, TENS = _tables()
 TRADES = ("buy", "sell", "order")  # the verbs that may take a price
-# English auxiliary | German auxiliary of ich | er | wir; "bought" and "did buy" are both a form of "haben" + "gekauft"
-AUXILIARIES = _table("""
-    did | habe | hat | haben;    will | werde | wird | werden;  can | kann | kann | können;
-    must | muss | muss | müssen; should | soll | soll | sollen
-""")
-# singular | plural | German singular | German plural | gender
-NOUNS = _table("""
-    letter | letters | Brief | Briefe | masculine;    apple | apples | Apfel | Äpfel | masculine;
-    hat | hats | Hut | Hüte | masculine;              lamp | lamps | Lampe | Lampen | feminine;
-    flower | flowers | Blume | Blumen | feminine;     clock | clocks | Uhr | Uhren | feminine;
-    book | books | Buch | Bücher | neuter;            dress | dresses | Kleid | Kleider | neuter;
-    picture | pictures | Bild | Bilder | neuter
-""")
-ADJECTIVES = _table("old | alt; new | neu; small | klein; red | rot; green | grün; beautiful | schön")
 # The accusative: the article, and the ending of an adjective after it.
 INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
 DEFINITE = {"masculine": ("den", "en"), "feminine": ("die", "e"), "neuter": ("das", "e")}
-# The same parts in the order of each language: statements, with the time first, questions, subordinate clauses.
-ORDERS = _table("""
-    {subject} {predicate} {rest} {time}.           | {subject} {auxiliary} {time} {rest} {verb}.;
-    {time} {subject} {predicate} {rest}.           | {time} {auxiliary} {subject} {rest} {verb}.;
-    {auxiliary} {subject} {verb} {rest} {time}?    | {auxiliary} {subject} {time} {rest} {verb}?;
-    {opening} {subject} {predicate} {rest} {time}. | {opening} {subject} {time} {rest} {verb} {auxiliary}.
-""")
-PLACES = _table("""
-    in the garden | im Garten; in the city | in der Stadt; at the station | am Bahnhof;
-    at school | in der Schule; at home | zu Hause
-""")
-OPENINGS = _table("I think that | ich glaube, dass; we know that | wir wissen, dass; he says that | er sagt, dass")
-WEEKDAYS = _table("Monday | Montag; Tuesday | Dienstag; Thursday | Donnerstag; Saturday | Samstag")
-MONTHS = _table("January | Januar; March | März; May | Mai; July | Juli; October | Oktober")
-# SMALL[n] is n from 1 to 19, and TENS[n] is 10 n from 20 to 90.
-SMALL = _table("""
-    - | -; one | ein; two | zwei; three | drei; four | vier; five | fünf; six | sechs; seven | sieben; eight | acht;
-    nine | neun; ten | zehn; eleven | elf; twelve | zwölf; thirteen | dreizehn; fourteen | vierzehn; fifteen | fünfzehn;
-    sixteen | sechzehn; seventeen | siebzehn; eighteen | achtzehn; nineteen | neunzehn
-""")
-TENS = _table("""
-    - | -; - | -; twenty | zwanzig; thirty | dreißig; forty | vierzig; fifty | fünfzig; sixty | sechzig;
-    seventy | siebzig; eighty | achtzig; ninety | neunzig
-""")
 ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
 ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth"}
 GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
@@ -110,7 +63,9 @@ class SyntheticSource:
 
     @property
     def identity(self) -> dict:
-        return {"source": "synthetic", "grammar": zlib.crc32(Path(__file__).read_bytes())} | vars(self)
+        return {"source": "synthetic", "grammar": zlib.crc32(Path(__file__).read_bytes() + WORDS.read_bytes())} | vars(
+            self
+        )
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, pair {index + 1}"

@@ -65,10 +65,7 @@ def _joined(symbols: list[str], index: int) -> list[str]:
 
 
 class UnigramSampler:
-    """Draws a segmentation with probability proportional to the product of its pieces' probabilities, to the `alpha`.
-
-    `scores` are the log-probabilities of the pieces. An unknown character scores lower than any piece.
-    """
+    """Draws a segmentation with probability proportional to the product of its pieces' probabilities, to `alpha`."""
 
     def __init__(self, scores: dict[str, float], alpha: float) -> None:
         self._scores, self._alpha = scores, alpha

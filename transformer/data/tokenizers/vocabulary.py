@@ -1,7 +1,4 @@
-"""The vocabulary of one language: text to tokens and back.
-
-In every kind, tokens 0 to 3 are PAD, UNK, BOS and EOS; of these `encode` returns only UNK.
-"""
+"""The vocabulary of one language. In every kind, tokens 0 to 3 are special; of these `encode` returns only UNK."""
 
 import functools
 import json
@@ -25,10 +22,7 @@ sentencepiece.set_min_log_level(QUIET)
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece model, whose ids are renumbered so that the special tokens come first.
-
-    model_ids: the model's id of each token, -1 for PAD, BOS and EOS.
-    """
+    """A SentencePiece model, whose ids (`model_ids`; -1: none) are renumbered so that the special tokens come first."""
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -69,10 +63,7 @@ class SentencePieceVocabulary:
         return [[self._tokens[model_id] for model_id in sequence] for sequence in sequences]
 
     def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
-        """Returns the tokens of each text in a random segmentation, a pure function of (text, seed, rate).
-
-        Applies BPE-dropout with probability `rate`, or unigram sampling with alpha `rate`.
-        """
+        """Returns the tokens of each text by BPE-dropout or unigram sampling, a pure function of (text, seed, rate)."""
         sampler = self._sampler(rate)
         sequences = []
         for text, seed in zip(self._processor.normalize(list(texts)), seeds, strict=True):

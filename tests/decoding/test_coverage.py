@@ -1,0 +1,83 @@
+"""The coverage penalty: by hand, against exhaustive search, and in the decoder."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding.models import tiny_model
+from tests.decoding.test_constraints import LIMIT, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE
+from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
+from transformer.decoding import ensemble
+from transformer.decoding.batches import pad
+from transformer.decoding.coverage import log_coverage
+from transformer.decoding.required_phrases import search_with_phrases
+from transformer.model.transformer import attention_weights
+from transformer.special_tokens import BOS, EOS, PAD
+
+DEEP = [
+    tiny_model(VOCAB_SIZE, seed, num_layers=2, **changes) for seed, changes in ((5, {}), (6, {"source_eos": False}))
+]
+
+
+def by_hand(models, source: np.ndarray, body: list[int]) -> float:
+    """Returns the penalty with beta 1, in loops over the weights that `attention_weights` captures."""
+    target_input = np.array([[BOS, *body]], np.int32)
+    total = 0.0
+    tokens = source[source != PAD]
+    for i, token in enumerate(tokens.tolist()):
+        if token != EOS:
+            attention = 0.0
+            for model in models:
+                weights = attention_weights(model, source[None], target_input)["cross"][-1, 0]
+                attention += sum(weights[:, j, i].mean() for j in range(len(body) + 1)) / len(models)
+            total += np.log(min(attention, 1.0))
+    return total
+
+
+@pytest.mark.parametrize("graphs", [DEEP[:1], DEEP[1:], DEEP])
+def test_the_penalty_by_hand(graphs):
+    models = ensemble.build_models(*zip(*graphs, strict=True))
+    bodies, sources = (
+        [[4, 5], [], [5, 5, 4, 5]],
+        np.array([[4, 5, 4, EOS, PAD], [5, EOS, PAD, PAD, PAD], [4, 4, 5, 5, EOS]]),
+    )
+    target = pad([[*body, EOS] for body in bodies], 3, 6)
+    found = log_coverage(models, jnp.array(sources), jnp.array(target))
+    expected = [by_hand(models, source, body) for source, body in zip(sources, bodies, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert min(expected) < -0.1
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def search(beta, parameters, source):
+    options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": LIMIT + 1, "forbid_unk": False}
+    models = ensemble.build_models([MODEL.graph], parameters)
+    options |= {"beam_size": len(SPACE), "n_best": 50, "coverage_penalty": beta}
+    return search_with_phrases(models, source, jnp.array([LIMIT]), **options)[0]
+
+
+def test_the_beam_is_ranked_by_score_and_penalty():
+    beta = 2.0
+    models = ensemble.build_models([MODEL.graph], [MODEL.parameters])
+    scores = SCORES + beta * np.array([by_hand(models, SOURCE[0], body) for body in SPACE])
+    best = np.argsort(-scores)[:50]
+    hypotheses = search(beta, [MODEL.parameters], SOURCE)
+    found = [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0])]
+    assert found == [[*SPACE[i], EOS] for i in best] and best.tolist() != np.argsort(-SCORES)[:50].tolist()
+    np.testing.assert_allclose(hypotheses.scores[0], scores[best], rtol=1e-4)
+
+
+def test_neighbours_and_n_best_change_nothing_and_the_key_has_an_effect():
+    texts = random_texts(20, longest=15, seed=0)
+    decoder = make_decoder(coverage_penalty=1.0, beam_size=4)
+    together, plain = translate(decoder, texts, n_best=4), translate(make_decoder(beam_size=4), texts, n_best=4)
+    assert [best.text for best, *_ in together] == [best.text for (best,) in translate(decoder, texts)]
+    for text, ranked, unranked in zip(texts[:4], together, plain, strict=False):
+        (one,) = translate(decoder, [text], n_best=4)
+        assert [best.tokens for best in one] == [best.tokens for best in ranked]
+        np.testing.assert_allclose([x.score for x in one], [x.score for x in ranked], atol=1e-4)
+        assert {best.tokens for best in ranked} == {best.tokens for best in unranked}
+    assert [best.text for best, *_ in together] != [best.text for best, *_ in plain]

@@ -1,0 +1,109 @@
+"""Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and glossaries."""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformer.decoding.glossary import Glossary
+from transformer.errors import UserError
+
+LINE_BREAKS = str.maketrans("\r\n", "  ")
+COLUMNS = {"prefix": "prefix", "required": "required", "banned": "banned_here"}  # the constraint of each
+
+
+def check_text(text: Any, name: str) -> str:
+    """Returns the text with spaces for line breaks. Raises UserError, with its name, unless it is a str in Unicode."""
+    if not isinstance(text, str):
+        advice = "; decode it" if isinstance(text, bytes) else ""
+        raise UserError(f"{name}={text!r:.60}: must be a str{advice}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
+    return text.translate(LINE_BREAKS)
+
+
+def check_texts(texts: Any, name: str, kind: str = "strings") -> list[str]:
+    return [check_text(text, f"{name}[{i}]") for i, text in enumerate(check_items(texts, name, kind))]
+
+
+def check_items(items: Any, name: str, kind: str) -> list[Any]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise UserError(f"{name}={items!r:.60}: must be a list of {kind}; put a single one in brackets")
+    return list(items)
+
+
+def check_required(phrases: Any, name: str) -> list[list[str]]:
+    """Returns the alternatives of each phrase of a text."""
+    phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in check_items(phrases, name, "phrases")]
+    checked = [check_texts(phrase, f"{name}[{i}]") for i, phrase in enumerate(phrases)]
+    if not all(checked):
+        raise UserError(f"{name}={phrases!r:.60}: has a phrase without alternatives; remove it")
+    return checked
+
+
+def check_glossary(glossary: Any, name: str = "glossary") -> Glossary:
+    """Returns the glossary of a dict from terms to translations, or lists of alternative ones."""
+    if not isinstance(glossary, Mapping):
+        raise UserError(f"{name}={glossary!r:.60}: must be a dict from terms to their translations")
+    entries = []
+    for term, translations in glossary.items():
+        where = f"{name}[{term!r:.60}]"
+        alternatives = [translations] if isinstance(translations, str) else translations
+        entries.append((where, check_text(term, where), check_texts(alternatives, where, "translations")))
+    return Glossary(entries)
+
+
+def check_constraints(
+    texts: Sequence[str], prefixes: Any = None, required: Any = None, banned: Any = None, glossary: Any = None
+) -> dict[str, list]:
+    """Returns the constraints of `OutputControl.with_texts`, given the arguments of `Model.translate`."""
+    constraints: dict[str, list] = {} if prefixes is None else {"prefix": check_texts(prefixes, "prefixes")}
+    for name, rows, check in (("required", required, check_required), ("banned", banned, check_texts)):
+        if rows is not None:
+            rows = enumerate(check_items(rows, name, "lists of phrases"))
+            constraints[COLUMNS[name]] = [check(row, f"{name}[{i}]") for i, row in rows]
+    return constraints if glossary is None else with_terms(constraints, texts, check_glossary(glossary))
+
+
+def with_terms(constraints: dict[str, list], texts: Sequence[str], glossary: Glossary) -> dict[str, list]:
+    """Returns the constraints with the translations of each text's terms among its required phrases."""
+    rows = constraints.get("required", [[]] * len(texts))
+    pairs = itertools.zip_longest(rows, texts[: len(rows)], fillvalue="")  # as many as rows, which may be wrong
+    return constraints | {"required": [glossary.required(text, phrases) for phrases, text in pairs]}
+
+
+class Columns:
+    """The columns of input lines, each after a tab: a source, and texts that control its translation.
+
+    names: of the columns after the source. glossary_file: that of `Glossary.read`; None for no glossary. Raises
+    UserError if it cannot be read or contradicts itself.
+    """
+
+    def __init__(self, names: Sequence[str], glossary_file: str | None) -> None:
+        self.names = names
+        self.glossary = None if glossary_file is None else Glossary.read(glossary_file)
+
+    def read(self, lines: Iterable[str], first_line: int) -> tuple[list[str], dict[str, list]]:
+        """Returns the sources of lines and their constraints. A missing column is empty.
+
+        Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError, which names the line, if
+        one is not.
+        """
+        rows = [[*line.split("\t", len(self.names)), *[""] * len(self.names)] for line in lines]
+        texts, constraints = [text for text, *_ in rows], {}
+        for column, name in enumerate(self.names, start=1):
+            cells = enumerate((row[column] for row in rows), start=first_line)
+            constraints[COLUMNS[name]] = [_read(cell, name, f"line {line}: {name}") for line, cell in cells]
+        return texts, constraints if self.glossary is None else with_terms(constraints, texts, self.glossary)
+
+
+def _read(cell: str, column: str, name: str) -> Any:
+    if column == "prefix":
+        return cell
+    try:
+        phrases = json.loads(cell or "[]")
+    except (ValueError, RecursionError):
+        raise UserError(f'{name}={cell!r:.60}: must be a list of phrases in JSON, such as ["a phrase"]') from None
+    return check_required(phrases, name) if column == "required" else check_texts(phrases, name)

@@ -1,0 +1,73 @@
+"""The coverage penalty of Wu et al. (2016, equation 14), by which a finished beam is ranked.
+
+cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention to source token i at output token j.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.top_k import gather
+from transformer.model.layers import Layer
+from transformer.model.masks import Mask, segments_of
+from transformer.model.transformer import Transformer
+from transformer.special_tokens import BOS, EOS, PAD
+
+
+def rank_by_coverage(
+    models: Sequence[Transformer], source: Int[Array, "B S"], hypotheses: Hypotheses, beta: float, count: int
+) -> Hypotheses:
+    """Returns the best `count` hypotheses by score plus coverage penalty, which become their scores."""
+    rows, beams, length = hypotheses.tokens.shape
+    target, repeated = hypotheses.tokens.reshape(-1, length), jnp.repeat(source, beams, axis=0)
+    scores = hypotheses.scores + beta * log_coverage(models, repeated, target).reshape(rows, beams)
+    scores, best = jax.lax.top_k(scores, count)
+    return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores)
+
+
+def log_coverage(
+    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> Float[Array, "B"]:
+    """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the target, at most 1.
+
+    The attention is the mean over the heads of the last decoder layer, and over the models.
+    """
+    weights = sum(last_cross_attention(model, source, target) for model in models) / len(models)
+    attention = jnp.where((target != PAD)[:, :, None], weights, 0.0).sum(axis=1)
+    attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)  # no attention at all: a large penalty
+    return jnp.where((source == PAD) | (source == EOS), 0.0, jnp.log(attention)).sum(axis=1)
+
+
+def last_cross_attention(
+    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> Float[Array, "B T S"]:
+    """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding.
+
+    `attention_weights` is not thread-safe, but decoding traces its programs in threads.
+    """
+    decoder, memory = model.decoder, model.encoder(source)
+    target_input = jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
+    segments, positions = segments_of(target_input), jnp.arange(target.shape[1])[None]
+    mask = Mask(segments, segments, is_causal=True, is_packed=False)
+    memory_mask = Mask(segments, model.encoder.visible_segments(source), is_causal=False, is_packed=False)
+    weights: list[jax.Array] = []
+
+    def apply(layer: Layer, x: jax.Array) -> jax.Array:
+        def attend_self(x: jax.Array) -> jax.Array:
+            return layer.self_attention(x, x, mask, None, decoder.rotary_positions(positions))
+
+        def attend_memory(x: jax.Array) -> jax.Array:
+            attention = layer.cross_attention
+            keys, _ = attention.project_keys_values(memory)
+            weights.append(attention.weights(attention.project_queries(x), keys, memory_mask.dense))
+            return attention(x, memory, memory_mask)
+
+        return layer(x, attend_self, attend_memory, None)
+
+    x = decoder.embed(target_input, positions, None)
+    for layer in decoder.layers:
+        x = apply(layer, x)
+    return weights[-1].mean(axis=1)

@@ -1,0 +1,57 @@
+"""Glossaries: translations that are required where a source has a term."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from transformer.data.sources.lines import read_text_file
+from transformer.decoding.phrases import WORD, starting_a_word
+from transformer.errors import UserError
+
+
+class Glossary:
+    """Terms and their translations.
+
+    A term occurs where its words stand in a source, in the same case, and begin and end at the boundaries of words. The
+    longest terms are found first, and no word belongs to two.
+
+    entries: for each term its name in errors, the term, and its translations, one of which suffices. Raises UserError
+      if a text is empty, or a term has other translations in an earlier entry.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+        terms: dict[str, list[str]] = {}
+        for name, term, translations in entries:
+            term, translations = _normalize(term), list(translations)
+            if not (term and translations and all(map(str.strip, translations))):
+                raise UserError(f"{name}: must be a term with its translation, both with characters other than spaces")
+            if (earlier := terms.setdefault(term, translations)) != translations:
+                raise UserError(
+                    f"{name}: {term!r:.60} has other translations already, {', '.join(earlier)!r:.60}; list all "
+                    "alternatives in one entry"
+                )
+        self._terms = [
+            (term, re.compile(starting_a_word(term) + (f"(?!{WORD.pattern})" if WORD.match(term[-1]) else "")), found)
+            for term, found in sorted(terms.items(), key=lambda item: -len(item[0]))
+        ]
+
+    @classmethod
+    def read(cls, name: str) -> "Glossary":
+        """Reads a file with a term, a tab and its translation a line; further tabs precede alternatives."""
+        lines = enumerate(read_text_file(Path(name)), start=1)
+        columns = [(f"{name}: line {number}", line.split("\t")) for number, line in lines if line.strip()]
+        return cls((where, term, translations) for where, (term, *translations) in columns)
+
+    def required(self, source: str, phrases: Sequence[list[str]] = ()) -> list[list[str]]:
+        """Returns the required phrases of a source, and the translations of the terms that it has."""
+        text, phrases = _normalize(source), list(phrases)
+        for term, pattern, translations in self._terms:
+            if term in text:  # faster than the expression
+                text, count = pattern.subn("\n", text)  # no later term has these words
+                phrases += [translations] if count and translations not in phrases else []
+        return phrases
+
+
+def _normalize(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
