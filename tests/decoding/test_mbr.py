@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import random
 import subprocess
@@ -34,9 +35,9 @@ def pairwise(utility: str, texts: list[str]) -> np.ndarray:
     return np.array(scores).reshape(len(texts), len(texts))
 
 
-def expected_utilities(utility: str, texts: list[str]) -> list[tuple[str, float]]:
+def expected_utilities(utility: str, texts: list[str], weights=None) -> list[tuple[str, float]]:
     """Returns the different texts by the mean of their scores by all texts, the best and first drawn first."""
-    means = dict(zip(texts, pairwise(utility, texts).mean(axis=1), strict=True))
+    means = dict(zip(texts, np.average(pairwise(utility, texts), axis=1, weights=weights), strict=True))
     return sorted(((text, means[text]) for text in dict.fromkeys(texts)), key=lambda pair: -round(pair[1], 9))
 
 
@@ -85,8 +86,10 @@ def test_hypotheses_of_a_beam_are_ranked_by_their_expected_utility(utility):
     beams = translate(make_decoder(beam_size=8), texts, n_best=8)
     ranked = translate(make_mbr(utility, strategy="mbr_beam", beam_size=8), texts, n_best=8)
     for beam, found in zip(beams, ranked, strict=True):
-        expected = expected_utilities(utility, [hypothesis.text for hypothesis in beam])
+        weights = [math.exp(hypothesis.log_probability) for hypothesis in beam]
+        expected = expected_utilities(utility, [hypothesis.text for hypothesis in beam], weights)
         assert [best.text for best in found] == [text for text, _ in expected]
+        np.testing.assert_allclose([best.score for best in found], [score for _, score in expected], rtol=1e-6)
     assert [beam[0].text for beam in beams] != [found[0].text for found in ranked]
     assert [found[:1] for found in ranked] == translate(make_mbr(utility, strategy="mbr_beam", beam_size=8), texts)
 

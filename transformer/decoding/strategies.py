@@ -43,7 +43,7 @@ SAMPLE = (*STEPS, "seed", "temperature", "top_k", "top_p", "epsilon")
 STRATEGIES = {
     "beam": Strategy(search_with_phrases, BEAM),
     "sample": Strategy(sample, (*SAMPLE, "lines"), samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_expected),
-    "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_expected),
+    "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_sample),
+    "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_hypothesis),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }
