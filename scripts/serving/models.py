@@ -71,23 +71,13 @@ class ServedModel:
         for model in self._models.values():
             model.compile()
         self.explorer.compile(self.max_n_best)
-        shapes, known, text = padded_lengths(longest_text(self.model.config.decoding)), set(), "1"
-        while self.explorer.can_score((text, text)):
-            length = next(length for length in shapes if self.explorer.num_tokens(text) <= length)
-            if length not in known:
-                self._explore(text)
-            known.add(length)
-            text += " 1"
-
-    def _explore(self, text: str) -> None:
-        """Compiles the programs of the work "explore" for texts of this length."""
-        for call in (
-            lambda: self.explorer.score([(text, text)]),
-            lambda: self.explorer.attention(text, text),
-            lambda: self._fits(text) and self.explorer.beam_tree(text),
-        ):
-            with contextlib.suppress(UserError):  # the model has no such method
-                call()
+        (one, two), decoding = map(self.explorer.num_tokens, ("1", "1 1")), self.model.config.decoding
+        for padded in padded_lengths(longest_text(decoding)):
+            lengths = padded, min(padded, decoding.max_source_length)  # of known texts and of texts to translate
+            text, source = (" ".join(["1"] * ((length - 1) // (two - one))) for length in lengths)
+            for method, arguments in (("score", [[(text, "")]]), ("attention", (text, "")), ("beam_tree", [source])):
+                with contextlib.suppress(UserError):  # the model has no such method
+                    getattr(self.explorer, method)(*arguments)
 
     async def translate(
         self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control] = ()

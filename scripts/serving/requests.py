@@ -58,14 +58,14 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
         if not isinstance(fields, dict):
             raise HTTPException(400, "Invalid JSON format: must be an object")
         return fields
-    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if kind not in ("", "application/x-www-form-urlencoded", "multipart/form-data"):
         raise HTTPException(415, "content-type must be application/json or that of a form")
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": bytes(body)}
 
     async with Request(request.scope, receive).form(max_files=0) as form:
-        return dict(form)
+        return {**request.query_params, **form}  # as LibreTranslate
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """LibreTranslate's API, the page's routes, limits and errors."""
 
 import asyncio
+import contextlib
 import dataclasses
 import html
 import json
 import shutil
+import socket
 import threading
 import time
 
+import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
@@ -44,6 +47,7 @@ def test_json_and_forms_have_the_same_answer(client, expected):
     answer = {"translatedText": expected("1 2 3")}
     assert client.post("/translate", json=QUESTION).json() == answer
     assert client.post("/translate", data=QUESTION).json() == answer
+    assert client.post("/translate", params=QUESTION).json() == answer
     assert client.post("/translate", files={key: (None, value) for key, value in QUESTION.items()}).json() == answer
 
 
@@ -307,7 +311,7 @@ def hold(model):
 def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_client, served, expected):
     free = hold(served[0])
     clients = [make_client(dataclasses.replace(LIMITS, characters=10**6, body_bytes=10**6)) for _ in range(2)]
-    assert post(clients[0], q="1\n" * 41).json() == {"error": "Slow down: the queue is full"}
+    assert "at most 40" in post(clients[0], q="1\n" * 41).json()["error"]
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(post(clients[0]))) for _ in range(LIMITS.requests)]
     for thread in threads:
@@ -316,6 +320,7 @@ def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_cli
         time.sleep(0.01)
     refused = post(clients[0])
     assert refused.status_code == 429 and "too many requests" in refused.json()["error"]
+    assert post(clients[1], q="1\n" * 38).json() == {"error": "Slow down: the queue is full"}
     assert clients[0].get("/health").status_code == 200
     free()
     for thread in threads:
@@ -430,3 +435,26 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
         assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
         assert [language["code"] for language in library.languages()] == ["in", "out"]
         assert library.detect("1 2")[0]["language"] in ("in", "out")
+
+
+def test_connections_that_stand_still_end_and_others_are_answered(served):
+    with listening(served, seconds=0.5) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        silent, slow, large, deaf = (socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4))
+        began = time.monotonic()
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA")
+        for _ in range(16):
+            with contextlib.suppress(OSError):
+                large.sendall(b"GET / HTTP/1.1\r\nA: " + b"x" * 8192)
+        answers = 500
+        deaf.sendall(b"GET /static/page.js HTTP/1.1\r\nHost: x\r\n\r\n" * answers)
+        assert httpx2.get(f"{address}health").status_code == 200
+        with contextlib.suppress(OSError):
+            assert b" 400 " in large.recv(100)
+        assert silent.recv(9) == slow.recv(9) == b"" and time.monotonic() - began < 20
+        time.sleep(1.5)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := deaf.recv(1 << 20):
+                received += data
+        assert 0 < received.count(b"HTTP/1.1 200") < answers
