@@ -1,7 +1,7 @@
 """Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.

@@ -52,6 +52,7 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
         routes=[
             Route("/translate", routes.limited(routes.translate), **post),
             Route("/detect", routes.limited(routes.detect), **post),
+            Route("/explore/alternatives", routes.limited(routes.explored(explore.alternatives)), **post),
             Route("/explore/attention", routes.limited(routes.explored(explore.attention)), **post),
             Route("/explore/score", routes.limited(routes.explored(explore.score)), **post),
             Route("/explore/beam", routes.limited(routes.explored(explore.beam)), **post),

@@ -95,9 +95,8 @@ class ServedModel:
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if controls:
             kind = "controlled"
-            jobs = [job for texts, control in zip(sentences, controls, strict=True) for job in _control(texts, control)]
-            texts_of_jobs, constraints = _constraints(jobs)
-            self.model.check_constraints(texts_of_jobs, **constraints)
+            jobs = list(itertools.chain(*map(_control, sentences, controls)))
+            self.model.check_constraints(*_constraints(jobs))
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
@@ -120,8 +119,9 @@ class ServedModel:
         return self._model_for(len(sentences)).translate(sentences)
 
     def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
-        texts, constraints = _constraints(jobs)
-        return self._model_for(len(jobs)).translate(texts, self.max_n_best, **constraints)
+        sentences, constraints = _constraints(jobs)
+        prefixes = constraints.pop("prefix")
+        return self._model_for(len(jobs)).translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
 
     def _model_for(self, sentences: int) -> Model:
         """Returns the model whose batches have the fewest filler rows."""
@@ -142,9 +142,9 @@ def _control(sentences: Sequence[str], control: Control) -> list[tuple]:
 
 
 def _constraints(jobs: Sequence[tuple]) -> tuple[list[str], dict[str, list]]:
-    """Returns the sentences of jobs of the kind "controlled", and the arguments of `Model.translate` for them."""
-    texts, *columns = ([job[i] for job in jobs] for i in range(4))
-    return texts, dict(zip(("prefixes", "required", "banned"), columns, strict=True))
+    """Returns the sentences of jobs of the kind "controlled", and their constraints."""
+    sentences, *columns = ([job[i] for job in jobs] for i in range(4))
+    return sentences, dict(zip(("prefix", "required", "banned"), columns, strict=True))
 
 
 def load_models(
