@@ -22,9 +22,8 @@ def test_a_port_in_use_is_refused_before_a_model_is_loaded(capsys):
 
 
 def test_two_servers_that_start_at_once_do_not_share_a_port():
-    with serve.bind("127.0.0.1", 0) as first:
-        with pytest.raises(UserError, match="Address already in use"):
-            serve.bind("127.0.0.1", first.getsockname()[1])
+    with serve.bind("127.0.0.1", 0) as first, pytest.raises(UserError, match="Address already in use"):
+        serve.bind("127.0.0.1", first.getsockname()[1])
 
 
 @pytest.mark.parametrize("flag", ["--port=70000", "--host=no.such.host.invalid"])
