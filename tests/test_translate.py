@@ -67,7 +67,7 @@ def test_n_best_as_text_and_as_json(translated):
         assert f"{written['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
         first = written["translations"][0]
         fields = ("tokens", "pieces", "token_log_probabilities")
-        assert {"text", "log_probability", "score", *fields} == set(first)
+        assert {"text", "log_probability", "score", "score_kind", *fields} == set(first)
         assert len({len(first[field]) for field in fields}) == 1
 
 
