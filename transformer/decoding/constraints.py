@@ -54,14 +54,19 @@ def ends_banned(rules: Int[Array, "#B N 4"], history: History, forbidden: Forbid
 
     The hash of a text is the sum over its tokens of hash times the factors of all later tokens.
     """
-    tokens, before, is_inside = rules[:, None, :, 0], rules[:, None, :, None, 1:3], rules[:, None, :, None, 3]
-    hashes, factors, in_word = jnp.split(jnp.flip(history.spelling[history.tokens], axis=2), (2, 4), axis=3)
-    ends = ((0, 0), (0, 0), (1, 0), (0, 0))  # the last 0, 1, ... L tokens
-    later_factors = jnp.pad(jnp.cumprod(factors, axis=2), ends, constant_values=1)[:, :, :-1]
-    hashes = jnp.pad(jnp.cumsum(hashes * later_factors, axis=2), ends)
-    begins_word = jnp.pad(in_word[:, :, :, 0] == 0, ((0, 0), (0, 0), (0, 1)), constant_values=True)
-    agrees = (hashes[:, :, None] == before).all(axis=4) & ((is_inside == 0) | begins_word[:, :, None])
-    return _forbid(tokens, agrees.any(axis=3), forbidden)
+    tokens, *before, is_inside = (rules[:, None, :, i] for i in range(4))
+    table = jnp.flip(history.spelling[history.tokens], axis=2)
+    in_word, agrees = table[:, :, :, 4], None
+    for i in range(2):
+        factors = jnp.cumprod(table[:, :, :, 2 + i], axis=2)
+        later_factors = jnp.pad(factors, ((0, 0), (0, 0), (1, 0)), constant_values=1)[:, :, :-1]
+        hashes = jnp.cumsum(table[:, :, :, i] * later_factors, axis=2)
+        hashes = jnp.pad(hashes, ((0, 0), (0, 0), (1, 0)))  # of the last 0, 1, ... L tokens
+        equal = hashes[:, :, :, None] == before[i][:, :, None]
+        agrees = equal if agrees is None else agrees & equal
+    begins_word = jnp.pad(in_word == 0, ((0, 0), (0, 0), (0, 1)), constant_values=True)
+    agrees &= (is_inside == 0)[:, :, None] | begins_word[:, :, :, None]
+    return _forbid(tokens, agrees.any(axis=2), forbidden)
 
 
 def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:

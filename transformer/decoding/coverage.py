@@ -23,37 +23,41 @@ def rank_by_coverage(
 ) -> Hypotheses:
     """Returns the best `count` hypotheses by score plus coverage penalty, which become their scores."""
     rows, beams, length = hypotheses.tokens.shape
-    target, repeated = hypotheses.tokens.reshape(-1, length), jnp.repeat(source, beams, axis=0)
-    scores = hypotheses.scores + beta * log_coverage(models, repeated, target).reshape(rows, beams)
+    penalty = beta * log_coverage(models, source, hypotheses.tokens.reshape(-1, length))
+    scores = hypotheses.scores + penalty.reshape(rows, beams)
     scores, best = jax.lax.top_k(scores, count)
     return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores)
 
 
 def log_coverage(
-    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
-) -> Float[Array, "B"]:
+    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"]
+) -> Float[Array, "N"]:
     """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the target, at most 1.
 
-    The attention is the mean over the heads of the last decoder layer, and over the models.
+    The attention is the mean over the heads of the last decoder layer, and over the models. N / B targets follow each
+    other for each source.
     """
     weights = sum(last_cross_attention(model, source, target) for model in models) / len(models)
     attention = jnp.where((target != PAD)[:, :, None], weights, 0.0).sum(axis=1)
     attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)  # no attention at all: a large penalty
-    return jnp.where((source == PAD) | (source == EOS), 0.0, jnp.log(attention)).sum(axis=1)
+    is_counted = jnp.repeat((source != PAD) & (source != EOS), len(target) // len(source), axis=0)
+    return jnp.where(is_counted, jnp.log(attention), 0.0).sum(axis=1)
 
 
 def last_cross_attention(
-    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "B T"]
-) -> Float[Array, "B T S"]:
+    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "N T"]
+) -> Float[Array, "N T S"]:
     """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding.
 
     `attention_weights` is not thread-safe, but decoding traces its programs in threads.
     """
-    decoder, memory = model.decoder, model.encoder(source)
+    decoder, count = model.decoder, len(target) // len(source)
+    memory = jnp.repeat(model.encoder(source), count, axis=0)
+    visible = jnp.repeat(model.encoder.visible_segments(source), count, axis=0)
     target_input = jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
     segments, positions = segments_of(target_input), jnp.arange(target.shape[1])[None]
     mask = Mask(segments, segments, is_causal=True, is_packed=False)
-    memory_mask = Mask(segments, model.encoder.visible_segments(source), is_causal=False, is_packed=False)
+    memory_mask = Mask(segments, visible, is_causal=False, is_packed=False)
     x, weights = decoder.embed(target_input, positions, None), []
     for layer in decoder.layers:
 
