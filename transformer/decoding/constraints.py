@@ -24,7 +24,7 @@ class History(NamedTuple):
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
-    spelling: Int[Array, "V 5"] | None
+    spelling: Int[Array, "V 8"] | None
 
     def last(self, i: int) -> Int[Array, "B K"]:
         """Returns the i-th last token of each hypothesis; PAD if it is shorter."""
@@ -52,20 +52,19 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
 def ends_banned(rules: Int[Array, "#B N 4"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids the tokens that end a banned phrase after the text of a hypothesis. Rules are those of `Spelling`.
 
-    The hash of a text is the sum over its tokens of hash times the factors of all later tokens.
+    The hash of a text is the sum over its tokens of hash times the factors of all later tokens. The space of its first
+    token does not count. Texts of the last 0, 1, ... L tokens are compared.
     """
     tokens, *before, is_inside = (rules[:, None, :, i] for i in range(4))
     table = jnp.flip(history.spelling[history.tokens], axis=2)
-    in_word, agrees = table[:, :, :, 4], None
-    for i in range(2):
-        factors = jnp.cumprod(table[:, :, :, 2 + i], axis=2)
-        later_factors = jnp.pad(factors, ((0, 0), (0, 0), (1, 0)), constant_values=1)[:, :, :-1]
-        hashes = jnp.cumsum(table[:, :, :, i] * later_factors, axis=2)
-        hashes = jnp.pad(hashes, ((0, 0), (0, 0), (1, 0)))  # of the last 0, 1, ... L tokens
-        equal = hashes[:, :, :, None] == before[i][:, :, None]
-        agrees = equal if agrees is None else agrees & equal
-    begins_word = jnp.pad(in_word == 0, ((0, 0), (0, 0), (0, 1)), constant_values=True)
-    agrees &= (is_inside == 0)[:, :, None] | begins_word[:, :, :, None]
+    *columns, in_word, has_space = (table[:, :, :, i] for i in range(8))
+    none, first = ((0, 0), (0, 0), (1, 0)), ((0, 0), (0, 0), (0, 1))  # before the last token, and the first one
+    begins_word = jnp.pad(in_word == 0, first, constant_values=True) | jnp.pad(has_space == 1, none)
+    agrees = (is_inside == 0)[:, :, None] | begins_word[:, :, :, None]
+    for value, hashes, first_hashes, factors in zip(before, columns[:2], columns[2:4], columns[4:], strict=True):
+        later = jnp.pad(jnp.cumprod(factors, axis=2), none, constant_values=1)[:, :, :-1]
+        sums = jnp.pad(jnp.cumsum(hashes * later, axis=2), none)[:, :, :-1]  # of the tokens after each
+        agrees &= jnp.pad(sums + first_hashes * later, none)[:, :, :, None] == value[:, :, None]
     return _forbid(tokens, agrees.any(axis=2), forbidden)
 
 

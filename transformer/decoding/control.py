@@ -37,7 +37,7 @@ class OutputControl:
         lines = read_text_file(Path(config.banned)) if config.banned else []
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
         if rules := self.banned and [self.spelling.rules(self.banned)]:
-            self.values["banned"] = jnp.array(_array(rules, (1, *_sizes(rules, 2))))
+            self.values["banned"] = jnp.array(rules)
 
     @property
     def spelling(self) -> Spelling:

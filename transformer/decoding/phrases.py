@@ -30,12 +30,13 @@ class Spelling:
     """The texts of a vocabulary's tokens, from which the search computes hashes of the ends of its hypotheses.
 
     texts: those that the tokens add to an output.
-    table: for each token: two hashes of its text, the factors by which it multiplies those of a text before it, and
-      whether a phrase after it does not begin a word.
+    table: for each token: two hashes of its text, those without a space at its start, the factors by which it
+      multiplies the hashes of a text before it, whether a phrase after it does not begin a word, and whether it has the
+      space.
     """
 
     texts: Sequence[str]
-    table: Int[np.ndarray, "V 5"]
+    table: Int[np.ndarray, "V 8"]
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -48,8 +49,10 @@ class Spelling:
             self._tokens.setdefault(text, []).append(token)
         self._longest = max(map(len, self._tokens))
         factors = [[pow(multiplier, len(text), 1 << 32) for multiplier in _MULTIPLIERS] for text in self.texts]
-        in_word = [[token == PAD or bool(WORD.match(text[-1:]))] for token, text in enumerate(self.texts)]
-        self.table = np.hstack([[_hashes(text) for text in self.texts], _as_int32(factors), in_word]).astype(np.int32)
+        has_space = [text.startswith(" ") for text in self.texts]
+        in_word = [token == PAD or bool(WORD.match(text[-1:])) for token, text in enumerate(self.texts)]
+        hashes = [[*_hashes(text), *_hashes(text.removeprefix(" "))] for text in self.texts]
+        self.table = np.column_stack([hashes, _as_int32(factors), in_word, has_space]).astype(np.int32)
 
     def normalize(self, name: str, phrases: Iterable[str]) -> list[str]:
         """Returns the phrases as outputs would have them, without those that no output can have."""
@@ -60,15 +63,15 @@ class Spelling:
     def rules(self, phrases: Iterable[str]) -> list[list[int]]:
         """Returns the tokens that end a phrase, with the hashes of the rest before, and whether that must begin a word.
 
-        A rest with a space before it always does.
+        A token that has the whole phrase after a space needs nothing before it.
         """
-        return [rule for phrase in phrases for rule in self._rules(phrase)]
-
-    def _rules(self, phrase: str) -> Iterable[list[int]]:
-        for text, is_inside in ((f" {phrase}", False), (phrase, bool(WORD.match(phrase)))):
-            for i in range(max(len(text) - self._longest, 0), len(text)):
-                for token in self._tokens.get(text[i:], ()):
-                    yield [token, *_hashes(text[:i]), int(is_inside)]
+        rules = []
+        for phrase in phrases:
+            is_inside = int(bool(WORD.match(phrase)))
+            rules += [[token, *_hashes(""), 0] for token in self._tokens.get(f" {phrase}", ())]
+            for i in range(max(len(phrase) - self._longest, 0), len(phrase)):
+                rules += [[token, *_hashes(phrase[:i]), is_inside] for token in self._tokens.get(phrase[i:], ())]
+        return rules
 
     def ended(self, tokens: Sequence[int], phrases: Sequence[str]) -> str | None:
         """Returns a phrase that one of the tokens ends, after those before it, or None."""
