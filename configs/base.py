@@ -208,8 +208,8 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))
 
     keys.decoding = decoding = ml_collections.ConfigDict()
-    # beam; sample: drawn at random; mbr, mbr_beam: of mbr_samples samples, or the hypotheses of a beam search, that of
-    # the highest expected utility; ctc: prefix beam search, for objective=ctc
+    # beam; sample: drawn at random; mbr, mbr_beam: the highest expected utility among mbr_samples samples, or among the
+    # hypotheses of a beam search (minimum Bayes risk); ctc: prefix beam search, for objective=ctc
     decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
     decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none

@@ -9,6 +9,8 @@ explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the request
 
 import argparse
 import contextlib
+import gc
+import resource
 import socket
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
 LAST_PORT = 65535
+GRACE = 10  # seconds to read the answer of a request that took as long as it may
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -26,10 +29,10 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--workdir=DIR is needed: the folder of a run")
     keys = [] if arguments.api_keys is None else read_keys(Path(arguments.api_keys))
     with contextlib.closing(bind(arguments.host, arguments.port)) as listener:
-        import uvicorn  # these imports take seconds, which --help should not
-
+        # These imports take seconds, which --help should not.
         from scripts.serving.app import make_app
         from scripts.serving.metrics import Metrics
+        from scripts.serving.middleware import make_server
         from scripts.serving.models import load_models
         from scripts.serving.requests import Limits
         from transformer.cache import enable_compilation_cache
@@ -47,13 +50,15 @@ def main(arguments: argparse.Namespace) -> None:
             requests=arguments.max_requests,
             seconds=arguments.max_seconds,
         )
-        app = make_app(models, limits, keys, metrics)
-        # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
-        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, ws="none")
-        listener.listen(config.backlog)  # so that who reads the next line can connect
+        server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen(server.config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         logging.info("Ended after the requests that were accepted.")
 
 
@@ -69,7 +74,10 @@ def read_keys(path: Path) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible."""
+    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible.
+
+    No other server can bind to the port: the socket gives up SO_REUSEADDR, which it needs again when it listens.
+    """
     if port > LAST_PORT:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
     listener = None
@@ -78,6 +86,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, OverflowError) as error:
         if listener is not None:
             listener.close()

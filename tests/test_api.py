@@ -62,7 +62,7 @@ def test_translations_begin_with_their_prefixes(model):
     prefixes = iter(["7 6 7"] + [""] * (len(TEXTS) - 1))
     first, *others = model.translate(TEXTS, prefixes=prefixes)
     assert first[0].text.startswith("7 6 7") and others == model.translate(TEXTS)[1:]
-    with pytest.raises(UserError, match=r"prefixes\[0\]=3: must be a str"):
+    with pytest.raises(UserError, match=r"prefix\[0\]=3: must be a str"):
         model.translate(["1"], prefixes=[3])
 
 
@@ -195,6 +195,20 @@ def test_loading_errors_name_the_argument(workdirs):
         with pytest.raises(UserError) as caught:
             api.load(*arguments, settings)
         assert str(caught.value).startswith(message)
+
+
+def test_alternatives_begin_with_the_prefix_and_another_token(model):
+    found = model.alternatives("1 2 3", "7 6", count=3)
+    assert len({translation.tokens[2] for translation in found}) == 3
+    assert all(f"{translation.text} ".startswith("7 6 ") for translation in found)
+    for arguments, message in (
+        (("1", "2", 0), "count=0: must be an integer of at least 1"),
+        (("1", 2, 1), "prefix=2: must be a str"),
+    ):
+        with pytest.raises(UserError, match=message):
+            inspect.unwrap(Model.alternatives)(model, *arguments)
+    with pytest.raises(UserError, match="alternatives: is not defined for decoding.strategy=sample"):
+        model.with_decoding(strategy="sample").alternatives("1", "", 1)
 
 
 def test_a_beam_tree_is_that_of_a_beam_search(workdirs):

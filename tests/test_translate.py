@@ -67,7 +67,7 @@ def test_n_best_as_text_and_as_json(translated):
         assert f"{written['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
         first = written["translations"][0]
         fields = ("tokens", "pieces", "token_log_probabilities")
-        assert {"text", "log_probability", "score", *fields} == set(first)
+        assert {"text", "log_probability", "score", "score_kind", *fields} == set(first)
         assert len({len(first[field]) for field in fields}) == 1
 
 
@@ -82,7 +82,7 @@ def test_a_column_of_prefixes_begins_the_outputs(translated):
     ) and "line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them" in log
 
 
-def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_path):
+def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_path, monkeypatch):
     (tmp_path / "terms").write_text("4 5\t6 6\t2 2\n7\t1 1\n")
     columns = ("--required_column", "--banned_column", "--prefix_column")
     text = b'1 2 3\t["7 7", ["3 3", "4"]]\t\t5\n4 5 6\t\t["6 6"]\t3\n2 2 7\n6 5 4\t[]\n'
@@ -103,7 +103,9 @@ def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_p
         code, lines, log = translated(b"1\n2\t" + cell, columns[0])
         assert (code, lines) == (2, []) and message in log
     code, lines, log = translated(b'7\t["1 1"]\n', "--banned_column", flag)
-    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but banned is '1 1'; remove one" in log
+    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but '1 1' is banned; remove one" in log
+    monkeypatch.setattr(translate, "CHUNK_LINES", 1)
+    assert "line 2: required='x'" in translated(b"1\n2\tx", columns[0])[2]
     (tmp_path / "terms").write_text("7\t1\n7\t2\n")
     assert "line 2: '7' has other translations already, '1'; list all" in translated(b"", flag)[2]
 

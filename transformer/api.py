@@ -5,13 +5,13 @@ import dataclasses
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from transformer.arguments import check_constraints, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
 from transformer.decoding import forced_decoding
+from transformer.decoding.alternatives import alternatives
 from transformer.decoding.beam_tree import BeamTree, trace
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.translation import Translation, encode
@@ -87,18 +87,16 @@ class Model:
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
         texts = check_texts(texts, "texts")
-        constraints = check_constraints(texts, prefixes, required, banned, glossary)
+        constraints = check_constraints(texts, glossary, prefix=prefixes, required=required, banned=banned)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         self._check("translate")
         with self._lock:
             return self._decoder.translate(self._parameters, texts, n_best, constraints=constraints)
 
-    def check_constraints(self, texts: Iterable[str], **constraints: Any) -> None:
-        """Raises UserError if `translate` does for these texts and constraints, without a search."""
-        texts, decoder = check_texts(texts, "texts"), self._decoder
-        constraints = check_constraints(texts, **constraints)
-        decoder.control.with_texts(decoder.arrays, constraints, decoder.source_tokens(texts, 1), first_line=1)
+    def check_constraints(self, texts: Sequence[str], constraints: Mapping[str, Sequence]) -> None:
+        """Raises UserError if no translation can obey the constraints, which `OutputControl.with_texts` explains."""
+        self._decoder.control.with_texts(tuple, constraints, self._decoder.source_tokens(texts, 1), first_line=1)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
@@ -132,6 +130,20 @@ class Model:
         with self._lock:
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
+    def alternatives(self, text: str, prefix: str, count: int) -> list[Translation]:
+        """Returns the best translation with each of the `count` likeliest tokens after a prefix, the likeliest first.
+
+        The prefix may end within a word. There are fewer if the search allows fewer tokens there, and a text without
+        tokens has one empty translation. Raises UserError as `translate` and `beam_tree` do, or if `count` is more than
+        twice `config.decoding.beam_size`.
+        """
+        text, prefix = check_text(text, "text"), check_text(prefix, "prefix")
+        if type(count) is not int or count < 1:
+            raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
+        self._check("alternatives")
+        with self._lock:
+            return alternatives(self._decoder, self._parameters, text, prefix, count)
+
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
 
@@ -139,8 +151,6 @@ class Model:
         """
         text = check_text(text, "text")
         self._check("beam_tree")
-        if self.config.decoding.strategy != "beam":
-            raise UserError(f"beam_tree: is not defined for decoding.strategy={self.config.decoding.strategy}")
         with self._lock:
             return trace(self._decoder, self._parameters, text)
 
@@ -187,6 +197,8 @@ class Model:
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
+        if (strategy := self.config.decoding.strategy) != "beam" and method in ("beam_tree", "alternatives"):
+            raise UserError(f"{method}: is not defined for decoding.strategy={strategy}")
 
 
 def _refuse_fork(method: str) -> None:

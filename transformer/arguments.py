@@ -2,14 +2,13 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from transformer.decoding.glossary import Glossary
 from transformer.errors import UserError
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
-COLUMNS = {"prefix": "prefix", "required": "required", "banned": "banned_here"}  # the constraint of each
 
 
 def check_text(text: Any, name: str) -> str:
@@ -55,55 +54,50 @@ def check_glossary(glossary: Any, name: str = "glossary") -> Glossary:
     return Glossary(entries)
 
 
-def check_constraints(
-    texts: Sequence[str], prefixes: Any = None, required: Any = None, banned: Any = None, glossary: Any = None
-) -> dict[str, list]:
-    """Returns the constraints of `OutputControl.with_texts`, given the arguments of `Model.translate`."""
-    constraints: dict[str, list] = {} if prefixes is None else {"prefix": check_texts(prefixes, "prefixes")}
-    for name, rows, check in (("required", required, check_required), ("banned", banned, check_texts)):
-        if rows is not None:
-            rows = enumerate(check_items(rows, name, "lists of phrases"))
-            constraints[COLUMNS[name]] = [check(row, f"{name}[{i}]") for i, row in rows]
-    return constraints if glossary is None else with_terms(constraints, texts, check_glossary(glossary))
+# The texts that control the translation of a source, and their checks.
+CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "prefix": check_text,
+    "required": check_required,
+    "banned": check_texts,
+}
 
 
-def with_terms(constraints: dict[str, list], texts: Sequence[str], glossary: Glossary) -> dict[str, list]:
+def check_constraints(texts: Sequence[str], glossary: Any, **columns: Any) -> dict[str, list]:
+    """Returns what `OutputControl.with_texts` takes. Columns of `CHECKS` are None or have an item for each text."""
+    constraints = {
+        name: [CHECKS[name](row, f"{name}[{i}]") for i, row in enumerate(check_items(rows, name, "items of texts"))]
+        for name, rows in columns.items()
+        if rows is not None
+    }
+    return constraints if glossary is None else _with_terms(constraints, texts, check_glossary(glossary))
+
+
+def read_columns(
+    lines: Iterable[str], names: Sequence[str], glossary: Glossary | None, first_line: int
+) -> tuple[list[str], dict[str, list]]:
+    """Returns the sources of lines and their constraints, from the columns with these names after the source.
+
+    A missing column is empty. Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError,
+    which names the line, if one is not.
+    """
+    rows = [[*line.split("\t", len(names)), *[""] * len(names)] for line in lines]
+    texts, constraints = [text for text, *_ in rows], {}
+    for column, name in enumerate(names, start=1):
+        cells = enumerate((row[column] for row in rows), start=first_line)
+        constraints[name] = [CHECKS[name](_parse(cell, name, line), f"line {line}: {name}") for line, cell in cells]
+    return texts, constraints if glossary is None else _with_terms(constraints, texts, glossary)
+
+
+def _parse(cell: str, name: str, line: int) -> Any:
+    try:
+        return cell if name == "prefix" else json.loads(cell or "[]")
+    except (ValueError, RecursionError):
+        advice = 'must be a list of phrases in JSON, such as ["a phrase"]'
+        raise UserError(f"line {line}: {name}={cell!r:.60}: {advice}") from None
+
+
+def _with_terms(constraints: dict[str, list], texts: Sequence[str], glossary: Glossary) -> dict[str, list]:
     """Returns the constraints with the translations of each text's terms among its required phrases."""
     rows = constraints.get("required", [[]] * len(texts))
     pairs = itertools.zip_longest(rows, texts[: len(rows)], fillvalue="")  # as many as rows, which may be wrong
     return constraints | {"required": [glossary.required(text, phrases) for phrases, text in pairs]}
-
-
-class Columns:
-    """The columns of input lines, each after a tab: a source, and texts that control its translation.
-
-    names: of the columns after the source. glossary_file: that of `Glossary.read`; None for no glossary. Raises
-    UserError if it cannot be read or contradicts itself.
-    """
-
-    def __init__(self, names: Sequence[str], glossary_file: str | None) -> None:
-        self.names = names
-        self.glossary = None if glossary_file is None else Glossary.read(glossary_file)
-
-    def read(self, lines: Iterable[str], first_line: int) -> tuple[list[str], dict[str, list]]:
-        """Returns the sources of lines and their constraints. A missing column is empty.
-
-        Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError, which names the line, if
-        one is not.
-        """
-        rows = [[*line.split("\t", len(self.names)), *[""] * len(self.names)] for line in lines]
-        texts, constraints = [text for text, *_ in rows], {}
-        for column, name in enumerate(self.names, start=1):
-            cells = enumerate((row[column] for row in rows), start=first_line)
-            constraints[COLUMNS[name]] = [_read(cell, name, f"line {line}: {name}") for line, cell in cells]
-        return texts, constraints if self.glossary is None else with_terms(constraints, texts, self.glossary)
-
-
-def _read(cell: str, column: str, name: str) -> Any:
-    if column == "prefix":
-        return cell
-    try:
-        phrases = json.loads(cell or "[]")
-    except (ValueError, RecursionError):
-        raise UserError(f'{name}={cell!r:.60}: must be a list of phrases in JSON, such as ["a phrase"]') from None
-    return check_required(phrases, name) if column == "required" else check_texts(phrases, name)

@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
         if rerank:
             advice = "another model, and its weight in the score; repeatable"
-            self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", help=advice)
+            self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", default=[], help=advice)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

@@ -1,7 +1,8 @@
 """Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT ...]
+    [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.
@@ -28,15 +29,16 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.arguments import Columns  # these imports take seconds, which --help should not
+    from transformer.arguments import read_columns  # these imports take seconds, which --help should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
+    from transformer.decoding.glossary import Glossary
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
     overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
     enable_compilation_cache()
-    columns = Columns(arguments.columns, arguments.glossary)
+    glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
@@ -45,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
-        texts, constraints = columns.read(decode_lines(chunk, first_line), first_line)
+        texts, constraints = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line, constraints=constraints)
         for text, best in zip(texts, translations, strict=True):
             output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)

@@ -52,6 +52,7 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
         routes=[
             Route("/translate", routes.limited(routes.translate), **post),
             Route("/detect", routes.limited(routes.detect), **post),
+            Route("/explore/alternatives", routes.limited(routes.explored(explore.alternatives)), **post),
             Route("/explore/attention", routes.limited(routes.explored(explore.attention)), **post),
             Route("/explore/score", routes.limited(routes.explored(explore.score)), **post),
             Route("/explore/beam", routes.limited(routes.explored(explore.beam)), **post),
@@ -82,12 +83,15 @@ class Routes:
         async def respond(request: Request) -> Any:
             fields = await read_fields(request, self.limits)
             check_key(fields, self.keys)
-            return await unless_gone(request, route(fields))
-
-        async def endpoint(request: Request) -> Response:
-            if self._running >= self.limits.requests:
+            if self._running >= self.limits.requests:  # those whose body comes slowly do not count
                 raise HTTPException(429, "Slow down: too many requests at a time")
             self._running += 1
+            try:
+                return await unless_gone(request, route(fields))
+            finally:
+                self._running -= 1
+
+        async def endpoint(request: Request) -> Response:
             try:
                 async with asyncio.timeout(self.limits.seconds):  # a client may send its body slowly
                     return JSONResponse(await respond(request))
@@ -99,8 +103,6 @@ class Routes:
                 raise HTTPException(503, f"the request took more than {self.limits.seconds:g} seconds") from None
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED)
-            finally:
-                self._running -= 1
 
         return endpoint
 

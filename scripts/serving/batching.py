@@ -1,7 +1,6 @@
 """A queue that gathers the work of concurrent requests for one model, and the thread that does it."""
 
 import asyncio
-import collections
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from transformer.errors import UserError
+
 EMA = 0.5  # weight of the newest batch in the number of jobs that the next one waits for
+SHARE = 8  # jobs of a request that go before the requests which come a batch later
 
 
 class QueueFull(Exception):
@@ -28,11 +30,15 @@ class Work:
 class Job:
     kind: str
     argument: Any
+    turn: int
     future: Future = field(default_factory=Future)
 
 
 class Batcher:
-    """A queue for one model. Jobs of one kind that wait together are computed together, in the order they came.
+    """A queue for one model. Jobs of one kind that wait together are computed together, the earliest turns first.
+
+    The first jobs of a request have their turn in the next batch, and every further `SHARE` of them a batch later. So
+    short requests pass a long one, which they cannot delay for ever.
 
     An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches, at most
     `wait_seconds` after the first: clients send their next requests when they have the answers of a batch. A job whose
@@ -52,7 +58,8 @@ class Batcher:
         report: Callable[[str, int, float], None] = lambda kind, jobs, seconds: None,
     ) -> None:
         self.kinds, self.wait_seconds, self.max_jobs, self.report = kinds, wait_seconds, max_jobs, report
-        self._jobs: collections.deque[Job] = collections.deque()
+        self._jobs: list[Job] = []
+        self._batches = 0
         self._changed, self._is_closed, self._expected = threading.Condition(), False, 1.0
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -65,14 +72,19 @@ class Batcher:
         return self._thread.is_alive()
 
     async def compute(self, kind: str, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the results for the arguments. Raises QueueFull, or the exception of the first that fails."""
-        jobs = [Job(kind, argument) for argument in arguments]
+        """Returns the results for the arguments.
+
+        Raises UserError if the queue is too short for them, QueueFull if it is now, or the first exception of the work.
+        """
+        if len(arguments) > self.max_jobs:
+            raise UserError(f"the text has {len(arguments)} sentences, must have at most {self.max_jobs}")
+        jobs = [Job(kind, argument, self._batches + i // SHARE) for i, argument in enumerate(arguments)]
         with self._changed:
             if len(self._jobs) + len(jobs) > self.max_jobs:
-                self._jobs = collections.deque(job for job in self._jobs if not job.future.cancelled())
+                self._jobs = [job for job in self._jobs if not job.future.cancelled()]
                 if len(self._jobs) + len(jobs) > self.max_jobs:
                     raise QueueFull
-            self._jobs.extend(jobs)
+            self._jobs = sorted(self._jobs + jobs, key=lambda job: job.turn)  # stable, so that equal turns keep order
             self._changed.notify()
         futures = [asyncio.wrap_future(job.future) for job in jobs]
         try:
@@ -101,14 +113,14 @@ class Batcher:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
                 self._changed.wait_for(self._is_complete, self.wait_seconds)
-                taken, others = [], collections.deque()
+                taken, others = [], []
                 for job in self._jobs:
                     kind = taken[0].kind if taken else job.kind
                     if job.kind != kind or len(taken) == self.kinds[kind].capacity:
                         others.append(job)
                     elif job.future.set_running_or_notify_cancel():
                         taken.append(job)
-                self._jobs = others
+                self._jobs, self._batches = others, self._batches + 1
                 if taken or self._is_closed:
                     self._expected += EMA * (len(taken) - self._expected)
                     return taken

@@ -4,7 +4,7 @@ Each function checks the fields of a request, and returns a function that comput
 Python interface: U+2581 begins a word, "</s>" is end-of-sentence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from scripts.charts import beam as beam_chart
 from scripts.serving.requests import Limits, read_texts
 from transformer.api import Model
+from transformer.decoding.translation import Translation
 
 
 def attention(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
@@ -29,13 +30,14 @@ def attention(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[
 def score(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
     """Scores each of `translations`, a list of texts, in total and by tokens."""
     source, (targets, _) = _sentence(fields, "q", limits), read_texts(fields, "translations", limits)
-    names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
+    return lambda: {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
-    def call() -> dict[str, Any]:
-        scored = model.score([(source, target) for target in targets])
-        return {"scores": [{name: getattr(translation, name) for name in names} for translation in scored]}
 
-    return call
+def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+    """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
+    source, prefix = _sentence(fields, "q", limits), _sentence({"prefix": "", **fields}, "prefix", limits)
+    count = 2 * model.config.decoding.beam_size
+    return lambda: {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
 
 def beam(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
@@ -44,6 +46,11 @@ def beam(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], d
     if (tokens := model.num_tokens(source)) > longest:
         raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
     return lambda: beam_chart.tree(model.beam_tree(source)).to_dict()
+
+
+def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
+    names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
+    return [{name: getattr(translation, name) for name in names} for translation in translations]
 
 
 def _sentence(fields: dict[str, Any], name: str, limits: Limits) -> str:

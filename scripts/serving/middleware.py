@@ -1,9 +1,14 @@
-"""Security headers and measurements of all answers."""
+"""Security headers and measurements of all answers, and the end of connections that stand still."""
 
+import asyncio
+import functools
 import time
 from collections.abc import Collection
+from typing import Any
 
+import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from scripts.serving.metrics import Metrics
 
@@ -15,6 +20,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+HEADER_BYTES = 65536  # the most of a request, its first line included
 
 
 class Measured:
@@ -37,3 +43,44 @@ class Measured:
             await send(message)
 
         await self.app(scope, receive, send_measured)
+
+
+def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
+    """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
+    # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
+    known = {"log_config": None, "access_log": False, "server_header": False, "ws": "none"}
+    return uvicorn.Server(uvicorn.Config(app, http=functools.partial(Connection, seconds=seconds), **known, **options))
+
+
+class Connection(AutoHTTPProtocol):
+    """A connection of uvicorn that does not outlast its limits: headers that trickle, answers that nobody reads.
+
+    It is closed if no request begins in `seconds`, if one takes two times as long, the reading of its answer included,
+    or if its headers are too large.
+    """
+
+    def __init__(self, *, seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._seconds, self._header_bytes = seconds, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self._seconds, self._check, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        earlier = self.cycle  # of the latest request; None before the first
+        super().data_received(data)
+        is_header = self.cycle is earlier and not (earlier and earlier.more_body)
+        self._header_bytes = self._header_bytes + len(data) if is_header else 0
+        if self._header_bytes > HEADER_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The headers have more than {HEADER_BYTES} bytes.")
+
+    def _check(self, earlier: Any) -> None:
+        if self.cycle is earlier:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(self._seconds, self._check, self.cycle)

@@ -1,5 +1,6 @@
 """The models of a server, one for each pair of languages, each with its queue."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from transformer.errors import UserError
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+LONG = 1000  # characters of a request that are split into sentences in another thread, so that no request waits
 
 
 class ServedModel:
@@ -71,23 +73,13 @@ class ServedModel:
         for model in self._models.values():
             model.compile()
         self.explorer.compile(self.max_n_best)
-        shapes, known, text = padded_lengths(longest_text(self.model.config.decoding)), set(), "1"
-        while self.explorer.can_score((text, text)):
-            length = next(length for length in shapes if self.explorer.num_tokens(text) <= length)
-            if length not in known:
-                self._explore(text)
-            known.add(length)
-            text += " 1"
-
-    def _explore(self, text: str) -> None:
-        """Compiles the programs of the work "explore" for texts of this length."""
-        for call in (
-            lambda: self.explorer.score([(text, text)]),
-            lambda: self.explorer.attention(text, text),
-            lambda: self._fits(text) and self.explorer.beam_tree(text),
-        ):
-            with contextlib.suppress(UserError):  # the model has no such method
-                call()
+        (one, two), decoding = map(self.explorer.num_tokens, ("1", "1 1")), self.model.config.decoding
+        for padded in padded_lengths(longest_text(decoding)):
+            lengths = padded, min(padded, decoding.max_source_length)  # of known texts and of texts to translate
+            text, source = (" ".join(["1"] * ((length - 1) // (two - one))) for length in lengths)
+            for method, arguments in (("score", [[(text, "")]]), ("attention", (text, "")), ("beam_tree", [source])):
+                with contextlib.suppress(UserError):  # the model has no such method
+                    getattr(self.explorer, method)(*arguments)
 
     async def translate(
         self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control] = ()
@@ -97,14 +89,14 @@ class ServedModel:
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
         `controls` are empty or have one for each text. Raises UserError if no output can obey one.
         """
-        split = [self._split(text, form) for text in sources]
+        is_long = sum(map(len, sources)) > LONG
+        split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if controls:
             kind = "controlled"
-            jobs = [job for texts, control in zip(sentences, controls, strict=True) for job in _control(texts, control)]
-            texts_of_jobs, constraints = _constraints(jobs)
-            self.model.check_constraints(texts_of_jobs, **constraints)
+            jobs = list(itertools.chain(*map(_control, sentences, controls)))
+            self.model.check_constraints(*_constraints(jobs))
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
@@ -116,18 +108,20 @@ class ServedModel:
             translations.append(list(dict.fromkeys(joined)))
         return translations
 
-    def _split(self, text: str, form: str) -> list[texts.Piece]:
-        split: list[texts.Piece] = []
-        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
-            split += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
+    def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
+        split: list[list[texts.Piece]] = [[] for _ in sources]
+        for pieces, text in zip(split, sources, strict=True):
+            for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
+                pieces += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
         return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
         return self._model_for(len(sentences)).translate(sentences)
 
     def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
-        texts, constraints = _constraints(jobs)
-        return self._model_for(len(jobs)).translate(texts, self.max_n_best, **constraints)
+        sentences, constraints = _constraints(jobs)
+        prefixes = constraints.pop("prefix")
+        return self._model_for(len(jobs)).translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
 
     def _model_for(self, sentences: int) -> Model:
         """Returns the model whose batches have the fewest filler rows."""
@@ -148,9 +142,9 @@ def _control(sentences: Sequence[str], control: Control) -> list[tuple]:
 
 
 def _constraints(jobs: Sequence[tuple]) -> tuple[list[str], dict[str, list]]:
-    """Returns the sentences of jobs of the kind "controlled", and the arguments of `Model.translate` for them."""
-    texts, *columns = ([job[i] for job in jobs] for i in range(4))
-    return texts, dict(zip(("prefixes", "required", "banned"), columns, strict=True))
+    """Returns the sentences of jobs of the kind "controlled", and their constraints."""
+    sentences, *columns = ([job[i] for job in jobs] for i in range(4))
+    return sentences, dict(zip(("prefix", "required", "banned"), columns, strict=True))
 
 
 def load_models(

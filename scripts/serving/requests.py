@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from transformer.arguments import check_glossary, check_items, check_required, check_text, check_texts
+from transformer.arguments import CHECKS, check_glossary, check_items
 from transformer.decoding.glossary import Glossary
 
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
@@ -58,21 +58,19 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
         if not isinstance(fields, dict):
             raise HTTPException(400, "Invalid JSON format: must be an object")
         return fields
-    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if kind not in ("", "application/x-www-form-urlencoded", "multipart/form-data"):
         raise HTTPException(415, "content-type must be application/json or that of a form")
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": bytes(body)}
 
     async with Request(request.scope, receive).form(max_files=0) as form:
-        return dict(form)
+        return {**request.query_params, **form}  # as LibreTranslate
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the pairs as a dict. Raises HTTPException if a name occurs twice, as in a glossary."""
     if len(fields := dict(pairs)) < len(pairs):
-        name = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise HTTPException(400, f"Invalid JSON format: {name!r:.60} occurs twice in an object")
+        raise HTTPException(400, "Invalid JSON format: an object has a name twice")
     return fields
 
 
@@ -102,21 +100,19 @@ def read_controls(fields: dict[str, Any], count: int, is_list: bool, limits: Lim
     If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each. Raises HTTPException or
     UserError if a field is wrong or too large.
     """
-    checks = {"prefix": check_text, "required": check_required, "banned": check_texts}
-    if not any(fields.get(name) for name in (*checks, "glossary")):
-        return []
-    columns = []
-    for name, check in checks.items():
-        value = fields.get(name) or ("" if name == "prefix" else [])
-        items = check_items(value, name, "items") if is_list and value else [value] * count
+    given = {name: fields[name] for name in ("prefix", "required", "banned", "glossary") if fields.get(name)}
+    glossary = check_glossary(given.pop("glossary", {}))
+    columns = {"prefix": [""] * count, "required": [[]] * count, "banned": [[]] * count}
+    for name, value in given.items():
+        items = check_items(value, name, "items") if is_list else [value]
         if len(items) != count:
             raise HTTPException(400, f"Invalid request: {name} has {len(items)} items, must have {count}")
-        columns.append([check(item, name) for item in items])
-    prefixes, required, banned = columns
-    phrases = [[*itertools.chain(*row), *others] for row, others in zip(required, banned, strict=True)]
-    _check_size([*filter(None, prefixes), *itertools.chain(*phrases)], limits)
-    glossary = check_glossary(fields.get("glossary") or {})
-    return [Control(*control, glossary) for control in zip(prefixes, required, banned, strict=True)]
+        columns[name] = [CHECKS[name](item, name) for item in items]
+    prefixes, required, banned = columns.values()
+    phrases = itertools.chain(*banned, *itertools.chain(*required))
+    _check_size([*filter(None, prefixes), *phrases], limits)
+    controls = [Control(*control, glossary) for control in zip(prefixes, required, banned, strict=True)]
+    return controls if given or glossary else []
 
 
 def _check_size(texts: Sequence[str], limits: Limits) -> None:

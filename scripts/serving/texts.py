@@ -4,15 +4,20 @@ import html
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from html.parser import HTMLParser
-from typing import Any
 
 import sentencex
 
 from transformer.data.languages import base_code
 
 Piece = tuple[bool, str]  # whether it is a sentence to translate, and the text
-_STRIPPED = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+# Comments, scripts, styles and tags, as browsers read them: one without its end reaches to the end of the text. So a
+# search never begins again within markup, and its time is linear in the text. Python's HTMLParser takes quadratic time.
+_ATTRIBUTES = r"""(?:[^>=]++|=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))*+"""
+_MARKUP = re.compile(
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(script|style)(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
+    rf"""|</?[a-z]{_ATTRIBUTES}>?|<[!?/][^>]*>?""",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 def split_text(text: str, language: str) -> list[Piece]:
@@ -29,12 +34,12 @@ def split_html(text: str, language: str) -> list[Piece]:
     Script, style and comments are markup. A line break in a text node is a space.
     """
     pieces: list[Piece] = []
-    for is_text, run in _Runs(text):
+    for is_text, run in _runs(text):
         if not is_text:
             pieces.append((False, run))
             continue
         # White space at the ends keeps its line breaks.
-        before, inside, after = _STRIPPED.fullmatch(html.unescape(run)).groups()
+        before, inside, after = _strip(html.unescape(run))
         pieces += [(False, before), *_split_line(" ".join(inside.splitlines()), language), (False, after)]
     return pieces
 
@@ -62,42 +67,21 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[
 def _split_line(line: str, language: str) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
     for segment in segments if "".join(segments) == line else [line]:
-        before, sentence, after = _STRIPPED.fullmatch(segment).groups()
+        before, sentence, after = _strip(segment)
         yield from (
             (is_sentence, text) for is_sentence, text in ((False, before), (True, sentence), (False, after)) if text
         )
 
 
-class _Runs(HTMLParser):
-    """The runs of text and of markup of an HTML text, alternating, as (is_text, source)."""
+def _strip(text: str) -> tuple[str, str, str]:
+    """Returns the white space before a text, the text without it, and the white space after it."""
+    return text.partition(text.strip()) if text.strip() else (text, "", "")
 
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self._starts = [(False, 0)]  # runs before they are joined: whether they are text, and their offset
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self.feed(text)
-        self.close()
-        ends = [*(start for _, start in self._starts[1:]), len(text)]
-        runs = [(is_text, text[start:end]) for (is_text, start), end in zip(self._starts, ends, strict=True)]
-        self._runs = [(key, "".join(run for _, run in group)) for key, group in itertools.groupby(runs, lambda r: r[0])]
 
-    def __iter__(self) -> Iterator[tuple[bool, str]]:
-        return iter(self._runs)
-
-    def _begin(self, is_text: bool) -> None:
-        line, offset = self.getpos()
-        self._starts.append((is_text, self._lines[line - 1] + offset))
-
-    def handle_data(self, data: str) -> None:
-        self._begin(is_text=self.cdata_elem is None)
-
-    def handle_charref(self, name: str) -> None:
-        self._begin(is_text=self.cdata_elem is None)
-
-    handle_entityref = handle_charref
-
-    def _markup(self, *_: Any) -> None:
-        self._begin(is_text=False)
-
-    handle_starttag = handle_endtag = handle_startendtag = _markup
-    handle_comment = handle_decl = handle_pi = unknown_decl = _markup
+def _runs(text: str) -> Iterator[tuple[bool, str]]:
+    """Yields the text nodes of an HTML text and the markup between them, as (is_text, source)."""
+    end = 0
+    for markup in _MARKUP.finditer(text):
+        yield from ((True, text[end : markup.start()]), (False, markup[0]))
+        end = markup.end()
+    yield True, text[end:]

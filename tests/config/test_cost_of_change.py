@@ -72,6 +72,7 @@ TABLES = {
     "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
     "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
+    "decoding.mbr_utility": "transformer.decoding.mbr:UTILITIES",
     "decoding.length_penalty_form": "transformer.decoding.lengths:LENGTH_PENALTIES",
     "batch.plan": "transformer.data.batches.loader:PLANS",
 }

@@ -102,9 +102,7 @@ def text_by_download(folder: Path) -> None:
     model.positions=learned
     """
     run_training(folder, settings, {"data.name": "captions", "data.downloads": repr(tuple(triples))})
-    run_evaluation(
-        folder, "--decoding.strategy=sample --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8"
-    )
+    run_evaluation(folder, "--decoding.strategy=mbr --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8")
 
 
 def ids(folder: Path) -> None:

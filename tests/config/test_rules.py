@@ -93,6 +93,9 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
     ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
+    ({"decoding.coverage_penalty": 0.2, "decoding.strategy": "sample"}, ("coverage_penalty=0.2", "strategy=sample")),
+    ({"decoding.rerank": "run:1", "decoding.strategy": "mbr"}, ("rerank=run:1", "strategy=mbr")),
+    ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from tests.decoding.models import log_probabilities, random_sources, tiny_model
+from tests.decoding.test_text_decoder import MODEL as MODEL_OF_TEXTS
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
+from transformer.decoding.batches import DecodingBatch
 from transformer.decoding.beam_search import beam_search
 from transformer.decoding.constraints import constrain
+from transformer.decoding.control import OutputControl
+from transformer.decoding.required_phrases import search_with_phrases
+from transformer.decoding.strategies import STRATEGIES
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
@@ -70,6 +75,7 @@ def test_the_search_finds_the_best_of_all_outputs_that_obey(values, obeys):
     np.testing.assert_allclose(hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5)
 
 
+BATCH = DecodingBatch(rows=8, length=16, indices=[0])
 TEXTS = random_texts(12, longest=15, seed=0)
 PREFIXES = ["", "1", "2 3 4", "7 7 7 7"] * 3
 
@@ -123,6 +129,19 @@ def test_the_keys_hold_in_every_search(strategy, tmp_path):
         plain, constrained = (translate(make_decoder(strategy=strategy, **c), texts) for c in ({}, changes))
         assert all(obeys(best.text.split()) for (best,) in constrained)
         assert not all(obeys(best.text.split()) for (best,) in plain), f"{changes} are too weak"
+
+
+def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch):
+    decoders = [make_decoder(), make_decoder(), make_decoder(min_length=1)]
+    arguments = tuple(decoders[0].abstract([MODEL_OF_TEXTS.parameters])), *decoders[0].arrays(BATCH, [[4, EOS]], 1)
+    known = {"n_best": 1, "extra_length": None}
+    texts = [decoders[0].jit(decoders[0].search, method=search_with_phrases, **known).lower(*arguments).as_text()]
+    texts += [decoders[2].jit(decoders[2].search, method=search_with_phrases, **known).lower(*arguments).as_text()]
+    monkeypatch.setattr(OutputControl, "options", lambda *_: {"constrain": lambda prediction, *_: prediction})
+    names = [name for name in STRATEGIES["beam"].arguments if name not in ("phrases", "coverage_penalty")]
+    decoders[1].strategy = STRATEGIES["beam"]._replace(arguments=tuple(names))
+    texts += [decoders[1].jit(decoders[1].search, method=beam_search, **known).lower(*arguments).as_text()]
+    assert texts[0] == texts[2] != texts[1]
 
 
 def test_a_file_that_is_missing_is_refused():

@@ -22,24 +22,27 @@ DEEP = [
 ]
 
 
+def build(models):
+    return ensemble.build_models(
+        [model.graph for model in models], [jax.tree.map(jnp.asarray, m.parameters) for m in models]
+    )
+
+
 def by_hand(models, source: np.ndarray, body: list[int]) -> float:
     """Returns the penalty with beta 1, in loops over the weights that `attention_weights` captures."""
-    target_input = np.array([[BOS, *body]], np.int32)
-    total = 0.0
-    tokens = source[source != PAD]
-    for i, token in enumerate(tokens.tolist()):
-        if token != EOS:
-            attention = 0.0
-            for model in models:
-                weights = attention_weights(model, source[None], target_input)["cross"][-1, 0]
-                attention += sum(weights[:, j, i].mean() for j in range(len(body) + 1)) / len(models)
+    arrays = jnp.array(source[None]), jnp.array([[BOS, *body]])
+    weights = np.mean([attention_weights(model, *arrays)["cross"][-1, 0] for model in models], axis=0)
+    total, heads = 0.0, range(weights.shape[0])
+    for i, token in enumerate(source.tolist()):
+        if token not in (EOS, PAD):
+            attention = sum(weights[head, j, i] / len(heads) for head in heads for j in range(len(body) + 1))
             total += np.log(min(attention, 1.0))
     return total
 
 
 @pytest.mark.parametrize("graphs", [DEEP[:1], DEEP[1:], DEEP])
 def test_the_penalty_by_hand(graphs):
-    models = ensemble.build_models(*zip(*graphs, strict=True))
+    models = build(graphs)
     bodies, sources = (
         [[4, 5], [], [5, 5, 4, 5]],
         np.array([[4, 5, 4, EOS, PAD], [5, EOS, PAD, PAD, PAD], [4, 4, 5, 5, EOS]]),
@@ -61,7 +64,7 @@ def search(beta, parameters, source):
 
 def test_the_beam_is_ranked_by_score_and_penalty():
     beta = 2.0
-    models = ensemble.build_models([MODEL.graph], [MODEL.parameters])
+    models = build([MODEL])
     scores = SCORES + beta * np.array([by_hand(models, SOURCE[0], body) for body in SPACE])
     best = np.argsort(-scores)[:50]
     hypotheses = search(beta, [MODEL.parameters], SOURCE)

@@ -108,9 +108,9 @@ def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused
     texts = [text for text in random_texts(12, longest=15, seed=0) if text]
     plain = translate(make_decoder(), texts)
     banned = [["1 1", " ", "7"] if i % 2 else [] for i in range(len(texts))]
-    constrained = translate(make_decoder(), texts, constraints={"banned_here": banned})
+    constrained = translate(make_decoder(), texts, constraints={"banned": banned})
     assert constrained[::2] == plain[::2]
     for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
         assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
-    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but banned is '1 1'; remove one of them"):
-        translate(make_decoder(), texts, constraints={"banned_here": banned, "required": [[["3 1 1"]]] * len(texts)})
+    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but '1 1' is banned; remove one of them"):
+        translate(make_decoder(), texts, constraints={"banned": banned, "required": [[["3 1 1"]]] * len(texts)})

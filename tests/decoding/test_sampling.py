@@ -16,7 +16,7 @@ LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
 DRAWS = 4000
 
 
-def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
+def frequencies(temperature: float, top_k: int, top_p: float, epsilon: float) -> np.ndarray:
     keys = sample_keys(0, jnp.arange(1), DRAWS)
     # In reverse, since a row of -inf alone draws the first token.
     log_p = jnp.broadcast_to(jnp.array(LOG_P[::-1], jnp.float32), (1, DRAWS, len(LOG_P)))
@@ -25,25 +25,31 @@ def frequencies(temperature: float, top_k: int, top_p: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p", "expected"),
+    ("temperature", "top_k", "top_p", "epsilon", "expected"),
     [
-        (1.0, 0, 1.0, [0.4, 0.3, 0.2, 0.1]),
-        (0.5, 0, 1.0, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
-        (1.0, 2, 1.0, [4 / 7, 3 / 7, 0, 0]),
-        (1.0, 9, 1.0, [0.4, 0.3, 0.2, 0.1]),
-        (1.0, 1, 1.0, [1, 0, 0, 0]),
-        (1.0, 0, 0.6, [4 / 7, 3 / 7, 0, 0]),
-        (1.0, 0, 0.8, [4 / 9, 3 / 9, 2 / 9, 0]),
-        (1.0, 0, 0.01, [1, 0, 0, 0]),
-        (1e-39, 0, 1.0, [1, 0, 0, 0]),  # subnormal in float32
-        (1e-300, 3, 0.9, [1, 0, 0, 0]),
-        (1e-3, 0, 1.0, [1, 0, 0, 0]),
+        (1.0, 0, 1.0, 0.0, [0.4, 0.3, 0.2, 0.1]),
+        (0.5, 0, 1.0, 0.0, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+        (1.0, 2, 1.0, 0.0, [4 / 7, 3 / 7, 0, 0]),
+        (1.0, 9, 1.0, 0.0, [0.4, 0.3, 0.2, 0.1]),
+        (1.0, 1, 1.0, 0.0, [1, 0, 0, 0]),
+        (1.0, 0, 0.6, 0.0, [4 / 7, 3 / 7, 0, 0]),
+        (1.0, 0, 0.8, 0.0, [4 / 9, 3 / 9, 2 / 9, 0]),
+        (1.0, 0, 0.01, 0.0, [1, 0, 0, 0]),
+        (1e-39, 0, 1.0, 0.0, [1, 0, 0, 0]),  # subnormal in float32
+        (1e-300, 3, 0.9, 0.0, [1, 0, 0, 0]),
+        (1e-3, 0, 1.0, 0.0, [1, 0, 0, 0]),
         # Of the two likeliest, 4/7 and 3/7, the first already has half of the probability.
-        (1.0, 2, 0.5, [1, 0, 0, 0]),
+        (1.0, 2, 0.5, 0.0, [1, 0, 0, 0]),
+        (1.0, 0, 1.0, 0.25, [4 / 7, 3 / 7, 0, 0]),
+        (1.0, 0, 1.0, 0.05, [0.4, 0.3, 0.2, 0.1]),
+        (1.0, 0, 1.0, 0.9, [1, 0, 0, 0]),
+        # With this temperature the likeliest have 16/30, 9/30 and 4/30.
+        (0.5, 0, 1.0, 0.2, [16 / 25, 9 / 25, 0, 0]),
+        (1.0, 3, 0.7, 0.25, [4 / 7, 3 / 7, 0, 0]),
     ],
 )
-def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, expected):
-    drawn = frequencies(temperature, top_k, top_p)
+def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, epsilon, expected):
+    drawn = frequencies(temperature, top_k, top_p, epsilon)
     # Four standard deviations of a binomial frequency; excluded tokens are never drawn.
     np.testing.assert_allclose(drawn, expected, atol=4 * np.sqrt(0.25 / DRAWS))
     assert (drawn[np.array(expected) == 0] == 0).all()
@@ -63,7 +69,7 @@ def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, f
     sources = random_sources(4, 6, 12, seed=0)
     sources[1] = PAD
     limits = np.array([3, -1, 0, 9])
-    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "length_penalty": 0.6, "max_length": 10}
+    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "epsilon": 0.0, "length_penalty": 0.6, "max_length": 10}
     settings |= {"forbid_unk": forbid_unk, "length_penalty_form": form}
     samples = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
     samples = jax.device_get(samples)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import Replicas, make_batches
+from transformer.decoding.batches import DecodingBatch, Replicas, make_batches
 from transformer.decoding.beam_search import State
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.required_phrases import make_search
@@ -66,16 +66,24 @@ class Step(NamedTuple):
 
 def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     """Returns the beam search for the translation of a text."""
-    (source,), config = decoder.source_tokens([text], first_line=1), decoder.config
+    (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
-    (batch,) = make_batches({0: len(source)}, config.max_source_length, 1)
-    search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
-    ((_, steps),) = decoder.map(search, parameters, [batch], lambda batch: decoder.arrays(batch, [source], 1))
-    nodes = _make_nodes(steps, decoder.target_pieces, config)
+    steps = search_steps(decoder, parameters, source, lambda batch: decoder.arrays(batch, [source], 1))
+    nodes = _make_nodes(steps, decoder.target_pieces, decoder.config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
     while (parent := nodes[best[0]].parent) is not None:
         best.insert(0, parent)
     return BeamTree(tuple(decoder.source_pieces[token] for token in source), tuple(nodes), tuple(best))
+
+
+def search_steps(
+    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable[[DecodingBatch], tuple]
+) -> Step:
+    """Returns the steps of the search for the translation of a source, which has the arrays of `TextDecoder.search`."""
+    (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
+    search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
+    ((_, steps),) = decoder.map(search, parameters, [batch], arrays_of)
+    return steps
 
 
 def record(

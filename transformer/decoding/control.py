@@ -19,7 +19,7 @@ from transformer.decoding.phrases import Spelling, spelling_of
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
 from transformer.errors import UserError
-from transformer.special_tokens import PAD, UNK
+from transformer.special_tokens import EOS, PAD, UNK
 
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
@@ -32,7 +32,8 @@ class OutputControl:
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
-        self.values = {name: config[name] for name in ("min_length", "no_repeat_ngram") if config[name]}
+        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
+        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
         lines = read_text_file(Path(config.banned)) if config.banned else []
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
         if rules := self.banned and [self.spelling.rules(self.banned)]:
@@ -61,7 +62,7 @@ class OutputControl:
         texts: for each source
           prefix: the text that its outputs begin with, or its tokens; "" for none.
           required: a list of phrases that its outputs have; a phrase is a list of alternatives, of which one suffices.
-          banned_here: a list of phrases that its outputs do not have.
+          banned: a list of phrases that its outputs do not have.
 
         Raises UserError if their number is wrong, or no output can have a text, since it has unknown characters, too
         many tokens together, or banned phrases.
@@ -74,12 +75,12 @@ class OutputControl:
         for name, items in texts.items():
             if len(items) != len(sources):
                 raise UserError(f"{name}: has {len(items)} items, must have {len(sources)}, one for each source")
-        columns: dict[str, list] = {name: [] for name in texts}
+        columns: dict[str, list] = {name: [] for name in DEPTHS}
         for i, source in enumerate(sources):
-            row = {name: items[i] for name, items in texts.items()}
             limit = int(output_limits(max(len(source), 1), self.config)[-1])
-            for name, tokens in self._encode_row(row, f"line {first_line + i}", limit).items():
-                columns[name].append(tokens)
+            row = self._encode_row(f"line {first_line + i}", limit, **{name: items[i] for name, items in texts.items()})
+            for column, values in zip(columns.values(), row, strict=True):
+                column.append(values)
         columns = {name: column for name, column in columns.items() if any(column)}
         sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items()}
 
@@ -90,35 +91,37 @@ class OutputControl:
 
         return arrays_with_constraints if columns else arrays_of
 
-    def _encode_row(self, row: Mapping[str, Any], line: str, limit: int) -> dict[str, list]:
-        """Returns a sentence's constraints as integers. Raises UserError if no output of `limit` tokens obeys them."""
-        values: dict[str, list] = {name: [] for name in row}
-        prefix, phrases, banned = row.get("prefix", ""), row.get("required", ()), self.banned
-        if prefix:
-            values["prefix"] = self._encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
-        if row.get("banned_here"):
-            here = self.spelling.normalize(line, row["banned_here"])
-            values["banned_here"], banned = self.spelling.rules(here), [*here, *banned]
-        for phrase in phrases:
-            values["required"].append([self._encode_required(line, text, banned) for text in phrase])
-        shortest = (min(map(len, alternatives)) for alternatives in values.get("required", ()))
-        if (count := len(values.get("prefix", ())) + sum(shortest)) > limit:
+    def _encode_row(
+        self,
+        line: str,
+        limit: int,
+        prefix: str | Sequence[int] = "",
+        required: Sequence[Sequence[str]] = (),
+        banned: Sequence[str] = (),
+    ) -> tuple[list, list, list]:
+        """Returns the values of `DEPTHS` for a sentence. Raises UserError if no output of `limit` tokens obeys them."""
+        tokens = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
+        banned = self.spelling.normalize(line, banned) if banned else []
+        known = [*banned, *self.banned]
+        phrases = [[self._encode_required(line, text, known) for text in alternatives] for alternatives in required]
+        count = sum(token != EOS for token in tokens) + sum(min(map(len, alternatives)) for alternatives in phrases)
+        if count > limit:
             advice = "shorten them, or raise decoding.max_extra_length"
             raise UserError(
                 f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
             )
-        return values
+        return tokens, phrases, self.spelling.rules(banned) if banned else []
 
     def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[int]:
         name = f"required phrase of {line}"
-        if not (tokens := self._encode_text(name, text)):
+        if not (tokens := self.encode_text(name, text)):
             raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
         if phrase := banned and self.spelling.ended(tokens, banned):
-            where = f"{self.config.banned} bans" if phrase in self.banned else "banned is"
-            raise UserError(f"{line}: {text!r:.60} is required, but {where} {phrase!r:.60}; remove one of them")
+            which = "is in decoding.banned" if phrase in self.banned else "is banned"
+            raise UserError(f"{line}: {text!r:.60} is required, but {phrase!r:.60} {which}; remove one of them")
         return tokens
 
-    def _encode_text(self, name: str, text: str) -> list[int]:
+    def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""
         tokens = encode(self.vocabulary, name, text)[:-1]
         if UNK in tokens:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.top_k import gather
+from transformer.model.attention import MultiHeadAttention
 from transformer.model.layers import Layer
 from transformer.model.masks import Mask, segments_of
 from transformer.model.transformer import Transformer
@@ -53,21 +54,16 @@ def last_cross_attention(
     segments, positions = segments_of(target_input), jnp.arange(target.shape[1])[None]
     mask = Mask(segments, segments, is_causal=True, is_packed=False)
     memory_mask = Mask(segments, model.encoder.visible_segments(source), is_causal=False, is_packed=False)
-    weights: list[jax.Array] = []
+    x, weights = decoder.embed(target_input, positions, None), []
+    for layer in decoder.layers:
 
-    def apply(layer: Layer, x: jax.Array) -> jax.Array:
-        def attend_self(x: jax.Array) -> jax.Array:
+        def attend_self(x: jax.Array, layer: Layer = layer) -> jax.Array:
             return layer.self_attention(x, x, mask, None, decoder.rotary_positions(positions))
 
-        def attend_memory(x: jax.Array) -> jax.Array:
-            attention = layer.cross_attention
+        def attend_memory(x: jax.Array, attention: MultiHeadAttention = layer.cross_attention) -> jax.Array:
             keys, _ = attention.project_keys_values(memory)
             weights.append(attention.weights(attention.project_queries(x), keys, memory_mask.dense))
             return attention(x, memory, memory_mask)
 
-        return layer(x, attend_self, attend_memory, None)
-
-    x = decoder.embed(target_input, positions, None)
-    for layer in decoder.layers:
-        x = apply(layer, x)
+        x = layer(x, attend_self, attend_memory, None)
     return weights[-1].mean(axis=1)

@@ -99,7 +99,7 @@ def attention_compilation(models: DeviceModels, parameters: tuple[dict, ...], *p
 
 
 def score_tokens(
-    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
+    models: Sequence[Transformer | LanguageModel], source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
     """Returns the ensemble's log-probability of each token of `target`, given those before it; 0 at PAD.
 

@@ -13,8 +13,8 @@ from transformer.errors import UserError
 class Glossary:
     """Terms and their translations.
 
-    A term occurs where its words stand in a source, in the same case, and begin and end at the boundaries of words. The
-    longest terms are found first, and no word belongs to two.
+    A source has a term where its words follow each other in the same case, from the boundary of a word to another one.
+    The longest terms are found first, and no word belongs to two.
 
     entries: for each term its name in errors, the term, and its translations, one of which suffices. Raises UserError
       if a text is empty, or a term has other translations in an earlier entry.
@@ -35,6 +35,9 @@ class Glossary:
             (term, re.compile(starting_a_word(term) + (f"(?!{WORD.pattern})" if WORD.match(term[-1]) else "")), found)
             for term, found in sorted(terms.items(), key=lambda item: -len(item[0]))
         ]
+
+    def __bool__(self) -> bool:
+        return bool(self._terms)
 
     @classmethod
     def read(cls, name: str) -> "Glossary":

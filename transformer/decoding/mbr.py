@@ -1,7 +1,8 @@
-"""Minimum Bayes risk decoding: the candidate with the highest expected utility (Eikema and Aziz 2022).
+"""Minimum Bayes risk decoding: the candidate with the highest expected utility.
 
-The candidates are samples, or the hypotheses of a beam search. All of them are also the pseudo-references: the expected
-utility of a candidate is the mean of its sentence scores against each. A text that was drawn twice counts twice.
+All candidates are also the pseudo-references: the expected utility of one is the mean of its sentence scores by each.
+Samples have equal weights, so a text that is drawn twice counts twice (Eikema and Aziz 2022). The hypotheses of a beam
+search are weighted by their probabilities (Kumar and Byrne 2004).
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 from sacrebleu.metrics import BLEU, CHRF
 
 from transformer.config_types import Config
@@ -42,21 +43,28 @@ def search(
     return search_with_phrases(models, source, limits, n_best=beam_size, beam_size=beam_size, **options)
 
 
-def best_expected(translations: list[Translation], config: Config) -> list[Translation]:
-    """Returns the different texts by expected utility, which is their score; the first wins a tie.
-
-    `config` is the group `config.decoding`.
-    """
-    candidates = different_texts(translations, config)
+def best_sample(translations: list[Translation], config: Config) -> list[Translation]:
+    """Returns the different texts of samples by expected utility. `config` is the group `config.decoding`."""
     counts = Counter(translation.text for translation in translations)
-    weights = np.array([counts[candidate.text] for candidate in candidates]) / len(translations)
-    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ weights
+    return _rank(different_texts(translations, config), np.array([*counts.values()]), config)
+
+
+def best_hypothesis(translations: list[Translation], config: Config) -> list[Translation]:
+    """Returns the different texts of a beam by expected utility. `config` is the group `config.decoding`."""
+    candidates = different_texts(translations, config)
+    log_p = np.array([candidate.log_probability for candidate in candidates])
+    return _rank(candidates, np.exp(log_p - log_p.max()), config)
+
+
+def _rank(candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config) -> list[Translation]:
+    """Returns the candidates by expected utility, which is their score; the first wins a tie."""
+    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ (weights / weights.sum())
     kind = f"expected_{config.mbr_utility}"
     scored = [
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
-    return sorted(scored, key=lambda candidate: -candidate.score)
+    return sorted(scored, key=lambda candidate: -round(candidate.score, 9))  # equal up to the order of sums: a tie
 
 
 def different_texts(translations: list[Translation], config: Config) -> list[Translation]:

@@ -1,16 +1,17 @@
 """Reranking of the hypotheses of a search by other models (noisy channel: Yee et al. 2019, Ng et al. 2019).
 
-The score of a hypothesis is (log p(y|x) + sum of weight * log p of each other model) / the length penalty of the search.
+A hypothesis has the score (log p(y|x) + sum of weight * log p of the other models) / the length penalty of the search.
 A model of the other direction has log p(x|y), a language model log p(y). Texts are tokenized again for each model.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from absl import logging
+from jaxtyping import Float
 
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.forced_decoding import is_scorable, longest_text, score_pairs
@@ -58,20 +59,30 @@ class RerankingDecoder(TextDecoder):
     ) -> list[list[Translation]]:
         """Returns what `TextDecoder.translate` does, in the order of the reranked scores."""
         self.check_n_best(n_best)
+        translations, weights = [], [scorer.weight for scorer in self.scorers]
+        for known, log_p in zip(*self.hypotheses(parameters, texts, *arguments, **options), strict=True):
+            scores = self.scores(known, log_p, weights)
+            order = np.argsort(-scores, kind="stable")[:n_best]
+            best = [dataclasses.replace(known[i], score=float(scores[i]), score_kind="reranked") for i in order]
+            translations.append(best if known[0].tokens else known[:n_best])
+        return translations
+
+    def hypotheses(
+        self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
+    ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "models N"]]]:
+        """Returns the N hypotheses of each text, and their log-probabilities by the search and by each scorer."""
         found = super().translate(parameters, texts, self.config.beam_size, *arguments, **options)
-        totals = [[x.log_probability for x in known] for known in found]
-        for scorer in self.scorers:
-            for row, log_p in zip(totals, scorer.log_probabilities(texts, found), strict=True):
-                row[:] = [total + scorer.weight * x for total, x in zip(row, log_p, strict=True)]
-        return [self._sort(*pair)[:n_best] for pair in zip(found, totals, strict=True)]
+        log_p = [[[x.log_probability for x in known] for known in found]]
+        log_p += [scorer.log_probabilities(texts, found) for scorer in self.scorers]
+        return found, [np.array(rows) for rows in zip(*log_p, strict=True)]
+
+    def scores(
+        self, known: Sequence[Translation], log_p: Float[np.ndarray, "models N"], weights: Sequence[float]
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the score of each hypothesis of a text with these weights of the scorers."""
+        lengths = np.array([max(len(x.tokens), 1) for x in known])
+        penalty = LENGTH_PENALTIES[self.config.length_penalty_form](lengths, self.config.length_penalty)
+        return np.array([1.0, *weights]) @ log_p / penalty
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
         return super().compilations(parameters, lengths, self.config.beam_size)
-
-    def _sort(self, translations: list[Translation], totals: list[float]) -> list[Translation]:
-        penalty = functools.partial(LENGTH_PENALTIES[self.config.length_penalty_form], alpha=self.config.length_penalty)
-        scored = [
-            dataclasses.replace(x, score=total / penalty(len(x.tokens)), score_kind="reranked") if x.tokens else x
-            for x, total in zip(translations, totals, strict=True)
-        ]
-        return sorted(scored, key=lambda translation: -translation.score)

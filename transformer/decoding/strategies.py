@@ -37,13 +37,13 @@ class Strategy(NamedTuple):
 
 COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
 STEPS = (*COMMON, "max_length", "constrain")
-BEAM = (*STEPS, "phrases", "beam_size", "shrinking_beam")
+BEAM = (*STEPS, "phrases", "beam_size", "shrinking_beam", "coverage_penalty")
 SAMPLE = (*STEPS, "seed", "temperature", "top_k", "top_p", "epsilon")
 
 STRATEGIES = {
-    "beam": Strategy(search_with_phrases, (*BEAM, "coverage_penalty")),
+    "beam": Strategy(search_with_phrases, BEAM),
     "sample": Strategy(sample, (*SAMPLE, "lines"), samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_expected),
-    "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_expected),
+    "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_sample),
+    "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_hypothesis),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }

@@ -64,7 +64,7 @@ OBJECTIVES = {
     "translation": TrainingObjective(
         (True, True),
         Transformer,
-        {"translate", "score", "attention", "beam_tree", "encode"},
+        {"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
         {"packed", "label_smoothing", "r_drop", "word_vectors", "shortlist", "decoder"},
     ),
     # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes would differ.
@@ -79,7 +79,7 @@ OBJECTIVES = {
     "causal_lm": TrainingObjective(
         (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
-        {"translate", "beam_tree"},
+        {"translate", "alternatives", "beam_tree"},
         {"packed", "label_smoothing", "r_drop", "decoder"},
     ),
     # Predicts all target tokens at once, by the encoder only, which reads each token several times.

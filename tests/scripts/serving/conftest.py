@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from scripts.serve import bind
 from scripts.serving.app import make_app
 from scripts.serving.metrics import Metrics
+from scripts.serving.middleware import make_server
 from scripts.serving.models import ServedModel, load_models
 from scripts.serving.requests import Limits
 from tests.checkpoints.workdirs import make_workdir
@@ -43,11 +43,10 @@ def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
 
 
 @contextlib.contextmanager
-def listening(served: Sequence[ServedModel], keys: tuple[str, ...] = ()) -> Iterator[str]:
+def listening(served: Sequence[ServedModel], keys: tuple[str, ...] = (), seconds: float = 60) -> Iterator[str]:
     """Yields the address of a server of the models in another thread."""
     with bind("127.0.0.1", 0) as listener:
-        app = make_app(served, LIMITS, keys, Metrics())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+        server = make_server(make_app(served, LIMITS, keys, Metrics()), seconds, lifespan="off")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

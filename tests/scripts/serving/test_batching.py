@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from scripts.serving.batching import Batcher, QueueFull, Work
+from transformer.errors import UserError
 
 
 class Recorder:
@@ -85,6 +86,22 @@ def test_a_full_queue_refuses(queue, recorder):
 
     accepted, refused = run(queue, recorder, then)
     assert accepted == [2] * 9 and isinstance(refused, QueueFull)
+
+
+def test_a_short_request_passes_a_long_one(recorder):
+    queue = Batcher({"double": Work(recorder, 4)}, wait_seconds=0.0, max_jobs=99)
+
+    async def then():
+        return await asyncio.gather(queue.compute("double", range(100, 130)), queue.compute("double", [1, 2]))
+
+    assert run(queue, recorder, then) == [[2 * n for n in range(100, 130)], [2, 4]]
+    queue.close()
+    assert recorder.batches[3] == [1, 2, 108, 109] and recorder.batches[-1] == [126, 127, 128, 129]
+
+
+def test_a_request_that_no_queue_can_hold_is_refused_for_good(queue):
+    with pytest.raises(UserError, match="the text has 10 sentences, must have at most 9"):
+        asyncio.run(queue.compute("double", range(10)))
 
 
 def test_a_closed_queue_finishes_its_jobs(queue, recorder):

@@ -38,8 +38,10 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
         ("a &lt;b&gt; &#65; &amp; c", "A &lt;B&gt; A &amp; C"),
         ("one\ntwo", "ONE TWO"),
         ("a < b", "A &lt; B"),
-        ("a <img src=x onerror='b", "A &lt;IMG SRC=X ONERROR='B"),
+        ("a <img src=x onerror='b", "A <img src=x onerror='b"),  # as browsers read it
         ("</>a", "</>A"),
+        ("<![a<b><!--c--!>d&#x; <b>e", "<![a<b><!--c--!>D&amp;#X; <b>E"),
+        ("<script>a <b>", "<script>a <b>"),
         ("", ""),
     ],
 )
@@ -47,6 +49,12 @@ def test_only_text_nodes_of_html_are_translated(text, expected):
     if expected is None:
         expected = text.replace(">c", ">C").replace(">d", ">D").replace(">g", ">G")
     assert upper(text, "html") == expected
+
+
+@pytest.mark.parametrize("piece", ["<a x='", "<a ", "<!--", "<![", "<script>", "</a/", "<?", "<", "&#", "<a =\"'"])
+def test_markup_without_its_end_takes_linear_time(piece):
+    text = piece * 20_000  # quadratic time would be minutes
+    assert len(split_html(text, "en")) < 9
 
 
 @given(st.text(st.sampled_from("ab <>&;/!-='\"#x\n"), max_size=60))

@@ -1,0 +1,31 @@
+"""scripts.tune_rerank: the best point of the grid, as transformer.evaluate scores it."""
+
+import json
+
+import pytest
+
+from scripts import tune_rerank
+from tests.checkpoints.workdirs import make_workdir, run
+from transformer import evaluate
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_no_point_of_the_grid_is_better(tmp_path, monkeypatch, capsys, metric):
+    workdir, reverse = make_workdir(tmp_path / "forward"), tmp_path / "reverse"
+    make_workdir(reverse, seed=3, **{"data.source_language": "out", "data.target_language": "in"})
+    monkeypatch.setattr(tune_rerank, "GRID", [0.0, 0.5, 1.0, 2.0])
+    flags = [f"--workdir={workdir}", "--decoding.beam_size=6"]
+    assert run(tune_rerank, *flags, f"--rerank={reverse}", f"--metric={metric}") == 0
+    tuned = json.loads(capsys.readouterr().out)
+    scores = {}
+    for weight in tune_rerank.GRID:
+        assert run(evaluate, *flags, "--split=valid", f"--rerank={reverse}:{weight}") == 0
+        scores[weight] = json.loads(capsys.readouterr().out)[metric]
+    best = max(scores, key=scores.get)
+    assert best > 0 and scores[best] > scores[0.0]
+    assert tuned == {"rerank": f"--rerank={reverse}:{best}", metric: scores[best], "unranked": scores[0.0]}
+
+
+def test_a_model_is_needed(tmp_path, capsys):
+    assert run(tune_rerank, f"--workdir={tmp_path}") == 2
+    assert "required: --rerank" in capsys.readouterr().err
