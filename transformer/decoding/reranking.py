@@ -1,8 +1,8 @@
 """Reranking of the hypotheses of a search by other models (noisy channel: Yee et al. 2019, Ng et al. 2019).
 
-A hypothesis y has the score of the search + sum of weight * log p / S, with S source tokens: the normalization of Yee et
-al., by which a longer output gains nothing. A model of the other direction has log p(x|y), a language model log p(y).
-Texts are tokenized again for each model.
+A hypothesis y has the score of the search + sum of weight * log p / S, with S source tokens. Yee et al. divide by S so
+that a longer output gains nothing. A model of the other direction has log p(x|y), a language model log p(y). Texts are
+tokenized again for each model.
 """
 
 import dataclasses
