@@ -54,6 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(server.config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
@@ -73,7 +74,10 @@ def read_keys(path: Path) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible."""
+    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible.
+
+    No other server can bind to the port: the socket gives up SO_REUSEADDR, which it needs again when it listens.
+    """
     if port > LAST_PORT:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
     listener = None
@@ -82,6 +86,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, OverflowError) as error:
         if listener is not None:
             listener.close()

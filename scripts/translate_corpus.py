@@ -51,15 +51,15 @@ def main(arguments: argparse.Namespace) -> None:
         reports = map(translator.Translator(models, opened).translate, missing)
     else:
         reports = ray_workers.translate(flags, opened, missing, **workers)
-    lines = untranslated = 0
+    lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
-        lines, untranslated = lines + report.lines, untranslated + len(report.errors)
+        lines, cut, untranslated = lines + report.lines, cut + report.cut, untranslated + len(report.errors)
         if len(report.errors):
             logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
         progress = (report.number, report.lines, report.seconds, done, len(missing))
         logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
-    totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "untranslated": untranslated}
-    print(json.dumps(totals | {"seconds": round(time.perf_counter() - began, 1)}))
+    totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "cut": cut}
+    print(json.dumps(totals | {"untranslated": untranslated, "seconds": round(time.perf_counter() - began, 1)}))
 
 
 def part_of(text: str) -> tuple[int, int]:

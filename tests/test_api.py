@@ -203,7 +203,7 @@ def test_alternatives_begin_with_the_prefix_and_another_token(model):
     assert all(f"{translation.text} ".startswith("7 6 ") for translation in found)
     for arguments, message in (
         (("1", "2", 0), "count=0: must be an integer of at least 1"),
-        (("1", 2), "prefix=2: must be a str"),
+        (("1", 2, 1), "prefix=2: must be a str"),
     ):
         with pytest.raises(UserError, match=message):
             inspect.unwrap(Model.alternatives)(model, *arguments)

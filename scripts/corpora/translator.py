@@ -39,10 +39,11 @@ SCHEMA = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Report:
-    """A finished shard: how many lines it has, an error for each that is not translated, and the time in seconds."""
+    """A finished shard: its lines, how many are cut, an error for each that is not translated, and the seconds."""
 
     number: int
     lines: int
+    cut: int
     errors: Sequence[str]
     seconds: float
 
@@ -80,7 +81,7 @@ class Translator:
 
         A line that cannot be translated, for example since it is not UTF-8, has its error in the file and the report.
         """
-        began = time.perf_counter()
+        began, cut = time.perf_counter(), self.decoder.cut_texts
         texts, errors = self._read(shard)
         first_line, translations = shard.start + 1, []
         for start in range(0, len(texts), CHUNK_LINES):
@@ -97,7 +98,8 @@ class Translator:
         }
         files.write_bytes(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
         messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
-        return Report(shard.number, len(texts), messages, time.perf_counter() - began)
+        cut = self.decoder.cut_texts - cut
+        return Report(shard.number, len(texts), cut, messages, time.perf_counter() - began)
 
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str]]:
         """Returns the texts of a shard, "" for those that cannot be read, and the errors of these by their lines."""

@@ -83,12 +83,15 @@ class Routes:
         async def respond(request: Request) -> Any:
             fields = await read_fields(request, self.limits)
             check_key(fields, self.keys)
-            return await unless_gone(request, route(fields))
-
-        async def endpoint(request: Request) -> Response:
-            if self._running >= self.limits.requests:
+            if self._running >= self.limits.requests:  # those whose body comes slowly do not count
                 raise HTTPException(429, "Slow down: too many requests at a time")
             self._running += 1
+            try:
+                return await unless_gone(request, route(fields))
+            finally:
+                self._running -= 1
+
+        async def endpoint(request: Request) -> Response:
             try:
                 async with asyncio.timeout(self.limits.seconds):  # a client may send its body slowly
                     return JSONResponse(await respond(request))
@@ -100,8 +103,6 @@ class Routes:
                 raise HTTPException(503, f"the request took more than {self.limits.seconds:g} seconds") from None
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED)
-            finally:
-                self._running -= 1
 
         return endpoint
 

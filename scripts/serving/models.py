@@ -1,6 +1,10 @@
 """The models of a server, one for each pair of languages, each with its queue."""
 
+import asyncio
+import bisect
+import collections
 import contextlib
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +27,7 @@ from transformer.errors import UserError
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+LONG = 1000  # characters of a request that are split into sentences in another thread, so that no request waits
 
 
 class ServedModel:
@@ -46,6 +51,7 @@ class ServedModel:
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
         is_exact = config.model.dtype == "float32"
         tokens = tokens if is_exact else []
+        self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
         self._models[self.capacity] = model
@@ -87,7 +93,8 @@ class ServedModel:
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
         `controls` are empty or have one for each text. Raises UserError if no output can obey one.
         """
-        split = [self._split(text, form) for text in sources]
+        is_long = sum(map(len, sources)) > LONG
+        split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if controls:
@@ -105,27 +112,37 @@ class ServedModel:
             translations.append(list(dict.fromkeys(joined)))
         return translations
 
-    def _split(self, text: str, form: str) -> list[texts.Piece]:
-        split: list[texts.Piece] = []
-        for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
-            split += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
+    def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
+        split: list[list[texts.Piece]] = [[] for _ in sources]
+        for pieces, text in zip(split, sources, strict=True):
+            for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
+                pieces += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
         return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
-        return self._model_for(len(sentences)).translate(sentences)
+        rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])
+        found: list[list[Translation]] = [[] for _ in sentences]
+        for count in set(rows):
+            chosen = [i for i in range(len(sentences)) if rows[i] == count]
+            for i, best in zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True):
+                found[i] = best
+        return found
 
     def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
         sentences, constraints = _constraints(jobs)
         prefixes = constraints.pop("prefix")
-        return self._model_for(len(jobs)).translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
+        model = self._models[self._choose_rows([0] * len(jobs))[0]]
+        return model.translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
 
-    def _model_for(self, sentences: int) -> Model:
-        """Returns the model whose batches have the fewest filler rows."""
-        rows = max((rows for rows in self._models if rows <= 2 * sentences), default=min(self._models))
-        return self._models[rows]
+    def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
+        """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""
+        shapes = padded_lengths(self.model.config.decoding.max_source_length)
+        padded = [bisect.bisect_left(shapes, length) for length in lengths]
+        counts = collections.Counter(padded)
+        return [max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models)) for i in padded]
 
     def _fits(self, sentence: str) -> bool:
-        return self.model.num_tokens(sentence) <= self.model.config.decoding.max_source_length
+        return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
 
 
 def _control(sentences: Sequence[str], control: Control) -> list[tuple]:

@@ -110,11 +110,12 @@ def test_another_model_of_the_same_step_is_refused(whole, flags, tmp_path, capsy
 def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translator, "CHUNK_LINES", 4)
     source, output = tmp_path / "bad", tmp_path / "out"
-    source.write_bytes(b"1 2 3\n4 x\n\xff\n6\n\n7 7 7 1\ny\n")
+    source.write_bytes(b"1 2 3\n4 x\n\xff\n6\n\n7 7 7 1\ny\n" + b"1 " * 20 + b"\n")
     flags = [f"--workdir={workdir}", f"--source={source}", f"--output={output}", "--shard=1/1", "--format=text"]
     assert run(translate_corpus, *flags) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["untranslated"] == 3
+    totals = json.loads(captured.out)
+    assert (totals["untranslated"], totals["cut"]) == (3, 1)
     assert f"{source}, line 2 cannot be encoded" in captured.err and f"{source}, line 3 is not UTF-8" in captured.err
     lines = (output / "shard-000001-of-000001.tsv").read_text().splitlines()
     assert [lines[n] for n in (1, 2, 4, 6)] == ["2\t\t", "3\t\t", "5\t0.0000\t", "7\t\t"]

@@ -32,7 +32,8 @@ class OutputControl:
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
-        self.values = {name: config[name] for name in ("min_length", "no_repeat_ngram") if config[name]}
+        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
+        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
         lines = read_text_file(Path(config.banned)) if config.banned else []
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
         if rules := self.banned and [self.spelling.rules(self.banned)]:

@@ -64,7 +64,7 @@ def make_search(
 ) -> BeamSearch:
     """Returns the search for outputs that have the phrases, if there are any. `options`: see `BeamSearch`.
 
-    It has no part in the coverage penalty, by which `search_with_phrases` ranks what it finds.
+    The coverage penalty has no part in the search.
     """
     if phrases is None:
         return BeamSearch(models, limits, **options)
@@ -72,22 +72,13 @@ def make_search(
 
 
 def search_with_phrases(
-    models: Sequence[ensemble.AutoregressiveModel],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    *,
-    n_best: int,
-    coverage_penalty: float = 0.0,
-    **options: Any,
+    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns what `beam_search` does. `options`: see `make_search`.
-
-    A coverage penalty ranks all finished hypotheses of the beam; see `rank_by_coverage`.
-    """
-    if not coverage_penalty:
-        return make_search(models, limits, n_best=n_best, **options).run(source)
-    hypotheses, done = make_search(models, limits, n_best=options["beam_size"], **options).run(source)
-    return rank_by_coverage(models, source, hypotheses, coverage_penalty, n_best), done
+    """Returns what `beam_search` does. `options`: see `make_search`; `coverage_penalty`: see `rank_by_coverage`."""
+    if not (beta := options.pop("coverage_penalty", 0.0)):
+        return make_search(models, limits, **options).run(source)
+    hypotheses, done = make_search(models, limits, **options | {"n_best": options["beam_size"]}).run(source)
+    return rank_by_coverage(models, source, hypotheses, beta, options["n_best"]), done
 
 
 def needed_after(

@@ -40,7 +40,7 @@ class TextDecoder(DeviceModels):
         super().__post_init__()
         self.strategy = STRATEGIES[self.config.strategy]
         self.control = OutputControl(self.config, self.tokenizer.target)
-        self.compile_seconds = 0.0  # of all calls of `translate`
+        self.compile_seconds, self.cut_texts = 0.0, 0  # of all calls of `translate`
         # Validation of the same lines would repeat its warnings.
         self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))
 
@@ -139,6 +139,7 @@ class TextDecoder(DeviceModels):
                 f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
+            self.cut_texts += len(cut)
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import html
 import json
@@ -9,6 +10,7 @@ import shutil
 import socket
 import threading
 import time
+import types
 
 import httpx2
 import pytest
@@ -420,6 +422,15 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
     assert len(programs) > 1 and ahead == [set(known) for known in programs]
 
 
+def test_rows_are_chosen_by_the_sentences_of_a_padded_length(served):
+    model = copy.copy(served[0])
+    model._models = {1: None, 8: None, 64: None}
+    decoding = types.SimpleNamespace(max_source_length=40)
+    model.model = types.SimpleNamespace(config=types.SimpleNamespace(decoding=decoding))
+    assert model._choose_rows([3, 16, 16, 17, 16]) == [8, 8, 8, 1, 8]
+    assert set(model._choose_rows([40] * 32 + [1] * 3)) == {64, 1}
+
+
 def test_models_that_cannot_be_served_are_refused(workdirs):
     for folders, decoding, message in (
         ([workdirs[0], workdirs[0]], {}, "translates in to out, as an earlier one does"),
@@ -438,9 +449,10 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
 
 
 def test_connections_that_stand_still_end_and_others_are_answered(served):
-    with listening(served, seconds=0.5) as address:
-        port = int(address.rstrip("/").rpartition(":")[2])
-        silent, slow, large, deaf = (socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4))
+    with listening(served, seconds=0.5) as address, contextlib.ExitStack() as stack:
+        target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
+        connections = (stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(7))
+        silent, slow, large, deaf, *bodies = connections
         began = time.monotonic()
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA")
         for _ in range(16):
@@ -448,7 +460,10 @@ def test_connections_that_stand_still_end_and_others_are_answered(served):
                 large.sendall(b"GET / HTTP/1.1\r\nA: " + b"x" * 8192)
         answers = 500
         deaf.sendall(b"GET /static/page.js HTTP/1.1\r\nHost: x\r\n\r\n" * answers)
-        assert httpx2.get(f"{address}health").status_code == 200
+        for body in bodies:  # as many as `LIMITS.requests`
+            body.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        time.sleep(0.1)
+        assert httpx2.post(f"{address}translate", json=QUESTION).status_code == 200
         with contextlib.suppress(OSError):
             assert b" 400 " in large.recv(100)
         assert silent.recv(9) == slow.recv(9) == b"" and time.monotonic() - began < 20

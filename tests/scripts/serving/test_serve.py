@@ -11,6 +11,7 @@ import transformer
 from scripts import serve
 from tests.checkpoints.workdirs import run
 from tests.scripts.serving.load import measure, started
+from transformer.errors import UserError
 
 
 def test_a_port_in_use_is_refused_before_a_model_is_loaded(capsys):
@@ -18,6 +19,11 @@ def test_a_port_in_use_is_refused_before_a_model_is_loaded(capsys):
         port = other.getsockname()[1]
         assert run(serve, "--workdir=nowhere", f"--port={port}") == 2
     assert f"--host=127.0.0.1 --port={port}: Address already in use" in capsys.readouterr().err
+
+
+def test_two_servers_that_start_at_once_do_not_share_a_port():
+    with serve.bind("127.0.0.1", 0) as first, pytest.raises(UserError, match="Address already in use"):
+        serve.bind("127.0.0.1", first.getsockname()[1])
 
 
 @pytest.mark.parametrize("flag", ["--port=70000", "--host=no.such.host.invalid"])
