@@ -32,8 +32,8 @@ data.source=synthetic data.synthetic_examples=5000 data.workers=1 data.max_lengt
 data.valid_split=valid tokenizer.vocab_size=800 batch.tokens=1024 batch.max_buckets=1
 model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0 model.dtype=float32
 optimizer.schedule=linear optimizer.learning_rate=0.005 optimizer.warmup_steps=50
-training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50
-checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=24
+training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50 training.samples=0
+checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=8
 """
 
 
@@ -101,7 +101,7 @@ def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
     settings |= {"training.init_from": quick, "training.steps": 10, "training.log_every": 5, "training.r_drop": 0}
     settings |= {"data.cache_dir": tmp_path / "cache", "data.workers": 1, "training.eval_bleu": False}
     settings |= {"checkpoint.best_metric": "loss", "batch.max_buckets": 1}
-    settings |= {"decoding.max_source_length": 64, "decoding.max_extra_length": 24}
+    settings |= {"decoding.max_source_length": 64, "decoding.max_extra_length": 8}
     flags = [*shlex.split(training)[3:], *(f"--config.{key}={value}" for key, value in settings.items())]
     assert cli.execute(train.make_parser(), train.main, flags) == 0
     # A random model of 300 tokens begins at ln 300 = 5.7.

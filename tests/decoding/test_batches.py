@@ -14,7 +14,7 @@ def report() -> dict:
     return run_on_eight_devices("decoding_devices")
 
 
-@pytest.mark.parametrize(("case", "count"), [("beam", 8), ("sample", 2), ("bfloat16", 2)])
+@pytest.mark.parametrize(("case", "count"), [("beam", 3), ("sample", 2), ("bfloat16", 2)])
 def test_several_devices_give_the_translations_of_one_byte_for_byte(report, case, count):
     one, several = report[case]["one"], report[case]["several"]
     assert several["translations"] == one["translations"]

@@ -20,6 +20,7 @@ from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
 from transformer import files
 from transformer.special_tokens import EOS
 
+DECODED: dict[str, dict] = {}  # see `decoded_once`
 TOY = """
 import json, pathlib, sys
 
@@ -75,6 +76,20 @@ def toy(model, equal, tmp_path, monkeypatch):
     return make
 
 
+@pytest.fixture
+def decoded_once(monkeypatch):
+    """Makes this side translate the same sentences only once, for tests in which only the toolkit's answer varies."""
+    decode = certificate.decode
+
+    def known(model: PortableModel, config: Any, request: dict, **options: Any) -> dict:
+        key = json.dumps([request[name] for name in ("sources", "max_length", "beam_size")] + [options])
+        if key not in DECODED:
+            DECODED[key] = decode(model, config, request, **options)
+        return DECODED[key]
+
+    monkeypatch.setattr(certificate, "decode", known)
+
+
 def flags(tmp_path: Path, output: str) -> tuple[str, ...]:
     return f"--output={tmp_path / output}", f"--runtime={sys.executable}", f"--sentences={tmp_path / 'sentences'}"
 
@@ -118,6 +133,7 @@ def test_an_equal_model_is_imported_and_exported_with_a_certificate(model, toy, 
     assert "exists; delete it" in error(capsys)
 
 
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -136,6 +152,7 @@ def test_a_model_below_the_bars_is_marked_and_exits_with_1(toy, tmp_path, capsys
     assert read(tmp_path / "imported")["verdict"] == "below the bars"
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_translations_that_reach_the_length_limit_are_left_out(toy, equal, tmp_path):
     ended = equal["ended"]
     theirs = {
@@ -149,6 +166,7 @@ def test_translations_that_reach_the_length_limit_are_left_out(toy, equal, tmp_p
     assert all(0 < count < len(TEXTS) for count in imported["at_length_limit"].values())
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_a_quantized_model_is_measured(toy, tmp_path):
     changes = {"greedy": ["x"] * len(TEXTS), "scores": None, "precision": "int8"}
     assert run(import_model, f"--from={toy(**changes)}", *flags(tmp_path, "imported")) == 0
@@ -169,6 +187,7 @@ def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys)
     assert summary in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatch, error):
     def fail(*arguments: Any, **options: Any) -> None:
@@ -186,6 +205,7 @@ def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatc
     assert not list(tmp_path.glob("*new*")) and not list(tmp_path.glob("*exported*"))
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
     flag = f"--sentences={tmp_path / 'sentences'}"
     source = f"--from={toy()}"
@@ -201,6 +221,7 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
     assert "No module named 'no_such_toolkit'" in read(tmp_path / "missing")["reasons"][0]
 
 
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -262,6 +283,7 @@ def test_mistakes_are_errors_of_one_line_before_work_begins(model, toy, tmp_path
     assert not list(tmp_path.glob("*new*"))
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_languages_are_asked_for_if_the_files_do_not_name_them(model, toy, tmp_path, capsys, monkeypatch):
     config = {key: value for key, value in model.config.items() if "language" not in key}
     unnamed = dataclasses.replace(model, config=config)

@@ -58,7 +58,7 @@ def listening(served: Sequence[ServedModel], keys: tuple[str, ...] = (), seconds
             thread.join()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_client(served, metrics) -> Callable[..., TestClient]:
     def make(limits: Limits = LIMITS, keys: tuple[str, ...] = (), **options) -> TestClient:
         return TestClient(make_app(served, limits, keys, metrics), **options)
@@ -66,6 +66,6 @@ def make_client(served, metrics) -> Callable[..., TestClient]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(make_client) -> TestClient:
     return make_client()
