@@ -1,7 +1,10 @@
 """The models of a server, one for each pair of languages, each with its queue."""
 
 import asyncio
+import bisect
+import collections
 import contextlib
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +51,7 @@ class ServedModel:
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
         is_exact = config.model.dtype == "float32"
         tokens = tokens if is_exact else []
+        self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
         self._models[self.capacity] = model
@@ -116,20 +120,29 @@ class ServedModel:
         return split
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
-        return self._model_for(len(sentences)).translate(sentences)
+        rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])
+        found: list[list[Translation]] = [[] for _ in sentences]
+        for count in set(rows):
+            chosen = [i for i in range(len(sentences)) if rows[i] == count]
+            for i, best in zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True):
+                found[i] = best
+        return found
 
     def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
         sentences, constraints = _constraints(jobs)
         prefixes = constraints.pop("prefix")
-        return self._model_for(len(jobs)).translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
+        model = self._models[self._choose_rows([0] * len(jobs))[0]]
+        return model.translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
 
-    def _model_for(self, sentences: int) -> Model:
-        """Returns the model whose batches have the fewest filler rows."""
-        rows = max((rows for rows in self._models if rows <= 2 * sentences), default=min(self._models))
-        return self._models[rows]
+    def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
+        """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""
+        shapes = padded_lengths(self.model.config.decoding.max_source_length)
+        padded = [bisect.bisect_left(shapes, length) for length in lengths]
+        counts = collections.Counter(padded)
+        return [max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models)) for i in padded]
 
     def _fits(self, sentence: str) -> bool:
-        return self.model.num_tokens(sentence) <= self.model.config.decoding.max_source_length
+        return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
 
 
 def _control(sentences: Sequence[str], control: Control) -> list[tuple]:

@@ -1,9 +1,11 @@
 """Clients of a server in another process, and a measurement with them.
 
-python -m tests.scripts.serving.load WORKDIR < TEXTS prints a table: clients, sentences/s, and latencies in ms.
+python -m tests.scripts.serving.load WORKDIR < TEXTS prints sentences/s and latencies in ms of several ways. They take
+turns, so that other jobs of the machine disturb all of them; the numbers are medians over the repetitions.
 """
 
 import asyncio
+import collections
 import contextlib
 import json
 import random
@@ -18,8 +20,11 @@ from pathlib import Path
 import numpy as np
 
 import transformer
+from transformer.api import Model
 from transformer.cache import enable_compilation_cache
 
+REPETITIONS = 5
+NAMES = ("per_second", "p50", "p99")
 LISTENS = re.compile(r"Listens on http://127\.0\.0\.1:(\d+)\.")
 
 
@@ -80,34 +85,35 @@ def measure(port: int, pair: Sequence[str], texts: Sequence[str], clients: int, 
 
 
 def main() -> None:
-    texts = list(dict.fromkeys(sys.stdin.read().splitlines()))
+    workdir, texts, runs = (
+        sys.argv[1],
+        list(dict.fromkeys(sys.stdin.read().splitlines())),
+        collections.defaultdict(list),
+    )
     enable_compilation_cache()
-    print(json.dumps({"texts": len(texts)} | in_process(sys.argv[1], texts)))
-    config = transformer.load(sys.argv[1]).config.data
-    with started(f"--workdir={Path(sys.argv[1]).resolve()}") as (_, port):
-        for clients in (1, 8, 64):
-            _, latencies, seconds = measure(port, (config.source_language, config.target_language), texts, clients)
-            p50, p99 = (1000 * np.percentile(latencies, (50, 99))).round(1)
-            print(
-                json.dumps({"clients": clients, "per_second": round(len(texts) / seconds, 1), "p50": p50, "p99": p99})
-            )
+    whole, single = transformer.load(workdir), transformer.load(workdir, batch_tokens=1)
+    for model in (whole, single):
+        model.compile()
+    pair = whole.config.data.source_language, whole.config.data.target_language
+    with started(f"--workdir={Path(workdir).resolve()}") as (_, port):
+        for _ in range(REPETITIONS):
+            runs["at once"].append(in_process(whole, [texts]))
+            runs["one by one"].append(in_process(single, [[text] for text in texts]))
+            for clients in (1, 8, 64):
+                runs[f"{clients} clients"].append(measure(port, pair, texts, clients)[1:])
+    for way, pairs in runs.items():
+        rows = [(len(texts) / seconds, *(1000 * np.percentile(latencies, (50, 99)))) for latencies, seconds in pairs]
+        print(json.dumps({"way": way} | dict(zip(NAMES, np.median(rows, axis=0).round(1).tolist(), strict=True))))
 
 
-def in_process(workdir: str, texts: Sequence[str]) -> dict[str, float]:
-    """Returns the sentences/s of all texts in one call, of one call each, and the latencies of these."""
-    model, single = transformer.load(workdir), transformer.load(workdir, batch_tokens=1)
-    model.compile()
-    single.compile()
-    start = time.perf_counter()
-    model.translate(texts)
-    whole, latencies = time.perf_counter() - start, []
-    for text in texts:
+def in_process(model: Model, batches: Sequence[Sequence[str]]) -> tuple[list[float], float]:
+    """Returns the seconds of the translation of each batch, and of all."""
+    latencies = []
+    for texts in batches:
         start = time.perf_counter()
-        single.translate([text])
+        model.translate(texts)
         latencies.append(time.perf_counter() - start)
-    p50, p99 = (1000 * np.percentile(latencies, (50, 99))).round(1)
-    rates = {"per_second_at_once": len(texts) / whole, "per_second_one_by_one": len(texts) / sum(latencies)}
-    return {name: round(rate, 1) for name, rate in rates.items()} | {"p50": p50, "p99": p99}
+    return latencies, sum(latencies)
 
 
 if __name__ == "__main__":

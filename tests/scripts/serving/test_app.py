@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import html
 import json
@@ -9,6 +10,7 @@ import shutil
 import socket
 import threading
 import time
+import types
 
 import httpx2
 import pytest
@@ -418,6 +420,15 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
         assert model.queue.is_alive
     assert not model.queue.is_alive  # the application has ended
     assert len(programs) > 1 and ahead == [set(known) for known in programs]
+
+
+def test_rows_are_chosen_by_the_sentences_of_a_padded_length(served):
+    model = copy.copy(served[0])
+    model._models = {1: None, 8: None, 64: None}
+    decoding = types.SimpleNamespace(max_source_length=40)
+    model.model = types.SimpleNamespace(config=types.SimpleNamespace(decoding=decoding))
+    assert model._choose_rows([3, 16, 16, 17, 16]) == [8, 8, 8, 1, 8]
+    assert set(model._choose_rows([40] * 32 + [1] * 3)) == {64, 1}
 
 
 def test_models_that_cannot_be_served_are_refused(workdirs):

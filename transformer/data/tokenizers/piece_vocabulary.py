@@ -69,7 +69,7 @@ class PieceVocabulary:
             return [[piece for piece in text.split(" ") if piece] for text in texts]
         languages = [match and match[0] for match in map(_LANGUAGE_TOKEN.match, texts)]
         rest = [text.removeprefix(language or "") for language, text in zip(languages, texts, strict=True)]
-        sequences = self._processor.encode(rest, out_type=str, num_threads=1)
+        sequences = [self._processor.encode(text, out_type=str) for text in rest]
         return [
             [language, *pieces] if language else pieces for language, pieces in zip(languages, sequences, strict=True)
         ]
