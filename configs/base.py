@@ -234,7 +234,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that
     # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))
-    # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses; empty: none
+    # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses; empty: none.
+    # --rerank=WORKDIR:WEIGHT sets it too
     decoding.rerank = Key("", TEXT)
     decoding.temperature = Key(1.0, above(0))  # sample, mbr: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample, mbr: draw from the k most likely tokens; 0: from all

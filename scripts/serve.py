@@ -76,7 +76,7 @@ def read_keys(path: Path) -> list[str]:
 def bind(host: str, port: int) -> socket.socket:
     """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible.
 
-    No other server can bind to the port: the socket gives up SO_REUSEADDR, which it needs again when it listens.
+    The socket has no SO_REUSEADDR until it listens, so that a second server cannot bind to the same port.
     """
     if port > LAST_PORT:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")

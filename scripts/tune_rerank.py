@@ -31,14 +31,14 @@ def main(arguments: argparse.Namespace) -> None:
     trained.check_translates(models.config, arguments.workdir)
     texts, references = source.read_pairs(models.config.data, "valid")
     decoder, parameters = models.decoder()
-    found, log_p = decoder.hypotheses(parameters, texts)
+    found, terms = decoder.hypotheses(parameters, texts)
     metric = additive_metrics(bleu_language(models.config.data))[arguments.metric]
     pairs = [(x.text, reference) for row, reference in zip(found, references, strict=True) for x in row]
     statistics = metric.statistics(*zip(*pairs, strict=True))
     firsts = np.cumsum([0, *map(len, found[:-1])])
     values = {}
     for weights in itertools.product(GRID, repeat=len(models.scorers)):
-        best = [np.argmax(decoder.scores(*row, weights)) for row in zip(found, log_p, strict=True)]
+        best = [np.argmax([1.0, *weights] @ row) for row in terms]
         values[weights] = float(metric.score(statistics[firsts + best].sum(axis=0)))
     best = max(values, key=values.get)  # the first of equal ones, with the smallest weights
     flags = [f"--rerank={name}:{weight}" for name, weight in zip(arguments.models, best, strict=True)]

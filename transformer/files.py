@@ -27,10 +27,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file atomically: whenever the process is killed, the path holds the old file or the new one.
-
-    Processes of several machines may write it at once.
-    """
+    """Writes a file atomically: a kill leaves the old or the new file, and several machines may write it at once."""
     unfinished = path.with_name(f".{platform.node()[:64]}-{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:

@@ -26,10 +26,7 @@ def num_workers(wanted: int) -> int:
 
 
 def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterator:
-    """Yields `function(argument)` for each argument, in order, from several worker processes or, with 1, from this one.
-
-    At most `workers` + 1 arguments are in memory. Raises exceptions of the function, and UserError if a process died.
-    """
+    """Yields `function(argument)` in order, from processes or, with 1, from this one. Raises UserError if one dies."""
     if workers == 1:
         yield from map(function, arguments)
         return
@@ -99,10 +96,7 @@ def _call(*arguments: Any) -> Any:
 
 
 def merge(streams: Sequence[Iterator]) -> Iterator:
-    """Yields the items of all streams as they come. Each stream has a thread; a single one needs none.
-
-    An exception in a stream is raised here. It, or closing this iterator, ends the other streams after their next item.
-    """
+    """Yields the items of all streams as they come, each from a thread. The error of one ends all of them."""
     if len(streams) <= 1:
         for stream in streams:
             yield from stream

@@ -79,10 +79,7 @@ def convolution(d: int) -> Layer:
 
 
 class Kind(NamedTuple):
-    """A kind of layer, with the complexity and the longest path that Table 1 states.
-
-    exponents: of n and d in the complexity. steps: the number of sequential operations for n positions.
-    """
+    """A kind of layer with the exponents of n and d, and the sequential `steps`, that Table 1 states."""
 
     make: Callable[[int], Layer]
     complexity: str

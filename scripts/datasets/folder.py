@@ -15,10 +15,7 @@ SPLITS = ("train", "validation", "test")  # the stems of the files, which are th
 
 
 def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes `data.json`, with the facts, and the lines, bytes and sha256 of every file of text. Returns it.
-
-    Raises UserError if a split has an empty file or two files of different lengths.
-    """
+    """Writes `data.json`, with the facts and the files of text. Raises UserError for empty or unequal files."""
     described = {}
     for stem in sorted({path.stem for path in folder.glob(f"*.{languages[0]}")}):
         paths = [folder / f"{stem}.{language}" for language in languages]

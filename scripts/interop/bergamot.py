@@ -24,10 +24,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> PortableModel:
-    """Reads a .bin file, or the only one in a folder. Raises UserError if that is impossible.
-
-    The shortlist becomes part of the search, as in the engines that read these files.
-    """
+    """Reads a .bin file, or the only one in a folder, with its shortlist. Raises UserError if that is impossible."""
     models = _models_in(path)
     if len(models) != 1:
         raise UserError(f"{path}: has {len(models)} models in Marian's binary format; name the file of one")

@@ -109,10 +109,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Returns the target that `--device=TEXT` names: NAME[:COUNT] for GPUs, NAME:TOPOLOGY for TPUs.
-
-    Raises UserError for an unknown name, listing the known ones, or if the rest is not such a count or topology.
-    """
+    """Returns the target of `--device=TEXT`: NAME[:COUNT] or NAME:TOPOLOGY. Raises UserError for another text."""
     name, _, rest = text.partition(":")
     kind = ACCELERATORS.get(name)
     if kind is None:
@@ -135,11 +132,7 @@ def is_installed(platform: str) -> bool:
 
 
 def find_devices(target: Target) -> Sequence[jax.Device]:
-    """Returns the target's devices, which programs can be compiled for and not run on.
-
-    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not installed, or does not
-    know the topology.
-    """
+    """Returns the target's devices, to compile for. Raises UserError without its compiler or for a wrong topology."""
     platform = target.kind.platform
     if not is_installed(platform):
         raise UserError(

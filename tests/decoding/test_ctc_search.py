@@ -16,7 +16,7 @@ from transformer.special_tokens import EOS, PAD
 from transformer.training.encoders import ctc_loss, needed_frames
 
 TOKENS, FRAMES = 3, 5
-WIDE = 400  # more than there are sequences of at most so many tokens
+WIDE = 400  # a beam that holds all sequences of at most five tokens
 VOCAB = 4 + TOKENS
 LABELS = [BLANK, *range(4, VOCAB)]
 

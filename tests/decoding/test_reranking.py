@@ -50,7 +50,7 @@ def language_log_p(folder: Path, text: str) -> float:
 
 
 def test_hypotheses_are_in_the_order_of_all_models_scores(runs):
-    weights = {"reverse": 0.7, "language": -0.4, "forward": 0.5}
+    weights = {"reverse": 7, "language": -4, "forward": 0.5}
     flag = ",".join(f"{runs / name}:{weight}" for name, weight in weights.items())
     model, reverse = transformer.load(runs / "forward", beam_size=6), transformer.load(runs / "reverse")
     reranked = transformer.load(runs / "forward", beam_size=6, rerank=flag).translate(TEXTS, n_best=4)
@@ -64,8 +64,8 @@ def test_hypotheses_are_in_the_order_of_all_models_scores(runs):
             others = [reverse.score([(hypothesis.text, text)])[0].log_probability]
             others += [language_log_p(runs / "language", hypothesis.text)]
             others += [model.score([(text, hypothesis.text)])[0].log_probability]
-            total = hypothesis.log_probability + np.dot(list(weights.values()), others)
-            totals.append((total / ((5 + len(hypothesis.tokens)) / 6) ** 0.6, hypothesis.text))
+            total = hypothesis.score + np.dot(list(weights.values()), others) / (len(text.split()) + 1)
+            totals.append((total, hypothesis.text))
         expected = sorted(totals, reverse=True)[:4]
         assert [best.text for best in found] == [known for _, known in expected]
         np.testing.assert_allclose([best.score for best in found], [score for score, _ in expected], rtol=1e-4)
@@ -80,7 +80,7 @@ def texts_of(translations) -> list[list[str]]:
 
 def test_without_weight_nothing_changes_and_neighbours_do_not_matter(runs):
     plain = transformer.load(runs / "forward", beam_size=4).translate(TEXTS, n_best=2)
-    for weight in (0, 1):
+    for weight in (0, 20):
         model = transformer.load(runs / "forward", beam_size=4, rerank=f"{runs / 'reverse'}:{weight}")
         found = model.translate(TEXTS, n_best=2)
         assert (texts_of(found) == texts_of(plain)) == (weight == 0)
@@ -91,12 +91,12 @@ def test_without_weight_nothing_changes_and_neighbours_do_not_matter(runs):
 
 
 def test_the_commands_take_the_flag(runs, monkeypatch, capsys):
-    flags = [f"--workdir={runs / 'forward'}", f"--rerank={runs / 'reverse'}:1", f"--rerank={runs / 'language'}:-2"]
+    flags = [f"--workdir={runs / 'forward'}", f"--rerank={runs / 'reverse'}:10", f"--rerank={runs / 'language'}:-2"]
     flags += ["--decoding.beam_size=4"]
     assert run(evaluate, *flags, "--split=valid") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["decoding"]["rerank"] == f"{runs / 'reverse'}:1,{runs / 'language'}:-2"
-    assert Path(result["hypotheses"]).name == "valid-step20-beam_size4-rerankreverse:1+language:-2.hypotheses.txt"
+    assert result["decoding"]["rerank"] == f"{runs / 'reverse'}:10,{runs / 'language'}:-2"
+    assert Path(result["hypotheses"]).name == "valid-step20-beam_size4-rerankreverse:10+language:-2.hypotheses.txt"
     hypotheses = Path(result["hypotheses"]).read_text().splitlines()
     text = "".join(f"{line}\n" for line in SOURCES).encode()
     outputs = {}
@@ -111,7 +111,7 @@ def test_texts_too_long_for_a_model_keep_their_order(runs, monkeypatch):
     logged = []
     monkeypatch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
     plain = transformer.load(runs / "forward", beam_size=4)
-    model = transformer.load(runs / "forward", beam_size=4, rerank=f"{runs / 'short'}:-5")
+    model = transformer.load(runs / "forward", beam_size=4, rerank=f"{runs / 'short'}:-50")
     texts = ["1 2 3 4 5 6 7 1 2 3", "4 5", "6", "3", "7 1", "2 2"]
     (long, *short), (long_before, *short_before) = (texts_of(x.translate(texts, n_best=4)) for x in (model, plain))
     assert long == long_before and short != short_before

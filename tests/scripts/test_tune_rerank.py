@@ -1,6 +1,7 @@
 """scripts.tune_rerank: the best point of the grid, as transformer.evaluate scores it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,13 @@ from transformer import evaluate
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_no_point_of_the_grid_is_better(tmp_path, monkeypatch, capsys, metric):
     workdir, reverse = make_workdir(tmp_path / "forward"), tmp_path / "reverse"
-    make_workdir(reverse, seed=3, **{"data.source_language": "out", "data.target_language": "in"})
-    monkeypatch.setattr(tune_rerank, "GRID", [0.0, 0.5, 1.0, 2.0])
+    make_workdir(reverse, seed=1, **{"data.source_language": "out", "data.target_language": "in"})
+    monkeypatch.setattr(tune_rerank, "GRID", [0.0, 20.0, 1000.0])
     flags = [f"--workdir={workdir}", "--decoding.beam_size=6"]
+    # References that a weight of 1000 finds.
+    assert run(evaluate, *flags, "--split=valid", f"--rerank={reverse}:1000") == 0
+    hypotheses = Path(json.loads(capsys.readouterr().out)["hypotheses"])
+    (tmp_path / "data" / "valid.out").write_text(hypotheses.read_text())
     assert run(tune_rerank, *flags, f"--rerank={reverse}", f"--metric={metric}") == 0
     tuned = json.loads(capsys.readouterr().out)
     scores = {}

@@ -33,10 +33,7 @@ class Retention:
 
 
 def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
-    """Returns which of the `steps`, in ascending order, to keep: training resumes from them, or `--average` takes them.
-
-    `settings` is `config.checkpoint`; `best` is the step of the best checkpoint, None before the first validation.
-    """
+    """Returns which of the ascending `steps` stay by `config.checkpoint`: to resume from, or for `--average`."""
     # A checkpoint of an interruption is no multiple of `every`. It must not displace one that `--average` takes.
     regular = [step for step in steps if step % settings.every == 0]
     up_to_best = [step for step in steps if best and step <= best and (step == best or step % settings.every == 0)]

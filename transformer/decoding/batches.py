@@ -153,10 +153,7 @@ class DeviceModels:
 
 
 def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns the parameters of a model with the kernel of each linear map as `decoding_weight` returns it.
-
-    All other parameters stay float32: biases, the norms' scales and embeddings take part in float32 operations first.
-    """
+    """Returns a model's parameters with the kernels of linear maps as decoding keeps them, and all others float32."""
     model = nnx.merge(graph, nnx.State(parameters))
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Linear):

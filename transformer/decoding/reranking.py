@@ -1,7 +1,8 @@
 """Reranking of the hypotheses of a search by other models (noisy channel: Yee et al. 2019, Ng et al. 2019).
 
-A hypothesis has the score (log p(y|x) + sum of weight * log p of the other models) / the length penalty of the search.
-A model of the other direction has log p(x|y), a language model log p(y). Texts are tokenized again for each model.
+A hypothesis y has the score of the search + sum of weight * log p / S, with S source tokens. Yee et al. divide by S so
+that a longer output gains nothing. A model of the other direction has log p(x|y), a language model log p(y). Texts are
+tokenized again for each model.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ from jaxtyping import Float
 
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.forced_decoding import is_scorable, longest_text, score_pairs
-from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 
@@ -59,9 +59,9 @@ class RerankingDecoder(TextDecoder):
     ) -> list[list[Translation]]:
         """Returns what `TextDecoder.translate` does, in the order of the reranked scores."""
         self.check_n_best(n_best)
-        translations, weights = [], [scorer.weight for scorer in self.scorers]
-        for known, log_p in zip(*self.hypotheses(parameters, texts, *arguments, **options), strict=True):
-            scores = self.scores(known, log_p, weights)
+        translations, weights = [], [1.0, *(scorer.weight for scorer in self.scorers)]
+        for known, terms in zip(*self.hypotheses(parameters, texts, *arguments, **options), strict=True):
+            scores = weights @ terms
             order = np.argsort(-scores, kind="stable")[:n_best]
             best = [dataclasses.replace(known[i], score=float(scores[i]), score_kind="reranked") for i in order]
             translations.append(best if known[0].tokens else known[:n_best])
@@ -69,20 +69,13 @@ class RerankingDecoder(TextDecoder):
 
     def hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
-    ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "models N"]]]:
-        """Returns the N hypotheses of each text, and their log-probabilities by the search and by each scorer."""
+    ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "terms N"]]]:
+        """Returns the N hypotheses of each text, and the terms of their scores: the search's, and each scorer's."""
         found = super().translate(parameters, texts, self.config.beam_size, *arguments, **options)
-        log_p = [[[x.log_probability for x in known] for known in found]]
-        log_p += [scorer.log_probabilities(texts, found) for scorer in self.scorers]
-        return found, [np.array(rows) for rows in zip(*log_p, strict=True)]
-
-    def scores(
-        self, known: Sequence[Translation], log_p: Float[np.ndarray, "models N"], weights: Sequence[float]
-    ) -> Float[np.ndarray, "N"]:
-        """Returns the score of each hypothesis of a text with these weights of the scorers."""
-        lengths = np.array([max(len(x.tokens), 1) for x in known])
-        penalty = LENGTH_PENALTIES[self.config.length_penalty_form](lengths, self.config.length_penalty)
-        return np.array([1.0, *weights]) @ log_p / penalty
+        log_p = [scorer.log_probabilities(texts, found) for scorer in self.scorers]
+        lengths = [len(tokens) + 1 for tokens in self.tokenizer.source.encode(texts)]
+        rows = zip(found, lengths, zip(*log_p, strict=True), strict=True)
+        return found, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
         return super().compilations(parameters, lengths, self.config.beam_size)

@@ -123,10 +123,7 @@ def _check_extension(workdir: Workdir, config: Config, extend: int, length: int)
 
 
 def record_start(workdir: Workdir, config: Config) -> None:
-    """Records a new start of a run that has begun, with the settings that it changes, also in `config.json`.
-
-    A run whose new settings give it more to do is no longer complete. A kill between two writes is harmless.
-    """
+    """Records a new start and the settings that it changes. A run with more to do is no longer complete."""
     if not workdir.has_begun():
         return
     recorded, record, steps = loading.load(workdir.path), _read_environment(workdir), steps_in(workdir.checkpoints)

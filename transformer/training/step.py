@@ -68,11 +68,7 @@ class TrainStep:
         return self.programs.run(self.apply_gradients, state, totals, rate)
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
-        """Returns functions that each compile a program for updates from these buckets; `state` may be abstract.
-
-        The first is for the shape that needs most memory, so that a step that does not fit fails at once. Programs
-        without activations are last.
-        """
+        """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
         largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
         of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
         calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]

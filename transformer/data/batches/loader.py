@@ -1,8 +1,7 @@
 """Batches in the order of the plan, prepared ahead of the step.
 
-Threads assemble the next few batches while the step runs, and another plans the next epoch. Each process assembles
-only the rows that its devices hold, and puts them there. Grain's prefetch is the same queue of futures, but it drains
-at the end of every epoch, and importing it takes seconds.
+Threads assemble the next few batches, and another plans the next epoch. Grain's prefetch is the same queue of futures,
+but it drains at the end of every epoch, and importing it takes seconds.
 """
 
 import collections

@@ -96,11 +96,7 @@ EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batch
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
-    """Loads the corpus of a split from the cache, after encoding it if it is missing.
-
-    Only the training split is cleaned; held-out splits lose only pairs with an empty side. Raises UserError if the data
-    is missing or unusable, or no pair is left.
-    """
+    """Loads the corpus of a split from the cache, or encodes it. Raises UserError if the data leaves no pair."""
     data, source = config.data, open_source(config.data, split)
     rules, rate = encoding.NO_LIMITS, 0.0
     if split == "train":

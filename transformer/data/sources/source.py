@@ -49,11 +49,7 @@ class Source(Protocol):
 
 
 def open_source(data: Config, split: str) -> Source:
-    """Opens the source that `data` describes, for one of SPLITS, without the training pairs of the list `data.exclude`.
-
-    A line of the list begins with a pair's number, from 1, up to a tab. Raises UserError if it does not, or if data is
-    missing.
-    """
+    """Opens a split, without the training pairs that `data.exclude` numbers. Raises UserError for unusable data."""
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source
@@ -71,11 +67,7 @@ def open_source(data: Config, split: str) -> Source:
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
-    """Reads all source sentences and references of a held-out split, in order.
-
-    Nothing is repaired, since scores against repaired references would not be comparable. Raises UserError if the split
-    is empty or a sentence is not UTF-8.
-    """
+    """Reads the pairs of a held-out split as they are. Raises UserError if it is empty or a sentence is not UTF-8."""
     source = open_source(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
