@@ -76,6 +76,7 @@ def test_fields_control_the_translations(client, expected, served):
     answer = post(client, q="1 2.  3 4. 5", glossary=glossary, prefix="6").json()["translatedText"]
     first, rest = answer.split("  ")
     assert first.startswith("6") and "4 4" not in first and "4 4" in rest and "7 7 7" in rest
+    assert not rest.startswith("6")  # the prefix is that of the text
     answers = post(client, q=["1 2", "3"], prefix=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]).json()
     (direct,), (second,) = served[0].model.translate(
         ["1 2", "3"], prefixes=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]
