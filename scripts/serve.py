@@ -21,6 +21,7 @@ from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
 LAST_PORT = 65535
+OPEN_FILES = 1 << 16
 GRACE = 10  # seconds to read the answer of a request that took as long as it may
 
 
@@ -52,7 +53,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
         server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(most, OPEN_FILES), most))
         gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(server.config.backlog)  # so that who reads the next line can connect

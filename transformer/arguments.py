@@ -65,7 +65,7 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
 def check_constraints(texts: Sequence[str], glossary: Any, **columns: Any) -> dict[str, list]:
     """Returns what `OutputControl.with_texts` takes. Columns of `CHECKS` are None or have an item for each text."""
     constraints = {
-        name: [CHECKS[name](row, f"{name}[{i}]") for i, row in enumerate(check_items(rows, name, "items of texts"))]
+        name: [CHECKS[name](row, f"{name}[{i}]") for i, row in enumerate(check_items(rows, name, "one item a text"))]
         for name, rows in columns.items()
         if rows is not None
     }

@@ -80,9 +80,9 @@ class Parser(argparse.ArgumentParser):
             else:
                 plain.append(word)
         arguments = self.parse_args(plain)
-        parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
         if rerank := getattr(arguments, "rerank", None):
             overrides.append(("decoding.rerank", ",".join(rerank)))
+        parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
         arguments.overrides = overrides
         return arguments
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,8 +58,9 @@ def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[
 
 def identity(models: Trained) -> dict[str, Any]:
     """Returns all of the models that translations depend on, wherever their workdir is, as JSON types."""
-    digest = hashlib.sha256()
-    for array in jax.tree.leaves(models.parameters):
+    digest = hashlib.sha256(Path(models.config.decoding.banned).read_bytes() if models.config.decoding.banned else b"")
+    rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
+    for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))
     return {
         "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],

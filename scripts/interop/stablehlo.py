@@ -61,9 +61,9 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
     config = checked(model.config | {"model.dtype": quantization or "float32"})
-    for key in ("shortlist", "min_length", "no_repeat_ngram", "banned"):
+    for key in ("shortlist", "min_length", "no_repeat_ngram", "banned", "rerank"):
         if config.decoding[key]:
-            logging.warning("decoding.%s=%s: the exported search has no such constraint.", key, config.decoding[key])
+            logging.warning("decoding.%s=%s: the exported search has no such part.", key, config.decoding[key])
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding

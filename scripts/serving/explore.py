@@ -35,22 +35,28 @@ def score(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], 
 
 def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
     """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
-    source, prefix = _sentence(fields, "q", limits), _sentence({"prefix": "", **fields}, "prefix", limits)
+    source, prefix = _whole(model, fields, limits), _sentence({"prefix": "", **fields}, "prefix", limits)
     count = 2 * model.config.decoding.beam_size
     return lambda: {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
 
 def beam(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
     """Shows the hypotheses of the beam search: a chart of Vega-Lite, as the report has it."""
-    source, longest = _sentence(fields, "q", limits), model.config.decoding.max_source_length
-    if (tokens := model.num_tokens(source)) > longest:
-        raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
+    source = _whole(model, fields, limits)
     return lambda: beam_chart.tree(model.beam_tree(source)).to_dict()
 
 
 def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
     names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
     return [{name: getattr(translation, name) for name in names} for translation in translations]
+
+
+def _whole(model: Model, fields: dict[str, Any], limits: Limits) -> str:
+    """Returns the field `q`. Raises HTTPException if a search would cut it."""
+    source, longest = _sentence(fields, "q", limits), model.config.decoding.max_source_length
+    if (tokens := model.num_tokens(source)) > longest:
+        raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
+    return source
 
 
 def _sentence(fields: dict[str, Any], name: str, limits: Limits) -> str:

@@ -49,8 +49,7 @@ class ServedModel:
         self.source, self.target = config.data.source_language, config.data.target_language
         row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
-        is_exact = config.model.dtype == "float32"
-        tokens = tokens if is_exact else []
+        tokens = tokens if config.model.dtype == "float32" else []
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
@@ -59,8 +58,8 @@ class ServedModel:
         kinds = {
             "translate": Work(self._translate, self.capacity),
             "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), self.capacity),
-            # The program depends on the phrases in a batch.
-            "controlled": Work(self._translate_controlled, self.capacity if is_exact else 1),
+            # One at a time, since the shapes of a program depend on all phrases of a batch.
+            "controlled": Work(self._translate_controlled, 1),
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
@@ -80,7 +79,7 @@ class ServedModel:
         (one, two), decoding = map(self.explorer.num_tokens, ("1", "1 1")), self.model.config.decoding
         for padded in padded_lengths(longest_text(decoding)):
             lengths = padded, min(padded, decoding.max_source_length)  # of known texts and of texts to translate
-            text, source = (" ".join(["1"] * ((length - 1) // (two - one))) for length in lengths)
+            text, source = (" ".join(["1"] * ((length - 1) // max(two - one, 1))) for length in lengths)
             for method, arguments in (("score", [[(text, "")]]), ("attention", (text, "")), ("beam_tree", [source])):
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)
@@ -100,7 +99,7 @@ class ServedModel:
         if controls:
             kind = "controlled"
             jobs = list(itertools.chain(*map(_control, sentences, controls)))
-            self.model.check_constraints(*_constraints(jobs))
+            await asyncio.to_thread(self.model.check_constraints, *_constraints(jobs))
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
@@ -131,8 +130,7 @@ class ServedModel:
     def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
         sentences, constraints = _constraints(jobs)
         prefixes = constraints.pop("prefix")
-        model = self._models[self._choose_rows([0] * len(jobs))[0]]
-        return model.translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
+        return self.explorer.translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
 
     def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
         """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""

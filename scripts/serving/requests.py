@@ -109,7 +109,8 @@ def read_controls(fields: dict[str, Any], count: int, is_list: bool, limits: Lim
             raise HTTPException(400, f"Invalid request: {name} has {len(items)} items, must have {count}")
         columns[name] = [CHECKS[name](item, name) for item in items]
     prefixes, required, banned = columns.values()
-    phrases = itertools.chain(*banned, *itertools.chain(*required))
+    terms = itertools.chain(*((term, *translations) for term, translations in glossary.terms))
+    phrases = itertools.chain(*banned, *itertools.chain(*required), terms)
     _check_size([*filter(None, prefixes), *phrases], limits)
     controls = [Control(*control, glossary) for control in zip(prefixes, required, banned, strict=True)]
     return controls if given or glossary else []

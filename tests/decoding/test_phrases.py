@@ -20,7 +20,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceV
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import beam_search
 from transformer.decoding.constraints import constrain
-from transformer.decoding.phrases import Spelling, starting_a_word
+from transformer.decoding.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, SPECIAL
@@ -28,14 +28,16 @@ from transformer.special_tokens import EOS, PAD, SPECIAL
 LIMIT = 3
 
 
-def make_vocabulary() -> SentencePieceVocabulary:
-    """Returns a vocabulary with the tokens ab, ▁ab, ▁b, ▁a, a, b, ▁ and the full stop."""
+def make_vocabulary(
+    text: str = "ab ab a ba. ab.ab aba b", kind: str = "bpe", size: int = 12
+) -> SentencePieceVocabulary:
+    """Returns a vocabulary. That of the defaults has the tokens ab, ▁ab, ▁b, ▁a, a, b, ▁ and the full stop."""
     model, special = io.BytesIO(), {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["ab ab a ba. ab.ab aba b"] * 50),
+        sentence_iterator=iter([text] * 50),
         model_writer=model,
-        model_type="bpe",
-        vocab_size=12,
+        model_type=kind,
+        vocab_size=size,
         num_threads=1,
         minloglevel=2,
         **special,
@@ -164,6 +166,25 @@ def test_tokens_of_vocabularies_whose_decoding_adds_spaces_are_words():
         assert spelling.ended(one, ["1"]) == "1" and one + two == both
 
 
+def test_a_vocabulary_whose_first_token_is_a_space_bans_too():
+    for kind in ("char", "unigram"):
+        vocabulary = make_vocabulary("a b c d e f g .", kind, size=13)
+        assert vocabulary.decode([[SPECIAL]]) == [""]
+        spelling = Spelling(vocabulary)
+        assert set("ab. ") <= set("".join(spelling.texts)) and spelling.rules(["ab"])
+        assert spelling.ended(vocabulary.encode(["a ab"])[0], ["ab"]) == "ab"
+
+
+def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):
+    (tmp_path / "banned").write_text("日\n")
+    decoder = make_decoder(banned=str(tmp_path / "banned"), max_extra_length=500)
+    assert "banned" not in decoder.control.values
+    with pytest.raises(UserError, match="line 1: 128 required phrases of 2 alternatives of 2 tokens are more than 256"):
+        decoder.translate(
+            decoder.place([MODEL.parameters]), ["a"], constraints={"required": [[["ab a", "b"], ["a"]] * 60]}
+        )
+
+
 def test_scripts_without_spaces_begin_words_everywhere():
     for phrase, text, begins in (("本", "日本", True), ("x", "日x", True), ("x", "ax", False), (".", "a.", True)):
-        assert bool(re.search(starting_a_word(phrase), text)) == begins
+        assert is_boundary(text, text.index(phrase)) == begins

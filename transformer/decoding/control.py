@@ -1,6 +1,7 @@
 """Control of the output: the constraints of a configuration, and those that come with each source as texts."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformer.decoding.translation import encode
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
+MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
 
@@ -36,8 +38,8 @@ class OutputControl:
         self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
         lines = read_text_file(Path(config.banned)) if config.banned else []
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
-        if rules := self.banned and [self.spelling.rules(self.banned)]:
-            self.values["banned"] = jnp.array(rules)
+        if rules := self.spelling.rules(self.banned) if self.banned else []:
+            self.values["banned"] = jnp.array([rules])
 
     @property
     def spelling(self) -> Spelling:
@@ -104,12 +106,17 @@ class OutputControl:
         banned = self.spelling.normalize(line, banned) if banned else []
         known = [*banned, *self.banned]
         phrases = [[self._encode_required(line, text, known) for text in alternatives] for alternatives in required]
-        count = sum(token != EOS for token in tokens) + sum(min(map(len, alternatives)) for alternatives in phrases)
+        shortest = [min(alternatives, key=len) for alternatives in phrases]
+        phrases = [[x for x in alternatives if len(x) <= limit] for alternatives in phrases]
+        count = sum(token != EOS for token in tokens) + sum(map(len, shortest))
         if count > limit:
             advice = "shorten them, or raise decoding.max_extra_length"
             raise UserError(
                 f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
             )
+        if math.prod(size := _sizes([phrases], DEPTHS["required"])) > MAX_REQUIRED:
+            listed = "{} required phrases of {} alternatives of {} tokens".format(*size)
+            raise UserError(f"{line}: {listed} are more than {MAX_REQUIRED} tokens; give fewer or shorter ones")
         return tokens, phrases, self.spelling.rules(banned) if banned else []
 
     def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[int]:

@@ -1,12 +1,11 @@
 """Glossaries: translations that are required where a source has a term."""
 
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.phrases import WORD, starting_a_word
+from transformer.decoding.phrases import is_boundary
 from transformer.errors import UserError
 
 
@@ -31,13 +30,10 @@ class Glossary:
                     f"{name}: {term!r:.60} has other translations already, {', '.join(earlier)!r:.60}; list all "
                     "alternatives in one entry"
                 )
-        self._terms = [
-            (term, re.compile(starting_a_word(term) + (f"(?!{WORD.pattern})" if WORD.match(term[-1]) else "")), found)
-            for term, found in sorted(terms.items(), key=lambda item: -len(item[0]))
-        ]
+        self.terms = sorted(terms.items(), key=lambda item: -len(item[0]))
 
     def __bool__(self) -> bool:
-        return bool(self._terms)
+        return bool(self.terms)
 
     @classmethod
     def read(cls, name: str) -> "Glossary":
@@ -49,10 +45,13 @@ class Glossary:
     def required(self, source: str, phrases: Sequence[list[str]] = ()) -> list[list[str]]:
         """Returns the required phrases of a source, and the translations of the terms that it has."""
         text, phrases = _normalize(source), list(phrases)
-        for term, pattern, translations in self._terms:
-            if term in text:  # faster than the expression
-                text, count = pattern.subn("\n", text)  # no later term has these words
-                phrases += [translations] if count and translations not in phrases else []
+        for term, translations in self.terms:
+            start = text.find(term)
+            while start >= 0:
+                if is_boundary(text, start) and is_boundary(text, start + len(term)):
+                    phrases += [] if translations in phrases else [translations]
+                    text = f"{text[:start]}\n{text[start + len(term) :]}"  # no later term has these words
+                start = text.find(term, start + 1)
         return phrases
 
 

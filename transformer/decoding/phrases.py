@@ -21,9 +21,9 @@ WORD = re.compile(rf"[^\W{_UNSPACED}]")  # belongs to the word of a neighbour of
 _MULTIPLIERS = (0x9E3779B1, 0x85EBCA77)  # of two polynomial hashes modulo 2^32
 
 
-def starting_a_word(phrase: str) -> str:
-    """Returns a regular expression for the phrase where it begins a word."""
-    return (f"(?<!{WORD.pattern})" if WORD.match(phrase) else "") + re.escape(phrase)
+def is_boundary(text: str, i: int) -> bool:
+    """Tells whether a phrase may begin or end before the i-th character: at an end of the text or of a word."""
+    return i in (0, len(text)) or not (WORD.match(text[i - 1]) and WORD.match(text[i]))
 
 
 class Spelling:
@@ -40,9 +40,11 @@ class Spelling:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # Between two other tokens, since decoding strips spaces at the ends.
-        one, two = vocabulary.decode([[SPECIAL], [SPECIAL, SPECIAL]])
-        between = vocabulary.decode([[SPECIAL, token, SPECIAL] for token in range(vocabulary.size)])
+        # Between two other tokens, since decoding strips spaces at the ends. A space alone would be stripped too.
+        alone = vocabulary.decode([[token] for token in range(vocabulary.size)])
+        other = next(token for token in range(SPECIAL, vocabulary.size) if alone[token])
+        one, two = vocabulary.decode([[other], [other, other]])
+        between = vocabulary.decode([[other, token, other] for token in range(vocabulary.size)])
         self.texts = [text[len(one) : len(one) - len(two)] for text in between]
         self._tokens: dict[str, list[int]] = {}
         for token, text in enumerate(self.texts):
@@ -52,6 +54,7 @@ class Spelling:
         has_space = [text.startswith(" ") for text in self.texts]
         in_word = [token == PAD or bool(WORD.match(text[-1:])) for token, text in enumerate(self.texts)]
         hashes = [[*_hashes(text), *_hashes(text.removeprefix(" "))] for text in self.texts]
+        self._rules_of = functools.lru_cache(maxsize=1024)(self._find_rules)
         self.table = np.column_stack([hashes, _as_int32(factors), in_word, has_space]).astype(np.int32)
 
     def normalize(self, name: str, phrases: Iterable[str]) -> list[str]:
@@ -65,19 +68,20 @@ class Spelling:
 
         A token that has the whole phrase after a space needs nothing before it.
         """
-        rules = []
-        for phrase in phrases:
-            is_inside = int(bool(WORD.match(phrase)))
-            rules += [[token, *_hashes(""), 0] for token in self._tokens.get(f" {phrase}", ())]
-            for i in range(max(len(phrase) - self._longest, 0), len(phrase)):
-                rules += [[token, *_hashes(phrase[:i]), is_inside] for token in self._tokens.get(phrase[i:], ())]
+        return [rule for phrase in phrases for rule in self._rules_of(phrase)]
+
+    def _find_rules(self, phrase: str) -> list[list[int]]:
+        needs_start = int(bool(WORD.match(phrase)))
+        rules = [[token, *_hashes(""), 0] for token in self._tokens.get(f" {phrase}", ())]
+        for i in range(max(len(phrase) - self._longest, 0), len(phrase)):
+            rules += [[token, *_hashes(phrase[:i]), needs_start] for token in self._tokens.get(phrase[i:], ())]
         return rules
 
     def ended(self, tokens: Sequence[int], phrases: Sequence[str]) -> str | None:
         """Returns a phrase that one of the tokens ends, after those before it, or None."""
         texts = ["".join(self.texts[token] for token in tokens[:end]) for end in range(1, len(tokens) + 1)]
-        ends = (phrase for phrase in phrases for text in texts if re.search(rf"{starting_a_word(phrase)}\Z", text))
-        return next(ends, None)
+        ends = ((phrase, text) for phrase in phrases for text in texts if text.endswith(phrase))
+        return next((phrase for phrase, text in ends if is_boundary(text, len(text) - len(phrase))), None)
 
 
 spelling_of = functools.lru_cache(maxsize=8)(Spelling)

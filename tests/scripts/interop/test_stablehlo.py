@@ -213,7 +213,7 @@ def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_wa
         programs.append(jax.export.deserialize((tmp_path / name / "search.jax").read_bytes()))
     warned = [record.message for record in caplog.records if record.message.startswith("decoding.")]
     for key, value in (("min_length", 2), ("no_repeat_ngram", 3)):
-        assert f"decoding.{key}={value}: the exported search has no such constraint." in warned
+        assert f"decoding.{key}={value}: the exported search has no such part." in warned
     assert len(warned) == 2
     weights = load_file(tmp_path / "plain" / "model.safetensors")
     source = np.array([[5, 6, 7, 8, 3], [7, 3, 0, 0, 0]], np.int32)
