@@ -30,9 +30,9 @@ class Spelling:
     """The texts of a vocabulary's tokens, from which the search computes hashes of the ends of its hypotheses.
 
     texts: those that the tokens add to an output.
-    table: for each token: two hashes of its text, those without a space at its start, the factors by which it
-      multiplies the hashes of a text before it, whether a phrase after it does not begin a word, and whether it has the
-      space.
+    table: for each token: two hashes of its text; two without its first character if that is a space; the factors by
+      which it multiplies the hashes of a text before it; whether a phrase after it does not begin a word; whether its
+      first character is a space.
     """
 
     texts: Sequence[str]
