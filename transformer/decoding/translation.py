@@ -21,7 +21,8 @@ class Translation:
     token_log_probabilities: of each token given the source and the tokens before it, in nats. A CTC search does not
       know them: they are 0, and that of EOS is `log_probability`.
     log_probability: the sum of these.
-    score: log_probability / the length penalty, such as ((5 + length) / 6)^length_penalty, where length counts EOS.
+    score: log_probability / the length penalty, such as ((5 + length) / 6)^length_penalty, where length counts EOS,
+      plus the coverage penalty, if there is one.
     score_kind: "log_probability", or the name of another score: see `mbr` and `reranking`.
     """
 
