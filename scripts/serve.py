@@ -3,8 +3,8 @@
 python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
     [--decoding.KEY=VALUE ...]
 
-Each workdir translates one pair of languages. The server answers when all of its programs are compiled. docs/serving.md
-explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has accepted.
+Each workdir translates one pair of languages. The server answers when the programs of plain translations are compiled.
+docs/serving.md explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has accepted.
 """
 
 import argparse
