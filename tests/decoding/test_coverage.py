@@ -48,7 +48,7 @@ def test_the_penalty_by_hand(graphs):
         np.array([[4, 5, 4, EOS, PAD], [5, EOS, PAD, PAD, PAD], [4, 4, 5, 5, EOS]]),
     )
     target = pad([[*body, EOS] for body in bodies], 3, 6)
-    found = log_coverage(models, jnp.array(sources), jnp.array(target))
+    found = log_coverage(models, jnp.array(sources), jnp.array(target), len(target) // len(sources))
     expected = [by_hand(models, source, body) for source, body in zip(sources, bodies, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert min(expected) < -0.1

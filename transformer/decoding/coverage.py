@@ -23,37 +23,36 @@ def rank_by_coverage(
 ) -> Hypotheses:
     """Returns the best `count` hypotheses by score plus coverage penalty, which become their scores."""
     rows, beams, length = hypotheses.tokens.shape
-    penalty = beta * log_coverage(models, source, hypotheses.tokens.reshape(-1, length))
+    penalty = beta * log_coverage(models, source, hypotheses.tokens.reshape(-1, length), beams)
     scores = hypotheses.scores + penalty.reshape(rows, beams)
     scores, best = jax.lax.top_k(scores, count)
     return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores)
 
 
 def log_coverage(
-    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"]
+    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N"]:
     """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the target, at most 1.
 
-    The attention is the mean over the heads of the last decoder layer, and over the models. N / B targets follow each
-    other for each source.
+    The attention is the mean over the heads of the last decoder layer, and over the models. The `beams` targets of a
+    source follow each other.
     """
-    weights = sum(last_cross_attention(model, source, target) for model in models) / len(models)
+    weights = sum(last_cross_attention(model, source, target, beams) for model in models) / len(models)
     attention = jnp.where((target != PAD)[:, :, None], weights, 0.0).sum(axis=1)
     attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)  # no attention at all: a large penalty
-    is_counted = jnp.repeat((source != PAD) & (source != EOS), len(target) // len(source), axis=0)
+    is_counted = jnp.repeat((source != PAD) & (source != EOS), beams, axis=0)
     return jnp.where(is_counted, jnp.log(attention), 0.0).sum(axis=1)
 
 
 def last_cross_attention(
-    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "N T"]
+    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N T S"]:
     """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding.
 
     `attention_weights` is not thread-safe, but decoding traces its programs in threads.
     """
-    decoder, count = model.decoder, len(target) // len(source)
-    memory = jnp.repeat(model.encoder(source), count, axis=0)
-    visible = jnp.repeat(model.encoder.visible_segments(source), count, axis=0)
+    decoder, memory = model.decoder, jnp.repeat(model.encoder(source), beams, axis=0)
+    visible = jnp.repeat(model.encoder.visible_segments(source), beams, axis=0)
     target_input = jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
     segments, positions = segments_of(target_input), jnp.arange(target.shape[1])[None]
     mask = Mask(segments, segments, is_causal=True, is_packed=False)
