@@ -40,7 +40,7 @@ class Spelling:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # Between two other tokens, since decoding strips spaces at the ends. A space alone would be stripped too.
+        # Between two other tokens, since decoding strips spaces at the ends. A lone space is stripped too.
         alone = vocabulary.decode([[token] for token in range(vocabulary.size)])
         other = next(token for token in range(SPECIAL, vocabulary.size) if alone[token])
         one, two = vocabulary.decode([[other], [other, other]])
