@@ -19,6 +19,7 @@ from transformer import cache, files
 from transformer.arguments import LINE_BREAKS
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
+from transformer.data.sources.lines import read_text_file
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.workdir import split_names
@@ -58,7 +59,8 @@ def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[
 
 def identity(models: Trained) -> dict[str, Any]:
     """Returns all of the models that translations depend on, wherever their workdir is, as JSON types."""
-    digest = hashlib.sha256(Path(models.config.decoding.banned).read_bytes() if models.config.decoding.banned else b"")
+    banned = models.config.decoding.banned
+    digest = hashlib.sha256("\n".join(read_text_file(Path(banned)) if banned else []).encode())
     rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
     for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))

@@ -13,12 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
-from sacrebleu.metrics import BLEU, CHRF
 
 from transformer.config_types import Config
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.ensemble import AutoregressiveModel
-from transformer.decoding.required_phrases import search_with_phrases
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 
@@ -26,21 +24,13 @@ Models = Sequence[AutoregressiveModel]
 
 
 def draw(
-    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], *, n_best: int, mbr_samples: int, **options: Any
+    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns `mbr_samples` samples, with the same random numbers on all lines, so that only the source matters.
+    """Returns samples with the same random numbers on all lines, so that only the source matters.
 
-    The other arguments are those of `sample`.
+    `options` are those of `sample`.
     """
-    lines = jnp.zeros(len(source), jnp.int32)
-    return sample(models, source, limits, lines=lines, n_best=mbr_samples, **options)
-
-
-def search(
-    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], *, n_best: int, beam_size: int, **options: Any
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns all hypotheses of a beam search. The other arguments are those of `search_with_phrases`."""
-    return search_with_phrases(models, source, limits, n_best=beam_size, beam_size=beam_size, **options)
+    return sample(models, source, limits, lines=jnp.zeros(len(source), jnp.int32), **options)
 
 
 def best_sample(translations: list[Translation], config: Config) -> list[Translation]:
@@ -75,6 +65,8 @@ def different_texts(translations: list[Translation], config: Config) -> list[Tra
 
 def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
     """Returns chrF of each text (row) by each reference (column), as `sentence_score` of sacreBLEU's CHRF() does."""
+    from sacrebleu.metrics import CHRF  # here and below, since all decoding imports this module
+
     precision, orders = np.zeros((2, len(texts), len(texts)))
     for counts, shared in count_ngrams(["".join(text.split()) for text in texts], CHRF.CHAR_ORDER):
         precision += shared / np.maximum(counts, 1)[:, None]
@@ -86,6 +78,8 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
 
 def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
     """Returns BLEU of each text (row) by each reference (column), as BLEU(effective_order=True).sentence_score does."""
+    from sacrebleu.metrics import BLEU
+
     metric = BLEU(effective_order=True)
     tokens = [metric.tokenizer(text.rstrip()).split() for text in texts]
     lengths = np.array([len(text) for text in tokens])

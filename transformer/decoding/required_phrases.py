@@ -96,7 +96,7 @@ def needed_after(
 
 
 def needed(tokens: Int[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]) -> Int[Array, ""]:
-    """Returns how many tokens complete the phrases of a hypothesis, if it finishes one and then appends the others."""
+    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun."""
     L, M = len(tokens), phrases.shape[2]
     starts = jnp.arange(L)
     windows = jnp.pad(tokens, (0, M))[starts[:, None] + jnp.arange(M)[None]]

@@ -25,6 +25,7 @@ class Strategy(NamedTuple):
     takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
     size: the key with the number of hypotheses of a sentence; None: `n_best`.
     select(translations, config.decoding): those of a sentence's hypotheses that are returned, best first.
+    ranks_all: whether `select` needs all hypotheses, also to return one.
     """
 
     search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
@@ -33,6 +34,7 @@ class Strategy(NamedTuple):
     takes_steps: bool = True
     size: str | None = "beam_size"
     select: Callable[[list[Translation], Config], list[Translation]] = mbr.different_texts
+    ranks_all: bool = False
 
 
 COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
@@ -43,7 +45,7 @@ SAMPLE = (*STEPS, "seed", "temperature", "top_k", "top_p", "epsilon")
 STRATEGIES = {
     "beam": Strategy(search_with_phrases, BEAM),
     "sample": Strategy(sample, (*SAMPLE, "lines"), samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw, (*SAMPLE, "mbr_samples"), samples=True, size="mbr_samples", select=mbr.best_sample),
-    "mbr_beam": Strategy(mbr.search, BEAM, select=mbr.best_hypothesis),
+    "mbr": Strategy(mbr.draw, SAMPLE, samples=True, size="mbr_samples", select=mbr.best_sample, ranks_all=True),
+    "mbr_beam": Strategy(search_with_phrases, BEAM, select=mbr.best_hypothesis, ranks_all=True),
     "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
 }
