@@ -87,7 +87,10 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
 
 
 def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the name and the pairs of the files, or of all training data, so that numbers are those in the data."""
+    """Returns the name and the pairs of the files, or of all training data, also those that the run leaves out.
+
+    So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
+    """
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))

@@ -1,4 +1,7 @@
-"""Processes of the systems compared, which speak the protocol of `scripts/benchmarking/worker.py`, and threads."""
+"""Processes of the systems that are compared, their interpreter and their threads.
+
+`scripts/benchmarking/worker.py` describes their protocol.
+"""
 
 import contextlib
 import json
@@ -19,7 +22,10 @@ SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milli
 
 
 class Contender(NamedTuple):
-    """A system that competes in a task. `is_exact`: it searches the whole vocabulary, as those beside peers do."""
+    """A system that competes in a task: its name, the function that prepares it, and what it adds to the task.
+
+    `is_exact`: whether it searches the whole vocabulary. Peers are compared only with our systems that do.
+    """
 
     name: str
     prepare: str

@@ -64,7 +64,11 @@ def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
 
 
 def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
-    """Writes the model by the converter of `python`. Raises UserError if it is missing or cannot express a setting."""
+    """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
+
+    `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if CTranslate2 cannot express a
+    setting, or the converter is missing.
+    """
     config = freeze(model.settings)
     d_k, d_v = head_widths(config.model)
     model.check_expressible("ctranslate2", EXPRESSIBLE | {"model.d_v": (config.model.d_v if d_v == d_k else d_k,)})

@@ -109,7 +109,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Returns the target of `--device=TEXT`: NAME[:COUNT] or NAME:TOPOLOGY. Raises UserError for another text."""
+    """Returns the target that `--device=TEXT` names: NAME[:COUNT] for GPUs, NAME:TOPOLOGY for TPUs.
+
+    Raises UserError for an unknown name, listing the known ones, or if the rest is not such a count or topology.
+    """
     name, _, rest = text.partition(":")
     kind = ACCELERATORS.get(name)
     if kind is None:
@@ -132,7 +135,11 @@ def is_installed(platform: str) -> bool:
 
 
 def find_devices(target: Target) -> Sequence[jax.Device]:
-    """Returns the target's devices, to compile for. Raises UserError without its compiler or for a wrong topology."""
+    """Returns the target's devices, which programs can be compiled for and not run on.
+
+    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not installed, or does not
+    know the topology.
+    """
     platform = target.kind.platform
     if not is_installed(platform):
         raise UserError(

@@ -37,7 +37,10 @@ class Inspected:
 def inspect(
     runs: Sequence[RecordedRun], chosen: Mapping[str, Evaluation], texts: Sequence[str]
 ) -> tuple[list[Inspected], list[str]]:
-    """Reads the texts with each run's model, as in its chosen evaluation. Returns them with outputs, and notes."""
+    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step.
+
+    Returns the texts with the output of each model, and notes on missing ones.
+    """
     if not texts:
         return [], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."]
     shown, notes = [], []

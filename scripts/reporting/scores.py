@@ -43,7 +43,10 @@ class Comparison:
 
 
 def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) -> Comparison:
-    """Compares an evaluation of each run on a split, of the run `data` if given; None: the split that most have."""
+    """Compares an evaluation of each run on one split, of another run's data if given.
+
+    None selects the split on which most runs were evaluated, or valid if several tie.
+    """
     notes, evaluations = [], {}
     for run in runs:
         try:
