@@ -150,7 +150,7 @@ class Validation:
         """Returns the shapes of the batches, the one that needs most memory first."""
         stats = loader.plan_in_order(self.corpus, self.config).stats
         used = [shape.bucket for shape in stats if shape.batches]
-        return by_memory(self.config, used, self.mesh.abstract_mesh)
+        return by_memory(self.config, used)
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails early.
