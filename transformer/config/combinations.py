@@ -10,10 +10,6 @@ from transformer.config_types import Config, head_widths
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
 
-def _implementation(c: Config) -> str:
-    return c.model.attention_implementation
-
-
 def _objective(c: Config) -> Any:
     return implementations(OBJECTIVES)[c.training.objective]
 
@@ -56,21 +52,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
         lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0
-    ),
-    "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain": (
-        lambda c: (
-            _implementation(c) in ("cudnn", "splash")
-            and ((c.model.attention, c.model.attention_dropout) != ("dot_product", 0.0) or c.model.dtype == "float32")
-        )
-    ),
-    "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain": (
-        lambda c: _implementation(c) in ("cudnn", "splash") and len(set(head_widths(c.model))) > 1
-    ),
-    "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto": (
-        lambda c: _implementation(c) == "cudnn" and (head_widths(c.model)[0] % 8 != 0 or head_widths(c.model)[0] > 128)
-    ),
-    "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length": (
-        lambda c: _implementation(c) == "splash" and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
     ),
     "learned positions must cover max_source_length x max_length_factor + max_extra_length; raise max_positions or "
     "lower the others": lambda c: c.model.positions == "learned" and _longest_output(c) > c.model.max_positions,
