@@ -15,7 +15,7 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import count_losses
+from transformer.data.corpus.encoding import losses_of_pairs
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment, read_environment
@@ -63,10 +63,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
         if texts:
             warn(sanity_checks.find_shared(train, source, texts))
         if texts and split == "test" and config.data.source != "ids":
-            losses = []
-            for encoder, column in zip(vocabulary.sides, zip(*texts, strict=True), strict=True):
-                sentences = [text.strip() for text in column]
-                losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
+            losses = losses_of_pairs(vocabulary, texts)
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
 
 

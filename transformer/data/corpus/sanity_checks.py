@@ -47,8 +47,8 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
     """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
 
-    `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
-    characters of a side of the training split are unknown.
+    `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the training split are
+    unknown.
     """
     kind = config.tokenizer.kind
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
@@ -100,8 +100,7 @@ def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
     """Returns one side of at most `count` pairs, spread evenly over the corpus, without end-of-sentence."""
     count = min(count, len(corpus))
     pairs = np.arange(count) * len(corpus) // count
-    ends = np.cumsum(corpus.lengths[pairs, side])
-    return [tokens[:-1].tolist() for tokens in np.split(corpus.tokens(side, pairs), ends[:-1])]
+    return corpus.sentences(side, pairs)
 
 
 def _shorten(text: str, columns: int = 60) -> str:
