@@ -21,12 +21,7 @@ PACKAGES = (  # those that results depend on; tests compare them with requiremen
 )
 CONTENTS = "contents.json"  # fingerprints of vocabulary and corpora, so that a run resumes with the same ones
 VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
-CHANGED_DATA = "the data or the code that reads it has changed since: restore it, or name another --workdir"
-ADVICE = {
-    VOCABULARY: "restore tokenizer*.model, or delete it and run the training command, which makes the same again",
-    TRAINING_CORPUS: CHANGED_DATA,
-    VALIDATION_CORPUS: CHANGED_DATA,
-}
+FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
 def describe_environment() -> dict[str, Any]:
@@ -81,7 +76,10 @@ def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     except UNREADABLE as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
     if differing:
-        raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
+        raise UserError(
+            f"{path}: {differing[0]} is not the one that this run began with; restore the data and tokenizer*.model "
+            "(training makes a deleted one again), or name another --workdir"
+        )
 
 
 def now() -> str:

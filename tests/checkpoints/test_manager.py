@@ -217,7 +217,7 @@ def test_a_run_with_only_damaged_checkpoints_does_not_start_over(saved, tmp_path
         truncate(tmp_path / "run" / "checkpoints" / str(step))
     for _ in range(2):
         with open_run(tmp_path / "run") as checkpoints:
-            assert "all checkpoints are damaged" in refusal(checkpoints.restore, abstract_state())
+            assert "no undamaged checkpoint" in refusal(checkpoints.restore, abstract_state())
 
 
 def test_another_schema_version_is_refused(saved, tmp_path):

@@ -76,13 +76,9 @@ def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | Non
             logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
         elif checksums.has_optimizer(checkpoint) and not (without_skips and read_progress(checkpoint).skipped):
             return step
-    if without_skips:
-        return None
-    if steps_in(folder):
+    if not without_skips and (steps_in(folder) or any(folder.glob("damaged-*"))):
         raise UserError(
-            f"{folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
-            f"parameters with --config.training.init_from={workdir.path}, or delete this folder to start over"
+            f"{folder}: no undamaged checkpoint has the optimizer's state; delete this folder to start over, or start "
+            f"another --workdir from undamaged parameters with --config.training.init_from={workdir.path}"
         )
-    if damaged := sorted(folder.glob("damaged-*")):
-        raise UserError(f"{folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
     return None
