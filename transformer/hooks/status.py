@@ -85,10 +85,10 @@ class Status(Hook):
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step, as H:MM:SS, at the mean speed since the first one with validations."""
+        """The estimated time to the last step, as 3h07m, at the mean speed since the first one with validations."""
         seconds = time.perf_counter() - self.started
-        minutes, seconds = divmod(round(seconds / (self.step - self.first_step) * (self.steps - self.step)), 60)
-        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+        minutes = round(seconds / (self.step - self.first_step) * (self.steps - self.step) / 60)
+        return f"{minutes // 60}h{minutes % 60:02}m"
 
     def _extend(self, name: str, value: float) -> None:
         if math.isfinite(value):
