@@ -189,9 +189,7 @@ def test_a_run_without_any_state_of_the_optimizer_does_not_start_over(saved, tmp
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"{step}")
     with open_run(tmp_path / "run") as checkpoints:
         message = refusal(checkpoints.restore, abstract_state())
-    assert (
-        f"start another --workdir from these parameters with --config.training.init_from={tmp_path / 'run'}" in message
-    )
+    assert f"from undamaged parameters with --config.training.init_from={tmp_path / 'run'}" in message
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
