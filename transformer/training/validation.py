@@ -45,10 +45,10 @@ def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
     longest, name = config.data.max_length, f"data.{split}_split={config.data[f'{split}_split']}"
     count = np.count_nonzero(corpus.lengths.max(axis=1) > longest)
     if count == len(corpus):
-        raise UserError(f"config.data.max_length={longest}: all {corpus.unit} of {name} are longer; raise it")
+        raise UserError(f"config.data.max_length={longest}: all sentences of {name} are longer; raise it")
     if count:
-        message = "%s: the loss leaves out %d of %d %s, longer than config.data.max_length=%d tokens."
-        logging.warning(message, name, count, len(corpus), corpus.unit, longest)
+        message = "%s: the loss leaves out %d of %d sentences, longer than config.data.max_length=%d tokens."
+        logging.warning(message, name, count, len(corpus), longest)
 
 
 class EvalStep:

@@ -67,11 +67,6 @@ class Corpus:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    @property
-    def unit(self) -> str:
-        """The word for what the corpus counts."""
-        return "pairs" if self.lengths.any(axis=0).all() else "sentences"
-
     def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs]
