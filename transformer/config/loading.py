@@ -126,7 +126,7 @@ def difference(old: Config, new: Config) -> dict[str, str]:
 
 
 def _literal(text: str) -> Any:
-    """Returns the value that Python gives the text, also true, false and none; other text as it is."""
+    """Returns the value of a literal of Python, also true, false and none, and all other text unchanged."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of text such as 1if
             return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
