@@ -22,7 +22,7 @@ _LAYOUT = {
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
     "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
-    "source_hashes": (np.uint64, 1),
+    "source_hashes": (np.uint64, 1),  # of the sources, or of the only side
 }
 HASHES = ("hashes", "source_hashes")
 
@@ -120,7 +120,7 @@ class PairEncoder:
             "tokens": tokens,
             "lengths": lengths.reshape(-1, 2),
             "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
-            "source_hashes": np.array([content_hash(source, "") for source, _ in kept_texts], np.uint64),
+            "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
         }
         return arrays, dropped
 

@@ -78,9 +78,9 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
     """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
     pairs = corpus.find_hashes("hashes", [content_hash(*pair) for pair in texts])
-    sources = corpus.find_hashes("source_hashes", [content_hash(text, "") for text, _ in texts])
-    if not all(len(pair[0]) for pair in texts):
-        sources = pairs  # monolingual, or with empty lines
+    sources = corpus.find_hashes(
+        "source_hashes", [content_hash(text or translation, "") for text, translation in texts]
+    )
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
         example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
