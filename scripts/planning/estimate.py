@@ -69,7 +69,7 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
-    largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
+    largest = by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
     points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
