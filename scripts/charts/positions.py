@@ -58,10 +58,9 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
     width is odd.
     """
-    if kind == "learned":
-        raise UserError("kind=learned: has no formula, since its vectors are trained")
-    if kind not in POSITIONS:
-        raise UserError(f"kind={kind}: must be one of {', '.join(name for name in POSITIONS if name != 'learned')}")
+    formulas = [name for name in POSITIONS if name != "learned"]
+    if kind not in formulas:
+        raise UserError(f"kind={kind}: must be one of {', '.join(formulas)}")
     if not 2 <= d_model <= MAX_WIDTH or d_model % 2:
         raise UserError(f"d_model={d_model}: must be even, in 2 ... {MAX_WIDTH}")
     positions = jnp.arange(length)[None]

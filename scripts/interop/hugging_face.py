@@ -19,7 +19,7 @@ from transformer.errors import UserError
 from transformer.special_tokens import BOS, SPECIAL_PIECES
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
-WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES, MODELS = ("vocab.json", "target_vocab.json"), ("source.spm", "target.spm")
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 NORM_POSITIONS = {model_type: norm_position for norm_position, (model_type, _) in CLASSES.items()}
@@ -43,7 +43,7 @@ POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_
 
 
 def recognises(path: Path) -> bool:
-    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, PICKLE))
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, PICKLE))
 
 
 def read(folder: Path) -> PortableModel:
@@ -55,7 +55,9 @@ def read(folder: Path) -> PortableModel:
     with untrusted.reading(folder / CONFIG):
         config = _read_settings(settings, search or settings, texts)
     tokenizer, ids = _read_tokenizer(folder, config["tokenizer.shared"], settings.get("decoder_start_token_id"))
-    arrays = _read_arrays(folder)
+    if not (folder / WEIGHTS).exists():
+        raise untrusted.pickle_error(folder / PICKLE)
+    arrays = untrusted.read_safetensors(folder / WEIGHTS)
     with untrusted.reading(folder):
         parameters = _read_tables(arrays, settings, ids, config)
         for module, foreign in modules(config):
@@ -145,17 +147,6 @@ def _read_tokenizer(folder: Path, is_shared: bool, start: Any) -> tuple[Tokenize
         return Tokenizer(
             *(PieceVocabulary(side, (model, model)) for side, model in zip(pieces, models, strict=True))
         ), ids
-
-
-def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    names = [WEIGHTS]
-    if not (folder / WEIGHTS).exists():
-        if not (folder / INDEX).exists():
-            raise untrusted.pickle_error(folder / PICKLE)
-        index = untrusted.read_json(folder / INDEX)
-        with untrusted.reading(folder / INDEX):
-            names = sorted({untrusted.checked_name(name) for name in index["weight_map"].values()})
-    return {key: array for name in names for key, array in untrusted.read_safetensors(folder / name).items()}
 
 
 def _read_tables(

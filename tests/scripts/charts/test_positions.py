@@ -41,8 +41,7 @@ def test_other_kinds_have_the_same_planes():
         ({"panels": ("heat",)}, "panels=heat: must be of heat_map, products"),
         ({"length": 1}, "length=1: must be in 2 ... 512"),
         ({"d_model": 7}, "d_model=7: must be even"),
-        ({"kind": "learned"}, "kind=learned: has no formula"),
-        ({"kind": "cosine"}, "kind=cosine: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
+        ({"kind": "learned"}, "kind=learned: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
     ],
 )
 def test_impossible_arguments_are_refused(options, message):
