@@ -73,9 +73,9 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
 def describe_search(decoding: Mapping[str, Any]) -> str:
     """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
     beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
-    if (form := decoding.get("length_penalty_form", "gnmt")) != "gnmt":  # the oldest evaluations do not have it
+    if (form := decoding["length_penalty_form"]) != "gnmt":
         beam += f", form {form}"
-    if size := decoding.get("shortlist"):  # validation has none, and neither have old evaluations
+    if size := decoding.get("shortlist"):  # validation has none
         beam += f", shortlist {size}"
     ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
     return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
