@@ -50,8 +50,7 @@ def main(arguments: argparse.Namespace) -> None:
     memory = estimated.largest.memory
     if not memory.fits:
         needs = f"{memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device: {memory}"
-        is_state = sum(memory.state.values()) > memory.temporaries
-        raise UserError(explain(config, target, str(estimated.largest.bucket), needs, is_state))
+        raise UserError(explain(config, target, str(estimated.largest.bucket), needs))
 
 
 def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate") -> dict[str, Any]:

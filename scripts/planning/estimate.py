@@ -92,7 +92,7 @@ def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Ta
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
-        raise UserError(explain(step.config, target, str(bucket), reason, is_state=False)) from None
+        raise UserError(explain(step.config, target, str(bucket), reason)) from None
     cost = roofline.cost([(hlo.parse(compiled.as_text()), times) for compiled, times in programs], target)
     largest = max((compiled for compiled, _ in programs), key=lambda compiled: bytes_used(compiled.memory_analysis()))
     return CompiledShape(bucket, cost, measure(largest, state, target.kind.usable))

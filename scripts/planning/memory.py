@@ -45,12 +45,11 @@ def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
-def explain(config: Config, target: Target, shape: str, reason: str, is_state: bool) -> str:
-    """Returns the message for a step that does not fit, with keys that reduce its state (`is_state`) or batch."""
-    split = "raise config.mesh.fsdp (with more devices), which splits parameters and optimizer state"
-    if is_state:
-        advice = f"{split}, or use config.optimizer.name=adafactor or a smaller model"
-    else:
-        batch = f"lower config.batch.tokens={config.batch.tokens} and raise config.training.accumulation in return"
-        advice = f"{batch}, lower config.data.max_length, or {split} as well as the batch"
-    return f"--device={target.text}: a step of {shape} does not fit ({reason}); {advice}"
+def explain(config: Config, target: Target, shape: str, reason: str) -> str:
+    """Returns the message for a step that does not fit, with keys that reduce its batch or its state."""
+    return (
+        f"--device={target.text}: a step of {shape} does not fit ({reason}); lower config.batch.tokens="
+        f"{config.batch.tokens} and raise config.training.accumulation in return, lower config.data.max_length, set "
+        "config.model.remat=layers, raise config.mesh.fsdp (with more devices), or use config.optimizer.name=adafactor "
+        "or a smaller model"
+    )
