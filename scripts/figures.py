@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_flags(name: str, given: dict[str, Any]) -> None:
-    """Raises UserError for flags that the figure lacks or does not have."""
+    """Raises UserError for flags that the figure does not have, and for missing ones."""
     own = ("columns", *FLAGS[name])
     for flag in given:
         if flag not in own:
