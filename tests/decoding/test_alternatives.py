@@ -13,6 +13,7 @@ from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 COUNT = 9  # tokens that may be generated
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("prefix", ["", "3", "2 2 5"])
 def test_each_of_the_likeliest_tokens_after_the_prefix_is_completed(prefix):
     decoder = make_decoder(beam_size=5, max_extra_length=6)
@@ -33,6 +34,7 @@ def test_each_of_the_likeliest_tokens_after_the_prefix_is_completed(prefix):
         assert alternatives(decoder, decoder.place([MODEL.parameters]), text, prefix, 3) == found[:3]
 
 
+@pytest.mark.slow
 def test_keys_forbid_tokens_and_the_limit_leaves_only_the_end():
     parameters = make_decoder().place([MODEL.parameters])
     decoders = make_decoder(beam_size=5), make_decoder(beam_size=5, min_length=3)

@@ -28,6 +28,7 @@ def test_the_best_node_is_the_translation():
         assert tree.nodes[tree.best[0]].parent is None
 
 
+@pytest.mark.slow
 def test_searches_and_scores_follow_the_length_options():
     options = {"length_penalty_form": "power", "length_penalty": 1.0, "max_length_factor": 0.5, "max_extra_length": 1}
     decoder, texts = make_decoder(**options), [text for text in SOURCES if text]
@@ -75,6 +76,7 @@ def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
     assert np.isfinite([node.log_probability for node in tree.nodes]).all()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("length", [22, 40])  # decoding.max_source_length is 20, and the longest output has 24 tokens
 def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
     text = " ".join(["4"] * length)

@@ -29,6 +29,7 @@ def search(allocates, beam_size, limit, parameters, source, phrases):
     return beam_search(models, source, limits, **options)[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("phrases", "obeys"),
     [
@@ -76,6 +77,7 @@ def test_needed_by_hand():
         assert needed(padded, jnp.array(len(tokens)), phrases) == expected, tokens
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
     texts = [text or "1" for text in random_texts(8, longest=15, seed=0)]
