@@ -71,7 +71,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernels of dot-product attention in bfloat16, in training and validation. plain: none; auto: cuDNN's on NVIDIA
-    # GPUs for rows of 64 positions or more that are not packed, JAX's splash attention on TPUs for packed rows
+    # GPUs for rows of 64 positions or more that are not packed, JAX's splash attention on TPUs for packed rows; cudnn:
+    # cuDNN's for rows of any length, to compare
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )

@@ -144,6 +144,9 @@ CHOICES = [
     ("auto", BY_LENGTHS, H100 | {"mesh": (1, 1, 4)}, "plain"),  # two heads
     ("auto", ODD.replace(is_packed=False), H100, "plain"),
     ("auto", SHORT, H100, "plain"),
+    ("cudnn", SHORT, H100, "cudnn_attention"),
+    ("cudnn", ODD.replace(is_packed=False), H100, "plain"),
+    ("cudnn", BY_SEGMENTS, V5E, "plain"),
     ("auto", BY_LENGTHS, AMD, "plain"),
     ("auto", BY_LENGTHS, V5E, "plain"),
     ("auto", BY_LENGTHS, CPU, "plain"),

@@ -5,6 +5,7 @@ Each kernel runs on some devices and computes some masks. Attention that no kern
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -113,11 +114,11 @@ def _runs_cudnn(device: AbstractDevice) -> bool:
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
 
 
-def _fits_cudnn(queries: Queries, keys: Keys, is_packed: bool) -> bool:
+def _fits_cudnn(queries: Queries, keys: Keys, is_packed: bool, least: int = CUDNN_LENGTH) -> bool:
     # For packed rows JAX also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512), and it refuses
     # to differentiate attention over odd lengths (JAX 0.10).
     lengths, width = (queries.shape[1], keys.shape[1]), queries.shape[-1]
-    suits = all(length % 2 == 0 and length >= CUDNN_LENGTH for length in lengths)
+    suits = all(length % 2 == 0 and length >= least for length in lengths)
     return suits and not is_packed and width % 8 == 0 and width <= 128
 
 
@@ -128,4 +129,8 @@ def _fits_splash(queries: Queries, keys: Keys, is_packed: bool) -> bool:
 CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, _fits_cudnn)
 SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", _fits_splash)
 # The kernels to try; attention that none of them can compute is plain.
-ATTENTION_IMPLEMENTATIONS = {"auto": (CUDNN, SPLASH), "plain": ()}
+ATTENTION_IMPLEMENTATIONS = {
+    "auto": (CUDNN, SPLASH),
+    "cudnn": (CUDNN._replace(accepts=functools.partial(_fits_cudnn, least=2)),),  # also where it is slower
+    "plain": (),
+}
