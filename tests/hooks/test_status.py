@@ -39,7 +39,7 @@ def test_the_time_left_includes_validation_and_excludes_what_precedes_the_first_
     for _ in range(10):
         clock[0] += 2.0
         shown.after_step()
-    assert shown.time_left == "0h03m"  # 90 steps of 2 seconds
+    assert shown.time_left == "3m00s"  # 90 steps of 2 seconds
     with shown.during("validating"):
         clock[0] += 80.0
     assert shown.time_left == "0h15m"  # 90 steps of 10 seconds

@@ -85,10 +85,11 @@ class Status(Hook):
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step, as 3h07m, at the mean speed since the first one with validations."""
-        seconds = time.perf_counter() - self.started
-        minutes = round(seconds / (self.step - self.first_step) * (self.steps - self.step) / 60)
-        return f"{minutes // 60}h{minutes % 60:02}m"
+        """The estimated time to the last step: 3h07m or 5m20s, at the mean speed so far, with validations."""
+        elapsed = time.perf_counter() - self.started
+        left = round(elapsed / (self.step - self.first_step) * (self.steps - self.step))
+        minutes, seconds = divmod(left, 60)
+        return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{seconds:02}s"
 
     def _extend(self, name: str, value: float) -> None:
         if math.isfinite(value):
