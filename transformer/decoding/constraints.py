@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.ensemble import Prediction
-from transformer.decoding.required_phrases import needed_after
 from transformer.special_tokens import EOS, PAD
+
+NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 
 
 class History(NamedTuple):
@@ -104,7 +105,10 @@ def constrain(
     tokens: Int[Array, "B K L"],
     position: Int[Array, ""],
 ) -> Prediction:
-    """Returns the prediction without the tokens that the constraints with these values forbid."""
+    """Returns the prediction without the tokens that the constraints forbid.
+
+    values: those of entries of `CONSTRAINTS`, and with banned phrases `spelling`, the table of `Spelling`.
+    """
     if not values:
         return prediction
     forbidden = jnp.zeros(prediction.logits.shape, bool)
@@ -119,3 +123,30 @@ def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbid
     index = jnp.where(which, tokens, forbidden.shape[2])  # beyond the vocabulary: dropped
     index = jnp.broadcast_to(index, (*forbidden.shape[:2], index.shape[2]))
     return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
+
+
+def needed_after(
+    tokens: Int[Array, "B K L"],
+    position: Int[Array, ""],
+    following: Int[Array, "B K N"],
+    phrases: Int[Array, "B C A M"],
+) -> Int[Array, "B K N"]:
+    """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens."""
+    extended = jnp.broadcast_to(tokens[:, :, None], (*following.shape, tokens.shape[2]))
+    extended = extended.at[:, :, :, position].set(following)
+    return jax.vmap(jax.vmap(jax.vmap(needed, (0, None, None)), (0, None, None)), (0, None, 0))(
+        extended, position + 1, phrases
+    )
+
+
+def needed(tokens: Int[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]) -> Int[Array, ""]:
+    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun."""
+    L, M = len(tokens), phrases.shape[2]
+    starts = jnp.arange(L)
+    windows = jnp.pad(tokens, (0, M))[starts[:, None] + jnp.arange(M)[None]]
+    agrees = jnp.cumprod(windows[None, None] == phrases[:, :, None], axis=3).sum(axis=3)  # first tokens: (C, A, L)
+    sizes = (phrases != PAD).sum(axis=2)
+    is_met = ((agrees >= sizes[:, :, None]).any(axis=2) & (sizes > 0)).any(axis=1) | (sizes == 0).all(axis=1)
+    begun = jnp.where(agrees == (length - starts)[None, None], agrees, 0).max(axis=2)
+    whole, rest = (jnp.where(sizes > 0, count, NEVER).min(axis=1) for count in (sizes, sizes - begun))
+    return jnp.where(is_met, 0, whole).sum() - jnp.where(is_met, 0, whole - rest).max()
