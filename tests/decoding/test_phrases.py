@@ -18,6 +18,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.constraints import History, ends_banned
 from transformer.decoding.control import Control
 from transformer.decoding.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
@@ -104,6 +105,19 @@ def test_a_longer_word_stays_possible_in_a_token_that_goes_past_the_phrase():
     hypotheses = search((), [MODEL.parameters], SOURCE, {"banned": jnp.array([SPELLING.rules(["a"])])})
     words = {word for row in np.array(hypotheses.tokens[0]) for word in re.findall(r"\w+", text_of(row.tolist()))}
     assert "a" not in words and {"ab", "bab", "aba"} <= words
+
+
+def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it():
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", "(art,", "artist", "art", "日本"]
+    spelling = Spelling(PieceVocabulary(tokens, [None, None]))
+    assert [{tokens[rule[0]] for rule in spelling.rules([phrase])} for phrase in ("art", "本", "t")] == [
+        {"(art,", "art"},
+        {"日本"},
+        set(),
+    ]
+    history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table))
+    forbidden = ends_banned(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
+    assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 
 
 def make_decoder(**changes) -> TextDecoder:

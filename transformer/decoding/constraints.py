@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.ensemble import Prediction
 from transformer.special_tokens import EOS, PAD
 
+BOUNDARY = np.iinfo(np.int32).max  # in a rule of a banned phrase: a character that is no part of a word, or none
 NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 
 
@@ -25,7 +27,7 @@ class History(NamedTuple):
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
-    spelling: Int[Array, "V 8"] | None
+    spelling: Int[Array, "V W"] | None
 
     def last(self, i: int) -> Int[Array, "B K"]:
         """Returns the i-th last token of each hypothesis; PAD if it is shorter."""
@@ -50,23 +52,19 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
     return _forbid(history.tokens, is_repeated, forbidden)
 
 
-def ends_banned(rules: Int[Array, "#B N 4"], history: History, forbidden: Forbidden) -> Forbidden:
-    """Forbids the tokens that end a banned phrase after the text of a hypothesis. Rules are those of `Spelling`.
+def ends_banned(rules: Int[Array, "#B N C"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids the tokens that end a banned phrase after the text of a hypothesis.
 
-    The hash of a text is the sum over its tokens of hash times the factors of all later tokens. The space of its first
-    token does not count. Texts of the last 0, 1, ... L tokens are compared.
+    A rule is a token and the characters before it, the last one first: a code of `Spelling`, `BOUNDARY`, or 0 for any.
     """
-    tokens, *before, is_inside = (rules[:, None, :, i] for i in range(4))
-    table = jnp.flip(history.spelling[history.tokens], axis=2)
-    *columns, in_word, has_space = (table[:, :, :, i] for i in range(8))
-    none, first = ((0, 0), (0, 0), (1, 0)), ((0, 0), (0, 0), (0, 1))  # before the last token, and the first one
-    begins_word = jnp.pad(in_word == 0, first, constant_values=True) | jnp.pad(has_space == 1, none)
-    agrees = (is_inside == 0)[:, :, None] | begins_word[:, :, :, None]
-    for value, hashes, first_hashes, factors in zip(before, columns[:2], columns[2:4], columns[4:], strict=True):
-        later = jnp.pad(jnp.cumprod(factors, axis=2), none, constant_values=1)[:, :, :-1]
-        sums = jnp.pad(jnp.cumsum(hashes * later, axis=2), none)[:, :, :-1]  # of the tokens after each
-        agrees &= jnp.pad(sums + first_hashes * later, none)[:, :, :, None] == value[:, :, None]
-    return _forbid(tokens, agrees.any(axis=2), forbidden)
+    tokens, before = rules[:, None, :, 0], rules[:, None, :, 1:]
+    length = before.shape[3]  # of the text to compare, which the last `length` tokens have
+    recent = jnp.flip(jnp.roll(history.tokens, -history.position, axis=2), axis=2)[:, :, :length]
+    codes = history.spelling[recent].reshape(*recent.shape[:2], -1)
+    places = jnp.where(codes == 0, length, jnp.cumsum(codes != 0, axis=2) - 1)
+    text = jax.vmap(jax.vmap(lambda row, at: jnp.zeros(length, int).at[at].set(row, mode="drop")))(codes, places)
+    agrees = (before == 0) | (before == text[:, :, None]) | ((before == BOUNDARY) & (text[:, :, None] <= 0))
+    return _forbid(tokens, agrees.all(axis=3), forbidden)
 
 
 def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
