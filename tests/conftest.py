@@ -71,8 +71,17 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("quick" if is_fast(config) else "full")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out slow tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Starts files marked `long` first, so that no process is left with one at the end."""
+    """Makes all but the first case of tests marked `first_case` slow, and starts files marked `long` first.
+
+    So no process is left with a long file at the end.
+    """
+    functions = set()
+    for item in items:
+        if item.get_closest_marker("first_case") and item.function in functions:
+            item.add_marker("slow")
+        functions.add(getattr(item, "function", None))
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

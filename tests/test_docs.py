@@ -99,6 +99,7 @@ def folder_with_runs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monkeypatch):
     loads = "transformer.load(" in code

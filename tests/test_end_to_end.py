@@ -52,6 +52,7 @@ def quick(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_workdir_is_the_whole_record(quick, tmp_path):
     there = {path.name for path in quick.iterdir()}
     expected = {"config.json", "environment.json", "contents.json", "tokenizer.model", "metrics.jsonl", "checkpoints"}
@@ -61,6 +62,7 @@ def test_a_workdir_is_the_whole_record(quick, tmp_path):
     assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
 
 
+@pytest.mark.slow
 def test_a_file_in_another_script_is_evaluated_with_a_warning(quick, tmp_path):
     (tmp_path / "greek").write_text("\u03ad\u03bd\u03b1\n", encoding="utf-8")
     files = [f"--{side}={tmp_path}/greek" for side in ("source", "reference")]
@@ -70,6 +72,7 @@ def test_a_file_in_another_script_is_evaluated_with_a_warning(quick, tmp_path):
     assert warning in done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_evaluated(quick):
     done = start("evaluate", f"--workdir={quick}", "--split=test", "--decoding.beam_size=2")
     assert done.returncode == 0, done.stderr.decode()
@@ -82,6 +85,7 @@ def test_what_was_learned_is_evaluated(quick):
     assert len(hypotheses) == 200
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_translated(quick):
     source = "I must find a clock.\n\nHe must draw a clock.\n"
     done = start("translate", f"--workdir={quick}", text=source)
@@ -89,6 +93,7 @@ def test_what_was_learned_is_translated(quick):
     assert done.stdout.decode().split("\n") == ["Ich muss eine Uhr finden.", "", "Er muss eine Uhr zeichnen.", ""]
 
 
+@pytest.mark.slow
 def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
     page = (REPOSITORY / "docs" / "experiments.md").read_text()
     section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]

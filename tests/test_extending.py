@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path("docs/extending.md").read_text(encoding="utf-8")
 
 
@@ -16,6 +18,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_adds_options_that_train(tmp_path):
     for folder in ("configs", "transformer"):
         shutil.copytree(folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))

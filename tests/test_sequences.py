@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from transformer import cli, evaluate, train
 
 
+@pytest.mark.slow
 def test_the_example_of_integer_sequences_runs(tmp_path, capsys):
     (script,) = re.findall(r"^```bash\n(.*?)^```$", Path("docs/sequences.md").read_text(), re.MULTILINE | re.DOTALL)
     script = script.replace("python -", f"{sys.executable} -")

@@ -28,6 +28,7 @@ def agree(output: str, expected: str) -> bool:
     return words(output) == words(expected) and all(abs(a - b) <= LAST_DIGITS * unit for (a, _), (b, unit) in pairs)
 
 
+@pytest.mark.slow
 def test_the_program_prints_and_draws_what_the_page_shows(tmp_path, monkeypatch):
     text = PAGE.read_text(encoding="utf-8")
     pictures = {path.name: path.read_text(encoding="utf-8") for path in PICTURES.iterdir()}

@@ -169,6 +169,7 @@ signal.pause()
 """
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(signal_):
     parent = subprocess.Popen(

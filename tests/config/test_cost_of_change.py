@@ -260,6 +260,7 @@ def test_a_scalar_key_takes_one_declaration(monkeypatch, tmp_path):
         loading.load_file("configs/big.py", [("training.added", "1.5")])
 
 
+@pytest.mark.slow
 def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
     """Training, evaluation, comparison, report and sweeps compute and show it without another change."""
 

@@ -14,6 +14,7 @@ def report() -> dict:
     return run_on_eight_devices("decoding_devices")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "count"), [("beam", 3), ("sample", 2), ("bfloat16", 2)])
 def test_several_devices_give_the_translations_of_one_byte_for_byte(report, case, count):
     one, several = report[case]["one"], report[case]["several"]
@@ -22,6 +23,7 @@ def test_several_devices_give_the_translations_of_one_byte_for_byte(report, case
     assert len({json.dumps(translation) for translation in one["translations"]}) > 10
 
 
+@pytest.mark.slow
 def test_scores_and_states_do_not_depend_on_the_devices(report):
     assert report["scores"]["one"] == report["scores"]["several"]
     assert report["states"]["one"] == report["states"]["several"]

@@ -83,6 +83,7 @@ def test_beam_as_wide_as_the_space_is_exhaustive_search(form, alpha, changes):
     np.testing.assert_allclose(hypotheses.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
     model = tiny_model(VOCAB_SIZE, seed=2, dtype=dtype)
@@ -103,6 +104,7 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
         np.testing.assert_allclose(hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("form", "alpha", "n_best", "shrinking", "changes"),
     [

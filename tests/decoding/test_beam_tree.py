@@ -35,6 +35,7 @@ def test_the_best_node_is_the_translation():
         assert tree.nodes[tree.best[0]].parent is None
 
 
+@pytest.mark.slow
 def test_searches_and_scores_follow_the_length_options():
     options = {"length_penalty_form": "power", "length_penalty": 1.0, "max_length_factor": 0.5, "max_extra_length": 1}
     decoder, texts = make_decoder(**options), [text for text in SOURCES if text]
@@ -82,6 +83,7 @@ def test_a_beam_wider_than_the_vocabulary_has_only_finite_nodes():
     assert np.isfinite([node.log_probability for node in tree.nodes]).all()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("length", [22, 40])  # decoding.max_source_length is 20, and the longest output has 24 tokens
 def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
     text = " ".join(["4"] * length)
@@ -93,6 +95,7 @@ def test_a_long_text_is_cut_as_for_its_translation(length, caplog):
     assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == expected.pieces
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("prefix", ["", "3", "2 2 5"])
 def test_each_of_the_likeliest_tokens_after_the_prefix_is_completed(prefix):
     decoder = make_texts_decoder(beam_size=5, max_extra_length=6)
@@ -113,6 +116,7 @@ def test_each_of_the_likeliest_tokens_after_the_prefix_is_completed(prefix):
         assert alternatives(decoder, decoder.place([MODEL.parameters]), text, prefix, 3) == found[:3]
 
 
+@pytest.mark.slow
 def test_keys_forbid_tokens_and_the_limit_leaves_only_the_end():
     parameters = make_texts_decoder().place([MODEL.parameters])
     decoders = make_texts_decoder(beam_size=5), make_texts_decoder(beam_size=5, min_length=3)

@@ -47,6 +47,7 @@ def has_no_repeated(n, body):
     return len(set(ngrams)) == len(ngrams)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("values", "obeys"),
     [
@@ -76,6 +77,7 @@ TEXTS = random_texts(12, longest=15, seed=0)
 PREFIXES = ["", "1", "2 3 4", "7 7 7 7"] * 3
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_a_prefix_holds_whatever_its_neighbours_and_without_one_nothing_changes(strategy):
     decoder = make_decoder(strategy=strategy, max_extra_length=20)
@@ -111,6 +113,7 @@ def test_a_prefix_that_no_output_can_have_is_refused(prefixes, changes, message)
         translate(make_decoder(**changes), ["1 2", "3"], controls=[Control(prefix) for prefix in prefixes])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_the_keys_hold_in_every_search(strategy, tmp_path):
     (tmp_path / "phrases").write_text("4 4\n\n7\n1 1 1\n")

@@ -41,6 +41,7 @@ def by_hand(models, source: np.ndarray, body: list[int]) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [DEEP[:1], DEEP[1:], DEEP])
 def test_the_penalty_by_hand(graphs):
     models = build(graphs)
@@ -62,6 +63,7 @@ def search(beta, parameters, source):
     return search_with_phrases(models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50)[0]
 
 
+@pytest.mark.slow
 def test_the_beam_is_ranked_by_score_and_penalty():
     beta = 2.0
     models = build([MODEL])

@@ -59,6 +59,7 @@ def test_scores_are_sums_of_the_models_log_probabilities():
     assert [score.text for score in scores] == TARGETS
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16")])
 def test_scores_equal_those_of_beam_search(count, dtype):
     models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][:count]

@@ -54,6 +54,7 @@ def test_scores_of_random_sentences_are_not_trivial():
         assert (scores == 0).any() and len(np.unique(scores[(scores > 0) & (scores < 99)])) > 200
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("utility", UTILITIES)
 def test_samples_are_ranked_by_their_expected_utility(utility):
     texts = [text for text in random_texts(12, longest=9, seed=2) if text]
@@ -80,6 +81,7 @@ def make_mbr(utility: str, **changes):
     return make_decoder(**settings | changes)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("utility", UTILITIES)
 def test_hypotheses_of_a_beam_are_ranked_by_their_expected_utility(utility):
     texts = [text for text in random_texts(12, longest=9, seed=3) if text]
@@ -94,6 +96,7 @@ def test_hypotheses_of_a_beam_are_ranked_by_their_expected_utility(utility):
     assert [found[:1] for found in ranked] == translate(make_mbr(utility, strategy="mbr_beam", beam_size=8), texts)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["mbr", "mbr_beam"])
 def test_neighbours_lines_and_batch_size_change_nothing(strategy):
     texts = random_texts(24, longest=15, seed=4)
@@ -108,6 +111,7 @@ def test_neighbours_lines_and_batch_size_change_nothing(strategy):
             assert best.text == expected.text and best.score == pytest.approx(expected.score, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_seed_and_the_number_of_samples_matter():
     texts = random_texts(20, longest=9, seed=5)
     settings = [{}, {"seed": 1}, {"mbr_samples": 8}, {"epsilon": 0.2}, {"mbr_utility": "bleu"}]

@@ -75,6 +75,7 @@ def is_ended(phrase: str, body: list[int], start: int = 0) -> bool:
 PREFIX = VOCABULARY.encode(["ab"])[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("phrases", "prefix", "least"),
     [(["ab"], [], 0), (["b"], [], 0), (["a b", "."], [], 0), (["ab", "b"], PREFIX, 3)],
@@ -129,6 +130,7 @@ def make_decoder(**changes) -> TextDecoder:
 TEXTS = ["ab a b", "b b.", "a", "ab.ab ab", "b a b"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp_path):
     (tmp_path / "banned").write_text("a b\n\n日\n.\n")

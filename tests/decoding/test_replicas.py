@@ -18,6 +18,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_log_probabilities_are_those_of_the_float32_parameters(variant):
     model = tiny_model(12, seed=0, dtype="bfloat16", d_model=12, **VARIANTS[variant])

@@ -27,6 +27,7 @@ def search(allocates, beam_size, limit, parameters, source, phrases):
     return (PhraseSearch if allocates else BeamSearch)(models, sentences, config, beam_size).run()[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("phrases", "obeys"),
     [
@@ -74,6 +75,7 @@ def test_needed_by_hand():
         assert needed(padded, jnp.array(len(tokens)), phrases) == expected, tokens
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
     texts = [text or "1" for text in random_texts(8, longest=15, seed=0)]

@@ -21,6 +21,8 @@ from transformer.decoding.translation import EMPTY
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS
 
+pytestmark = pytest.mark.slow  # their workdirs take twenty seconds; test_tune_rerank.py is fast
+
 LANGUAGE_MODEL = {"training.objective": "causal_lm", "data.source_language": "", "training.eval_bleu": "false"}
 CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": "0.0"}
 LANGUAGE_MODEL |= {"checkpoint.best_metric": "loss"}

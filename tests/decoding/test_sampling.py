@@ -25,6 +25,7 @@ def frequencies(temperature: float, top_k: int, top_p: float, epsilon: float) ->
     return np.bincount(drawn[0], minlength=len(LOG_P))[::-1] / DRAWS
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p", "epsilon", "expected"),
     [
@@ -62,6 +63,7 @@ def run(graph, parameters, source, limits, settings, lines):
     return sample(ensemble.build_models([graph], [parameters]), sentences, config, n_best=5)[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("forbid_unk", "form"), [(True, "gnmt"), (False, "power")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, forbid_unk, form):

@@ -64,6 +64,7 @@ def _search(graphs, settings, parameters, source, candidates, limits):
     return BeamSearch(models, Sentences(source, limits, max_length), config, n_best=width).run()[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize(("sharing", "count"), [("all", 1), ("none", 1), ("all", 2)])
 def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sharing, count, beam_size):
@@ -78,6 +79,7 @@ def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sha
     np.testing.assert_allclose(listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(count):
     limit, alpha = 3, 0.6
@@ -103,6 +105,7 @@ def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(c
         assert (hypotheses.scores[row, len(space) :] == -np.inf).all()
 
 
+@pytest.mark.slow
 def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
     shortlist, seen = make_shortlist(1), set()
     texts, decoder = [text for text in SOURCES if text], make_decoder(shortlist=shortlist)

@@ -52,6 +52,7 @@ def warnings_logged(monkeypatch) -> list[str]:
     return logged
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("shortlist", [None, SHORTLIST], ids=["vocabulary", "shortlist"])
 def test_order_is_restored_and_neighbours_and_batch_size_change_nothing(shortlist):
     texts = random_texts(60, longest=19, seed=0)
@@ -156,6 +157,7 @@ def test_nan_parameters_give_empty_translations():
     assert translate(make_decoder(), ["1 2"], parameters=broken) == [[EMPTY]]
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_line_number_but_not_on_other_lines():
     texts = random_texts(20, longest=12, seed=2)
     decoder = make_decoder(strategy="sample")
@@ -199,6 +201,7 @@ def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
         assert once[0].score == pytest.approx(twice[0].score, abs=1e-4)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("factor", "extra", "limit"),
     [(2.0, 1, lambda n: 2 * n + 1), (0.5, 0, lambda n: (n + 1) // 2), (0.0, 12, lambda n: 12)],
@@ -239,6 +242,7 @@ def test_a_program_compiled_ahead_is_the_one_that_translates(shortlist):
     assert ahead == set(decoder.programs.compiled) and len(ahead) == 1
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_unk_is_generated_only_if_allowed(strategy):
     model = tiny_model(VOCAB_SIZE, seed=7)

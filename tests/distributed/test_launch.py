@@ -93,6 +93,7 @@ def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
             assert here["chrf"] == pytest.approx(there["chrf"], abs=0.5)
 
 
+@pytest.mark.slow
 def test_two_processes_repeat_the_run_of_one_and_stop_at_the_same_step(tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     assert run(alone, **SETTINGS) == 0
@@ -135,6 +136,7 @@ def test_a_killed_process_ends_the_other_within_seconds(tmp_path):
     assert "another process of this run has died; start the same command in all processes to resume" in last(errors)
 
 
+@pytest.mark.slow
 def test_processes_with_different_configs_all_name_the_difference(tmp_path):
     with Two(tmp_path / "run", {"model__d_ff": 32}, training__steps=8) as two:
         ends = two.end()

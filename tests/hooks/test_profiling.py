@@ -46,6 +46,7 @@ def test_the_trace_has_the_steps_that_were_named(workdir):
     assert traces(workdir) == [[2, 3]]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_earlier_writes_its_trace_and_no_step_is_traced_again(tmp_path, monkeypatch, capsys):
     remove_layers(monkeypatch)
     assert run(tmp_path / "run", "3:100", training__steps=4) == 0

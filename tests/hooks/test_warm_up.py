@@ -97,6 +97,7 @@ def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch
     assert not [name for name in compiled if name.startswith("jit(_")], compiled  # sums of scalars are
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_with_another_seed_and_rate_compiles_only_its_start(tmp_path, monkeypatch):
     remove_layers(monkeypatch)
     kept = {name: getattr(jax.config, name) for name in (CACHE_DIR, CACHED_SECONDS)}

@@ -46,6 +46,7 @@ CONTINUING = [
 ]
 
 
+@pytest.mark.slow
 def test_a_process_with_steps_or_polls_or_a_rollback_or_no_limit_continues_and_one_without_ends_with_its_stacks():
     argv = [sys.executable, "-c", SCRIPT.format(cases=[*CONTINUING, HANGING])]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -81,6 +82,7 @@ def test_progress_of_another_thread_does_not_start_a_stopped_timer(timer):
     assert timer == []
 
 
+@pytest.mark.slow
 def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypatch):
     extended, waits = [], []
     monkeypatch.setattr(Watchdog, "extend", lambda watchdog: extended.append(watchdog.seconds))

@@ -73,6 +73,7 @@ def lines_of(content: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
+@pytest.mark.slow
 @given(contents, st.integers(1, 4))
 @example(b"", 1)
 @example(b"\n\n\n", 2)
@@ -91,6 +92,7 @@ def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
     assert len(output.splitlines()) == output.count("\n")
 
 
+@pytest.mark.slow
 @given(contents, st.integers(1, 4))
 @example(BOM + b"one\r\n" + BOM + b"two\r\r", 1)
 def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_lines):
@@ -102,6 +104,7 @@ def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_
     assert all(len(written["translations"]) == N_BEST for written in objects)
 
 
+@pytest.mark.slow
 @given(contents | st.text("0123456789 \r\n", max_size=20).map(str.encode), st.integers(1, 4))
 @example(b"1 2\n3 x\n", 1)
 @example(b"9" * 5000, 1)
@@ -118,6 +121,7 @@ def test_integers_are_translated_up_to_the_first_bad_line(ids_model, content, ch
         assert complete == (number - 1) // chunk_lines * chunk_lines
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "line",
     [

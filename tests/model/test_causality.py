@@ -53,6 +53,7 @@ CHANGES = [
 EARLIER = np.arange(TARGET) <= LOOKED_AT[:, None]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("change", CHANGES)
 def test_logits_depend_on_the_whole_source_and_no_later_target(change):
     model = tiny_transformer(positions="learned", max_positions=ROWS * SOURCE, **change)

@@ -100,6 +100,7 @@ def assert_equals_plain(attend, mask: Mask, dtype: str) -> None:
         np.testing.assert_allclose(fused, plain, rtol=0, atol=TOLERANCES[dtype] * np.abs(plain).max())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 @pytest.mark.parametrize("attend", PADDED)
@@ -118,6 +119,7 @@ def test_cudnn_gets_no_empty_rows(monkeypatch):
     assert given["is_causal"] and given["implementation"] == "cudnn"
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 @pytest.mark.parametrize("attend", PACKED)
@@ -202,6 +204,7 @@ def on_cpu(kernel: FusedAttention, calls: list[Mask]) -> FusedAttention:
     return kernel._replace(attend=attend, runs_on=lambda device: True)
 
 
+@pytest.mark.slow
 def test_gradients_over_a_mesh_equal_those_of_the_plain_form():
     kernels, mask = [on_cpu(CUDNN, [])], padded_mask("causal")
     with jax.set_mesh(one_device()):

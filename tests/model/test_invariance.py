@@ -10,6 +10,7 @@ LENGTHS = [(7, 3), (4, 6), (8, 1)]
 CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre", "positions": "learned"}]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("change", CHANGES)
 def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
@@ -30,6 +31,7 @@ def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
         assert float(getattr(padded_sums, name)) == pytest.approx(float(getattr(sums, name)), rel=ROUNDING[dtype])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("change", CHANGES)
 def test_neighbours_change_no_logits_and_losses_add_up(change, dtype):

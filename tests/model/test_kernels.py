@@ -14,6 +14,7 @@ SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("size", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])

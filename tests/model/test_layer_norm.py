@@ -24,6 +24,7 @@ def by_formula(x, scale, bias):
     return normalized * scale[None, None] + bias[None, None]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("mean", [0.0, 30.0])
 def test_values_and_gradients_follow_the_formula(dtype, tolerance, mean):

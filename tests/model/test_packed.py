@@ -22,6 +22,7 @@ VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product
 
 # Rotary attention depends only on relative positions, which need no restart in a segment. Its case checks that segments
 # do not attend to each other.
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "changes",
     [

@@ -24,6 +24,7 @@ def differentiate(remat: str, dtype: str) -> tuple[jax.Array, dict, int]:
     return value, backward(jnp.ones(()))[0], sum(leaf.nbytes for leaf in jax.tree.leaves(backward))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_rematerialized_layers_give_the_same_gradients_from_less_memory(dtype):
     (loss, stored, bytes_stored), (again, recomputed, bytes_left) = (
@@ -34,6 +35,7 @@ def test_rematerialized_layers_give_the_same_gradients_from_less_memory(dtype):
     assert bytes_left < bytes_stored / 2
 
 
+@pytest.mark.slow
 def test_attention_weights_are_those_of_stored_layers():
     expected, rematerialized = (
         attention_weights(tiny_transformer(remat=remat).module, BATCH["source"], BATCH["target_input"])

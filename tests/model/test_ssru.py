@@ -41,6 +41,7 @@ def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype
     assert model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
 
 
+@pytest.mark.slow
 def test_the_state_is_float32_in_bfloat16():
     """2,000 equal inputs with a forget gate near 1: increments of a state in bfloat16 would soon round to nothing."""
     model = random_model(lambda: Ssru(tiny_config(d_model=1, dtype="bfloat16"), rngs=nnx.Rngs(0)))

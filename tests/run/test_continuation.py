@@ -47,6 +47,7 @@ def later_starts(workdir: Workdir) -> list[dict]:
     return json.loads(workdir.environment.read_text())["resumed"]
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_change_the_result_may_change_and_are_recorded(workdir, caplog):
     workdir.complete.unlink()
     changed = make_config(training__log_every=7, mesh__data=1, data__path="elsewhere", checkpoint__keep=2)
@@ -124,6 +125,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("writes", "is_extended"), [(0, False), (1, False), (2, True), (3, True)])
 def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
     workdir, monkeypatch, writes, is_extended
@@ -179,6 +181,7 @@ def extend(workdir: Path, *argv: str) -> int:
     return cli.execute(train.make_parser(), train.main, [f"--workdir={workdir}", *argv])
 
 
+@pytest.mark.slow
 def test_an_extended_run_gives_the_results_of_a_longer_one_in_spite_of_kills_and_changed_settings(
     straight, tmp_path, monkeypatch, capsys
 ):

@@ -139,6 +139,7 @@ def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
     assert ", step 40 (moving average): " in opened.describe(parameters)
 
 
+@pytest.mark.slow
 def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent, tmp_path, monkeypatch):
     masked = {"training__objective": "masked_lm", "data__target_language": ""}
     encoder = prepared(tmp_path / "encoder", child(parent, **masked))  # its decoder is not taken
@@ -183,6 +184,7 @@ def test_parts_that_are_not_taken_are_random(parent, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_goes_with_its_embeddings(tmp_path):
     separate = {"tokenizer.shared": "false", "model.share_embeddings": "target"}
     parent = make_workdir(tmp_path / "parent", steps=(10, 20), **separate)
@@ -196,6 +198,7 @@ def test_a_vocabulary_goes_with_its_embeddings(tmp_path):
     assert run.initial_state().parameters["decoder"]["embedding"]["table"].shape == (8, 8)
 
 
+@pytest.mark.slow
 def test_a_restart_reads_the_parent_again_only_before_the_first_checkpoint(copied, tmp_path, monkeypatch, capsys):
     def crash() -> None:
         raise RuntimeError
@@ -241,6 +244,7 @@ def test_a_restart_refuses_a_parent_that_was_damaged(copied, tmp_path):
         prepared(tmp_path / "run", child(copied))
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_takes_the_parent_as_it_is_now(copied, tmp_path, monkeypatch):
     prepared(tmp_path / "run", child(copied))
     shutil.rmtree(copied)
@@ -254,6 +258,7 @@ def test_a_run_that_never_began_takes_the_parent_as_it_is_now(copied, tmp_path, 
     assert not run.workdir.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_write_of_the_first_start_leaves_what_the_next_one_replaces(parent, tmp_path, monkeypatch):
     def contents(folder: Path) -> dict[str, bytes | None]:
         unequal = (".lock", "environment.json")  # which have a time
@@ -286,6 +291,7 @@ def test_a_parent_without_a_record_of_its_environment_has_an_unknown_commit(copi
     assert json.loads((tmp_path / "run" / "parent.json").read_text())["commit"] is None
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -36,6 +36,7 @@ def straight(tmp_path_factory):
 
 
 # Both stop between the two steps of a training line.
+@pytest.mark.first_case
 @pytest.mark.parametrize(("step", "action", "code", "saved"), [(3, crash, 1, 3), (4, interrupt, 130, 5)])
 def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
     straight, tmp_path, monkeypatch, capsys, step, action, code, saved
@@ -98,6 +99,7 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     assert json.loads(contents.read_text()) == recorded
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_data_at_another_path(tmp_path, monkeypatch, capsys):
     remove_layers(monkeypatch)
     workdir, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
@@ -130,6 +132,7 @@ def test_the_workdir_of_another_config_is_refused(straight, capsys):
     assert sorted(workdir.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_training_ends_when_validations_stop_improving(straight, tmp_path, monkeypatch, capsys):
     remove_layers(monkeypatch)
     # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends the run.
@@ -151,6 +154,7 @@ def test_training_ends_when_validations_stop_improving(straight, tmp_path, monke
     assert "This run is complete." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_validation_is_repeated_and_recorded_once(straight, tmp_path, monkeypatch):
     remove_layers(monkeypatch)
     # All scores are equal, so only the first validation saves a checkpoint as the best.
@@ -194,6 +198,7 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_saves_and_says_how_to_resume(straight, tmp_path, number, code):
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}

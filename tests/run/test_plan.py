@@ -71,6 +71,7 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     remove_layers(monkeypatch)
     placed, place = [], plans.place
@@ -83,6 +84,7 @@ def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     assert re.search(r"padding in all: [\d.]+ % besides the length reserved for samples\n", plan)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("objective", "absent", "side", "language"),
     [("masked_lm", "target", "source", "en"), ("causal_lm", "source", "target", "de")],
@@ -104,6 +106,7 @@ def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
     assert "checkpoints at most 5, " in plan and " MiB in 4 of them for the optimizer, " in plan
 
 
+@pytest.mark.slow
 def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
     remove_layers(monkeypatch)
     update, made = TrainStep.__call__, []
@@ -117,6 +120,7 @@ def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
     assert made == [3] * (1 + plans.MEASURED_STEPS)
 
 
+@pytest.mark.slow
 def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan):
     remove_layers(monkeypatch)
     monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)

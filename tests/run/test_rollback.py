@@ -71,6 +71,7 @@ def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
 
 
 # With log_every=1 the skipped update has no line, and the next one counts it.
+@pytest.mark.first_case
 @pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
 def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
     poison(monkeypatch, lambda step, batch: step == 4)
@@ -95,6 +96,7 @@ def poison_first_order(monkeypatch, is_bad) -> None:
     monkeypatch.setattr(Loader, "__next__", marking)
 
 
+@pytest.mark.slow
 def test_too_many_skipped_updates_in_a_row_are_remembered_until_the_next_log_step(tmp_path, monkeypatch, capsys):
     poison_first_order(monkeypatch, lambda step: (step == 4) | (step == 5))
     settings = SETTINGS | {"training__steps": 8, "training__log_every": 8}
@@ -120,6 +122,7 @@ def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_
     assert choose_step(tmp_path / "run", "last") == 12
 
 
+@pytest.mark.slow
 def test_no_time_limit_applies_while_a_checkpoint_is_restored(tmp_path, monkeypatch):
     poison_first_order(monkeypatch, lambda step: step >= 6)
     calls, before_restoring, restore = ["new"], [], Run.restore_or_initialize
@@ -135,6 +138,7 @@ def test_no_time_limit_applies_while_a_checkpoint_is_restored(tmp_path, monkeypa
     assert before_restoring == ["new", "stop"]
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, lambda step, batch: step >= 6)
     settings = SETTINGS | {"training__max_rollbacks": 1, "model__output_bias": True}

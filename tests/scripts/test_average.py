@@ -53,6 +53,7 @@ def test_the_parameters_are_the_mean(workdir, averaged):
     jax.tree.map(np.testing.assert_array_equal, models.parameters[0], direct)
 
 
+@pytest.mark.slow
 def test_evaluating_it_gives_the_result_of_average(workdir, averaged, capsys):
     results = []
     for flags in ((f"--workdir={averaged}",), (f"--workdir={workdir}", "--checkpoint=last", "--average=3")):

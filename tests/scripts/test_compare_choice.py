@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from scripts import compare
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.evaluated import error, file, result
@@ -105,6 +107,7 @@ def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     assert line.endswith(f"run python -m transformer.evaluate --workdir={ensemble} --split=valid")
 
 
+@pytest.mark.slow
 def test_missing_evaluations_are_made_by_evaluate(tmp_path, capsys):
     first, second = (make_workdir(tmp_path / name, seed) for name, seed in (("a", 0), ("b,a", 1)))
     flags = ["--checkpoint=last", "--average=2", "--decoding.beam_size=3"]

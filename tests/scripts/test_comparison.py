@@ -203,6 +203,7 @@ def test_sentences_that_differ_most_are_found_by_sentence_chrf(result):
         assert sentence["hypotheses"] == {"A": [GOOD[number], REFERENCES[number]], "B": [BAD[number]]}
 
 
+@pytest.mark.slow
 def test_more_systems_than_letters_have_labels(evaluated):
     evaluations = [
         read_evaluation(evaluated(f"run{number}", model__d_ff=str(number)) / "evaluations" / "valid-step9.json")

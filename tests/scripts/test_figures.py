@@ -60,6 +60,7 @@ def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     assert [each["value"] for each in data(drawn["smoothing"])[:5]] == pytest.approx([0, 0.1, 0.7, 0.1, 0.1], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeypatch, capsys):
     workdir = make_workdir(tmp_path / "run", steps=(10,))
     model = transformer.load(workdir)

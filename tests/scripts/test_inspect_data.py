@@ -37,6 +37,7 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
 
 
+@pytest.mark.slow
 def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path, capsys):
     reverse = make_workdir(
         tmp_path / "reverse", seed=1, **{"data.source_language": "out", "data.target_language": "in"}

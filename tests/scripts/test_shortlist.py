@@ -81,6 +81,7 @@ def test_the_likeliest_and_the_most_frequent_tokens_by_hand():
     assert learning.most_frequent(counts, 9).tolist() == [6, 4, 7]
 
 
+@pytest.mark.slow
 def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch, capsysbinary):
     translations = transformer.load(workdir, shortlist=1).translate(SOURCES)
     limited = Shortlist(learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared)

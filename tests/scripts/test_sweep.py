@@ -114,6 +114,7 @@ def process_of(folder: Path) -> str:
     return optuna.load_study(study_name=name, storage=Folder(folder).storage).trials[0].user_attrs["process"]
 
 
+@pytest.mark.slow
 def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
     workdir = make_workdir(tmp_path / "run")
     folder = tmp_path / "sweep"
@@ -128,6 +129,7 @@ def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
         assert (row["decoding.beam_size"], row["workdir"]) == (str(beam), str(workdir))
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_reported_and_run_again_on_request(tmp_path, capsys):
     folder = tmp_path / "sweep"
     nowhere = {"data__source": "text", "data__path": tmp_path / "nowhere"}

@@ -48,6 +48,7 @@ def whole(flags, tmp_path) -> dict[str, bytes]:
     return contents(tmp_path / "whole")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["text", "parquet"])
 def test_parts_write_the_bytes_of_one_process(flags, tmp_path, kind, capsys):
     flags.append(f"--format={kind}")

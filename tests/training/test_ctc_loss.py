@@ -36,6 +36,7 @@ def gradients(share: str):
     return [jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)], state
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("share", ["all", "none"])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):

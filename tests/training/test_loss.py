@@ -85,6 +85,7 @@ def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float)
     return (losses + r_drop * jnp.sum(jnp.where(targets != PAD, divergences, 0.0))) / 2
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize(("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)])

@@ -41,6 +41,7 @@ def test_ctc_has_its_frames_in_the_encoder_and_no_decoder():
     assert estimate(**frames) == activation_bytes(tiny_config(training__objective="masked_lm"), Bucket(8, 48, 0))
 
 
+@pytest.mark.slow
 def test_the_shape_that_needs_most_memory_is_first_for_ctc_too():
     """A translation model has its longer side in the decoder, which a model of CTC does not have."""
     shapes, mesh = [Bucket(8, 8, 64), Bucket(8, 32, 16)], one_device().abstract_mesh

@@ -166,6 +166,7 @@ def trained(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, workdir
 
 
+@pytest.mark.first_case
 def test_a_run_on_one_side_learns_and_is_evaluated_as_validation_does(trained, capsys):
     _, workdir = trained
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -226,6 +227,7 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     assert stats.positions == arrays["source"].size
 
 
+@pytest.mark.slow
 def test_ctc_runs_from_text_to_bleu(tmp_path, capsys):
     changes = {"training__label_smoothing": 0.0, "decoding__strategy": "ctc", "training__eval_bleu": True}
     assert run(tmp_path / "run", training__objective="ctc", training__steps=12, **changes) == 0

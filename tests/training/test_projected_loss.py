@@ -31,6 +31,7 @@ TARGETS[2:6, 2] = EOS
 ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("column_multiple", [1, 128])
 @pytest.mark.parametrize("sentences", [1, 2, 3, 100])
 @pytest.mark.parametrize(("r_drop", "has_bias"), [(0.0, True), (5.0, False)])
@@ -62,6 +63,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
     np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(whole_sums), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_models_output_bias_is_that_of_the_plain_loss():
     model = tiny_transformer(output_bias=True, share_embeddings="none")
     batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], LARGE)

@@ -42,6 +42,7 @@ def dropping():
     return setup(tiny_config(model__dropout=0.3, training__ema_decay=0.75))
 
 
+@pytest.mark.first_case
 def test_accumulation_equals_the_big_batch(plain):
     # 26 target tokens and 3: parts weighed equally, as by `optax.MultiSteps`, would give another update.
     long, short = make_batch(LONG, 4, 7, seed=0), make_batch(SHORT, 4, 7, seed=1)
@@ -76,6 +77,7 @@ def test_parameters_of_zero_predict_all_tokens_alike(plain):
     assert metrics["sums"].loss / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_a_repeated_batch_is_learned(dtype):
     config = tiny_config(model__dropout=0.0, model__dtype=dtype, training__label_smoothing=0.0)
@@ -86,6 +88,7 @@ def test_a_repeated_batch_is_learned(dtype):
     assert metrics["sums"].correct == 26
 
 
+@pytest.mark.slow
 @in_float32
 def test_two_passes_without_dropout_equal_one(plain):
     batch = make_batch(LONG, 4, 7, seed=0)
@@ -119,6 +122,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     assert distance(jax.grad(objective)(state.parameters), gradients) < 1e-5
 
 
+@pytest.mark.slow
 def test_r_drop_makes_passes_agree():
     """With a large weight predictions become independent of dropout."""
     batch = make_batch(LONG, 4, 7, seed=0)
@@ -233,6 +237,7 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
         assert {name: (array.shape, array.dtype) for name, array in arrays.items()} in ahead
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("parts", [1, 3])
 def test_what_is_compiled_ahead_is_not_compiled_again(parts, monkeypatch):
     several = setup(tiny_config(training__accumulation=parts))
@@ -273,6 +278,7 @@ def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is
     assert programs[0] is here.compiled_update(here.initializer.abstract_state, here.step.abstract_batch(long))
 
 
+@pytest.mark.slow
 def test_the_memory_of_an_accumulation_counts_the_whole_state():
     here = setup(tiny_config(training__accumulation=2), optax.adam(optax.constant_schedule(0.1)))
     state = here.initializer.abstract_state
@@ -289,6 +295,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_gradients_of_a_bfloat16_model_are_near_those_of_float32(variant):
     rows, width = 32, 16

@@ -21,6 +21,7 @@ def test_restricted_attention_is_attention_under_a_band(monkeypatch):
     np.testing.assert_allclose(layers.restricted_self_attention(D)(X), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path"),
     [

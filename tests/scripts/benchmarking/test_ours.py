@@ -10,6 +10,7 @@ from transformer.special_tokens import BOS, EOS, PAD
 TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=5, length=10)
 
 
+@pytest.mark.slow
 def test_a_training_step_counts_the_targets_that_the_loss_counts():
     task = tasks.training_task(TINY) | {"dtype": "float32"}
     prepared = ours.prepare_training(task)
@@ -42,6 +43,7 @@ def test_sentences_have_ordinary_tokens_and_one_end():
     assert sentence[-1] == EOS
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
 def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
     task = tasks.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}

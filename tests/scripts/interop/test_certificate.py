@@ -103,6 +103,7 @@ def read(folder: Path) -> dict:
     return json.loads((folder / "certificate.json").read_text())
 
 
+@pytest.mark.slow
 def test_our_side_decodes_as_the_model_does(model, equal, tmp_path):
     with files.new_folder(tmp_path / "workdir") as folder:
         workdirs.write(model, folder)
@@ -133,6 +134,7 @@ def test_an_equal_model_is_imported_and_exported_with_a_certificate(model, toy, 
     assert "exists; delete it" in error(capsys)
 
 
+@pytest.mark.first_case
 @pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -175,6 +177,7 @@ def test_a_quantized_model_is_measured(toy, tmp_path):
     assert measured["largest_score_difference_per_token"] is None
 
 
+@pytest.mark.slow
 def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys):
     for language in ("de", "en"):
         (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
@@ -187,6 +190,7 @@ def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys)
     assert summary in capsys.readouterr().err
 
 
+@pytest.mark.first_case
 @pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatch, error):
@@ -221,6 +225,7 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
     assert "No module named 'no_such_toolkit'" in read(tmp_path / "missing")["reasons"][0]
 
 
+@pytest.mark.first_case
 @pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize(
     ("program", "reason"),

@@ -43,6 +43,7 @@ def logits(model: PortableModel, source: list[int], target: list[int]) -> np.nda
     return np.asarray(module(jnp.array([source]), jnp.array([[BOS, *target]])))[0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("is_shared", "is_tied"), [(True, True), (True, False), (False, True), (False, False)])
 def test_logits_are_those_of_the_folder(tmp_path, is_shared, is_tied):
     weights = folders.write_folder(tmp_path / "opus", is_shared=is_shared, is_tied=is_tied)
@@ -157,6 +158,7 @@ EXACT = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
     tokenizer = tokenizers["tokenizer__shared" in EXACT[name]]
@@ -175,6 +177,7 @@ def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
     assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in tokenizer.sides]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_alternating_positions_and_absent_biases_keep_the_logits(norm_position, tmp_path, tokenizers):
     model = random_model(tokenizers[0], model__layer_norm_epsilon=1e-5, model__norm_position=norm_position)

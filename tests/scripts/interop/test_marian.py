@@ -48,6 +48,7 @@ def test_every_array_becomes_a_parameter(tmp_path):
     assert len(parameters) == len(arrays) - 1  # all but the settings
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("settings", "tables", "share"),
     [

@@ -90,6 +90,7 @@ def exported(request, tmp_path_factory):
     return request.param, workdir, path / "export"
 
 
+@pytest.mark.first_case
 def test_the_program_translates_without_our_code(exported):
     name, workdir, folder = exported
     # -I: neither the current folder nor PYTHONPATH leads to the project.
@@ -122,6 +123,7 @@ def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
     assert result["verdict"] == "below the bars"
 
 
+@pytest.mark.slow
 def test_the_lines_in_the_docs_translate(exported):
     blocks = re.findall(r"^```py\n(.*?)^```$", Path("docs/interop.md").read_text(), re.MULTILINE | re.DOTALL)
     names = {}
@@ -141,6 +143,7 @@ def test_the_programs_are_for_all_platforms(exported):
         assert dots and all("precision = [HIGHEST, HIGHEST]" in line for line in dots)
 
 
+@pytest.mark.first_case
 def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(exported):
     name, workdir, folder = exported
     model = transformer.load(workdir)
@@ -189,6 +192,7 @@ def test_weights_that_are_views_of_others_are_written_in_their_order(tmp_path):
         np.testing.assert_array_equal(array, model.parameters[name])
 
 
+@pytest.mark.slow
 def test_the_dtype_is_that_of_the_quantization(tmp_path):
     model = with_settings(tmp_path, **{"model.dtype": "bfloat16"})
     for quantization, has_bfloat16 in ((None, False), ("bfloat16", True)):
@@ -202,6 +206,7 @@ def test_the_dtype_is_that_of_the_quantization(tmp_path):
         assert tokens.shape == (1, 6) and np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_warning(tmp_path, caplog):
     changes = {"decoding.coverage_penalty": 5.0, "decoding.min_length": 2, "decoding.no_repeat_ngram": 3}
     model = with_settings(tmp_path, **{"decoding.beam_size": 4})

@@ -77,6 +77,7 @@ def test_the_workdir_records_where_the_model_came_from(workdir):
     assert Workdir(workdir).is_complete()
 
 
+@pytest.mark.slow
 def test_it_translates_scores_and_shows_its_attention(workdir, pair, capsys, monkeypatch):
     loaded = transformer.load(workdir)
     assert loaded.attention(TEXTS[0], TEXTS[1]).cross.shape[:2] == (1, 2)
@@ -89,6 +90,7 @@ def test_it_translates_scores_and_shows_its_attention(workdir, pair, capsys, mon
         assert len(lines) == 2 * len(TEXTS) and (flags or lines[0] == best.text)
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_compared_and_reported(model, workdir, pair, tmp_path, capsys):
     source, reference = pair
     other = write(random_model(model.tokenizer, seed=1), tmp_path / "other")

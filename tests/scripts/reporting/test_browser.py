@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.slow
 
 # Events of a changed preference come before the callbacks of the next frame.
 THEME_AFTER_A_FRAME = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(

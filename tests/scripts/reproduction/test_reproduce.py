@@ -40,6 +40,7 @@ def cells(text: str) -> dict[str, list[str]]:
     return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:] for line in text.splitlines() if "|" in line}
 
 
+@pytest.mark.slow
 def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsys, monkeypatch):
     chosen = "--rows=A_h1,A_h4"
     monkeypatch.setattr(running, "run_trials", lambda *arguments: pretend(*arguments, until=3))

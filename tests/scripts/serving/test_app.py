@@ -402,6 +402,7 @@ def test_prometheus_reads_what_happened(client, served):
         assert after[series] - before.get(series, 0) == increase, series
 
 
+@pytest.mark.slow
 def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workdirs, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(workdirs[0], copy)
@@ -448,6 +449,7 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
         assert library.detect("1 2")[0]["language"] in ("in", "out")
 
 
+@pytest.mark.slow
 def test_connections_that_stand_still_end_and_others_are_answered(served):
     with listening(served, seconds=0.5) as address, contextlib.ExitStack() as stack:
         target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])

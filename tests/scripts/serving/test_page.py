@@ -62,6 +62,7 @@ def fulfill(tab, name: str, answer: dict) -> None:
     tab.route(f"**/{name}", lambda route: route.fulfill(body=json.dumps(answer)))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("width", "scheme", "paper"), [(400, "dark", (20, 24, 28)), (1600, "light", (255, 255, 255))])
 def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(opened, served, width, scheme, paper):
     tab, text = opened(width, scheme), "1 2 3 4 5 6 7 8 9"
@@ -86,6 +87,7 @@ def test_typing_asks_once_and_an_empty_text_nothing(opened):
     assert asked == ["1 2 3"] and tab.locator("#alternatives").is_hidden()
 
 
+@pytest.mark.slow
 def test_languages_are_swapped_by_keyboard(opened, served):
     tab = opened()
     best = translated(tab, "1 2 3")
@@ -142,6 +144,7 @@ def test_pieces_are_put_together_as_words(opened):
     assert grouped("a ü", "\u2581a", "\u2581", "<unk>") == [("a", [0]), ("<unk>", [1, 2])]
 
 
+@pytest.mark.slow
 def test_a_translation_of_the_reader_is_compared_by_tokens(opened, served):
     tab, text, own = opened(), "1 2 3", "7 7"
     best = translated(tab, text)
@@ -160,6 +163,7 @@ def test_a_translation_of_the_reader_is_compared_by_tokens(opened, served):
     assert tab.locator("#compared li").count() == 0
 
 
+@pytest.mark.slow
 def test_the_beam_has_all_hypotheses(opened, served):
     tab = opened(400)
     translated(tab, "1 2 3")
@@ -210,6 +214,7 @@ def test_errors_are_shown(opened, problems):
     problems.clear()
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_and_sent(opened, served):
     with listening(served, (KEY,)) as address:
         tab = opened(at=address)

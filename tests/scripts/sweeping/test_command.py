@@ -33,6 +33,7 @@ def error(capsys) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     folder = tmp_path / "sweep"
     flags = [rates_file(tmp_path, [1.0, 2.0, 3.0, 4.0]), f"--workdir={folder}", f"--storage={shared_storage}"]

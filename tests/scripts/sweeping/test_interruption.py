@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.scripts.sweeping.fakes import is_alive, make_study, slopes, starts, states, wait_until
 from tests.scripts.tiny_sweep import rates_file
 
@@ -26,6 +28,7 @@ def lines(workdir: Path) -> int:
     return len(record.read_text().splitlines()) if record.exists() else 0
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, tmp_path):
     workdirs = [tmp_path / "trials" / f"{number:04}" for number in range(3)]
     study = make_study(tmp_path, slopes([1.0, 2.0, 3.0]), shared_storage, "killed")
@@ -47,6 +50,7 @@ def test_the_trial_of_a_killed_process_is_continued_by_another(shared_storage, t
     assert [lines(workdir) for workdir in workdirs] == [8, 8, 8]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_trials_and_the_same_command_resumes_them(tmp_path):
     folder, what = tmp_path / "sweep", rates_file(tmp_path, [1.0, 2.0])
     flags = ["--config=configs/quickstart.py", what, f"--workdir={folder}", "--jobs=2"]

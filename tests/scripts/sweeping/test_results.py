@@ -109,6 +109,7 @@ def test_the_importances_of_a_complete_grid_are_its_analysis_of_variance(tmp_pat
     assert importances == pytest.approx({"x": 16 / 17.25, "y": 1 / 17.25, "interactions": 0.25 / 17.25})
 
 
+@pytest.mark.slow
 def test_a_forest_estimates_the_importances_of_a_search(tmp_path):
     space = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
     settings = {"trials": results.FOREST_TRIALS, "objective": "nll", "sampler": lambda seed: RandomSampler(seed=seed)}

@@ -45,6 +45,7 @@ def fail(trial: Trial) -> None:
     trial.study.tell(trial, state=TrialState.FAIL)
 
 
+@pytest.mark.first_case
 def test_trials_are_claimed_in_order_and_keep_their_values(open_study):
     study = open_study(GRID)
     for number, listed_values in enumerate(GRID.trials):
@@ -56,6 +57,7 @@ def test_trials_are_claimed_in_order_and_keep_their_values(open_study):
     assert open_study(GRID).claim() is None  # opening it again enqueues nothing
 
 
+@pytest.mark.first_case
 def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study):
     study = open_study(GRID)
     interrupted, failed = study.claim(), study.claim()
@@ -86,6 +88,7 @@ def test_a_trial_that_cannot_be_enqueued_again_is_not_recorded_as_failed(open_st
     assert states(study)[0] == "running"
 
 
+@pytest.mark.first_case
 def test_another_process_takes_a_trial_without_heartbeats(open_study):
     dead, alive = open_study(GRID), open_study(GRID)
     trial = dead.claim()
@@ -98,6 +101,7 @@ def test_another_process_takes_a_trial_without_heartbeats(open_study):
     assert states(alive)[0] == "running"
 
 
+@pytest.mark.first_case
 def test_a_process_that_dies_while_it_claims_does_not_keep_the_trial(open_study, monkeypatch):
     def die(*arguments, **options):
         raise KeyboardInterrupt
@@ -111,6 +115,7 @@ def test_a_process_that_dies_while_it_claims_does_not_keep_the_trial(open_study,
     assert claim(alive, 5) == [1, 2, 3, 4, 0]
 
 
+@pytest.mark.first_case
 def test_heartbeats_keep_a_trial(open_study):
     study = open_study(listed([{"x": 1}], objective="nll", pruner=None))
     trial = study.claim()
@@ -121,6 +126,7 @@ def test_heartbeats_keep_a_trial(open_study):
     assert states(study) == ["running"]
 
 
+@pytest.mark.first_case
 def test_workers_that_share_a_study_do_each_trial_once(open_study):
     sweep = listed(product({"x": list(range(12))}), objective="nll", pruner=None)
 
@@ -158,6 +164,7 @@ def test_listed_trials_that_another_process_has_added_are_refused(tmp_path):
     assert states(make_study(tmp_path, longer)) == ["running", "running", "waiting"]
 
 
+@pytest.mark.first_case
 def test_the_values_of_a_search_do_not_depend_on_restarts(storage, tmp_path, request):
     runs = []
     for restarts in (False, True):
@@ -170,6 +177,7 @@ def test_the_values_of_a_search_do_not_depend_on_restarts(storage, tmp_path, req
     assert len(set(runs[0])) == 5 and runs[0] == runs[1]
 
 
+@pytest.mark.first_case
 def test_an_interrupted_trial_of_a_search_keeps_its_values(tmp_path):
     study = make_study(tmp_path, SEARCH)
     interrupted = study.claim()
@@ -185,6 +193,7 @@ SAMPLERS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["random", "QMC", "NSGA-II"])
 def test_other_samplers_draw_values_too(tmp_path, sampler):
     space = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000), "z": CategoricalDistribution(["a", "b"])}

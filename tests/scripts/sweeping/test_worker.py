@@ -127,6 +127,7 @@ def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     assert not (tmp_path / "trials" / "0000" / "starts").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_terminated_from_outside_is_resumed(tmp_path):
     folder, study = tmp_path / "trials" / "0000", make_study(tmp_path, slopes([1.0]))
     send_when((folder / "metrics.jsonl").exists, signal.SIGTERM, folder)
@@ -142,6 +143,7 @@ def test_a_trial_that_is_killed_from_outside_fails(tmp_path):
     assert error(study, 0).startswith("killed by signal 9")
 
 
+@pytest.mark.slow
 def test_a_trial_that_another_process_has_taken_is_stopped(tmp_path, monkeypatch, caplog):
     def update(trial, objective):
         if objective:
@@ -158,6 +160,7 @@ def test_a_trial_that_another_process_has_taken_is_stopped(tmp_path, monkeypatch
     assert len((tmp_path / "trials" / "0000" / "metrics.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("failures", [3, None])
 def test_calls_to_a_storage_that_fails_are_repeated_for_a_while(tmp_path, monkeypatch, failures):
     study = make_study(tmp_path, slopes([1.0]))
